@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+import fedreach as fr
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.streams import generator
 from fedreach.evaluation.modes import Client, in_groups
@@ -52,7 +53,7 @@ predict; clients whose inputs no repair could help do not. Here the model is thr
 
 
 @dataclass(eq=False)
-class Model:
+class Model(fr.Metric):
     """Two random layers with rectifiers and a linear discriminant; it notes the seconds that it takes."""
 
     patterns: Float32s  # (C, PIXELS)

@@ -147,7 +147,7 @@ def line(m: dict[str, Any]) -> list[str]:
         gain(5),
         gain(20),
         f"{percent('unadapted', 'accuracy_worst_decile'):.1f} → {percent('adapted', 'accuracy_worst_decile'):.1f}",
-        f"{m['adapted_plain_loss_mean']:.2f} → {m['adapted_adapted_loss_mean']:.2f}",
+        f"{m['adapted_unadapted_loss_mean']:.2f} → {m['adapted_adapted_loss_mean']:.2f}",
         f"{100 * m['adapted_worse_share']:.1f}",
     ]
 

@@ -39,6 +39,7 @@ import torch
 from scipy.stats import t
 from sklearn.cluster import KMeans
 
+import fedreach as fr
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import FedReachError
 from fedreach.data.federated import FederatedData
@@ -49,12 +50,11 @@ from fedreach.experiment.load import load
 from fedreach.federation.adaptation import online
 from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.label_shift import LabelShift, scores
-from fedreach.federation.base import SelectionPolicy
-from fedreach.federation.selection.base import Policy
+from fedreach.federation.base import Selection
 from fedreach.federation.selection.labels import Clustered
 from fedreach.federation.selection.random import Uniform
 from fedreach.federation.state import FederationState
-from fedreach.federation.types import ClientResults, Outputs, Selection, ServerView, State
+from fedreach.federation.types import ClientResults, Cohort, Outputs, ServerView, State
 from fedreach.runs.simulation import Simulation, simulate
 from harm_tables import signed
 from page import put
@@ -69,7 +69,7 @@ LEVEL = 0.95
 
 
 @dataclass(frozen=True)
-class SplitByShares(Policy):
+class SplitByShares(fr.Selection):
     """Choose as `Uniform`; after round `at`, give each of k clusters of participants by class shares its model."""
 
     needs: ClassVar[tuple[str, ...]] = ("label_counts",)
@@ -86,8 +86,8 @@ class SplitByShares(Policy):
     def clusters(self, state: State) -> Ints:
         return state["clusters"]
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
-        return Selection(rng.choice(view.ids[view.available], size=k, replace=False))
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
+        return Cohort(rng.choice(view.ids[view.available], size=k, replace=False))
 
     def observe(self, state: State, reports: ClientResults) -> State:
         return {**state, "clusters": state["found"]} if reports.round >= self.at else state
@@ -99,7 +99,7 @@ EXPERIMENTS: Mapping[str, Path | None] = {
 }
 TIMES = {"digits": 3, "fashion_mnist": 1}
 """How many times --seeds: a seed of the digits takes a tenth of the time."""
-SOURCES: Mapping[str, Mapping[str, SelectionPolicy]] = {
+SOURCES: Mapping[str, Mapping[str, Selection]] = {
     "digits": {"clustered": Clustered(), "k-means of class shares": SplitByShares()},
     "fashion_mnist": {"clustered": Clustered()},
 }
@@ -231,7 +231,7 @@ def measured(world: World) -> dict[str, float]:
     return {name: 100 * float(np.mean(values)) for name, values in found.items()}
 
 
-def trained(builder: Builder, data: FederatedData, seed: int, selection: SelectionPolicy) -> World:
+def trained(builder: Builder, data: FederatedData, seed: int, selection: Selection) -> World:
     """Train the experiment's model, or models, with another selection."""
     e, federation = builder.experiment, replace(builder.federation(seed), selection=selection)
     simulation = simulate(

@@ -109,7 +109,6 @@ def selection_work(policy: Any, clients: int, numbers: int) -> dict[str, Callabl
     import numpy as np
 
     from fedreach._util.streams import generator
-    from fedreach.federation.traits import Traits
     from fedreach.federation.types import ServerView
     from fedreach.testing.problems import with_rates
 
@@ -120,7 +119,7 @@ def selection_work(policy: Any, clients: int, numbers: int) -> dict[str, Callabl
     view = with_rates(view, rng.uniform(5e6, 3e7, clients))
     state = policy.init(view)
     update = updates(clients, numbers)
-    if Traits.of(policy).reads_updates:
+    if policy.reads_updates:
         for some in np.array_split(ids, -(-clients * numbers // HELD)):
             state = policy.observe(state, reports_of(some, update(some), policy, round=1, probe=True))
     heard = reports_of(ids[:k], update(ids[:k]), policy, round=2)
@@ -215,10 +214,9 @@ def lines_of(arguments: list[str]) -> tuple[list[dict[str, Any]], subprocess.Com
 
 def needed_bytes(kind: str, name: str, clients: int, numbers: int, sketch: int | None) -> int:
     """Return about what a part needs to keep the updates of all clients and one report of each."""
-    from fedreach.federation.traits import Traits
 
     part = make(kind, name, sketch)
-    if not Traits.of(part).reads_updates:
+    if not part.reads_updates:
         return 0
     kept = sketch if sketch is not None and hasattr(part, "sketch") else numbers
     return 4 * (2 * clients * min(kept, numbers) + min(clients * numbers, 2 * HELD))

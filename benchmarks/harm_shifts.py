@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import fft, ndimage
 
+import fedreach as fr
 from fedreach._util.arrays import Floats
 from fedreach.data.shifts import WHITE, Examples, InputScale
 
@@ -15,7 +16,7 @@ Change = Callable[[Floats, np.random.Generator], Floats]
 
 
 @dataclass(frozen=True)
-class Pixels:
+class Pixels(fr.Shift):
     """A shift by a function of pixels in 0..1."""
 
     change: Change

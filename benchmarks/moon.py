@@ -72,7 +72,7 @@ def simulation_of(method: str, data: FederatedData, seed: int, epochs: int, roun
     options = Options()
     local = LocalSGD(options.lr, BATCH, epochs, momentum=options.momentum, weight_decay=options.weight_decay)
     parts = Full(), ByExamples(), FedAvg(), local, Average()
-    federation = Federation(*parts, cohort=CLIENTS, seed=seed, loss=LOSSES[method])
+    federation = Federation(*parts, cohort_size=CLIENTS, seed=seed, loss=LOSSES[method])
     return simulate(data, projection_cnn, federation, rounds=rounds, engine=engine)
 
 
@@ -144,7 +144,7 @@ def text(rows: Sequence[Mapping[str, Any]], distances: Mapping[str, float]) -> s
     ]
     gain = run_paired_test(of["moon"] - of["fedavg"])
     interval = "not known" if gain.low is None else f"[{signed(gain.low)}, {signed(gain.high or 0.0)}]"
-    detectable = "not known" if gain.mde is None else f"{gain.detectable:.1f}"
+    detectable = "not known" if gain.mde is None else f"{gain.mde:.1f}"
     head = ["method", "accuracy % ± sd", "published % ± sd", "largest distance to the plain loop"]
     return "\n".join(
         [

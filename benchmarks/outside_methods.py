@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
+import fedreach as fr
 from fedreach._util.arrays import Float32s, Floats, Ints
-from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.labels import angles, estimated_entropy
 from fedreach.federation.selection.random import fill_urns, groups_within
 from fedreach.federation.solvers import Scaffold
-from fedreach.federation.types import ClientResults, Selection, ServerView, State
+from fedreach.federation.types import ClientResults, Cohort, ServerView, State
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class StepsByExamples(Scaffold):
 
 
 @dataclass(frozen=True)
-class HiCSAsCoded(Policy):
+class HiCSAsCoded(fr.Selection):
     """Choose as the code of HiCS-FL does, where it departs from the paper that `hics` follows.
 
     The first n / k rounds take the clients in turn, and what they sent then is all that is ever known of them
@@ -72,13 +72,13 @@ class HiCSAsCoded(Policy):
         layer[where[counts]], heard[where] = reports.trained[counts, -width:], True
         return {**state, "layer": layer, "heard": heard}
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         from scipy.cluster.hierarchy import cut_tree, linkage
         from scipy.spatial.distance import pdist
 
         new = np.flatnonzero(~state["heard"])[:k]
         if len(new) == k:
-            return Selection(view.ids[new])
+            return Cohort(view.ids[new])
         entropy = self.entropy(state["layer"])
         apart = angles(state["layer"]) + self.entropy_weight * np.abs(entropy[:, None] - entropy)
         tree = linkage(pdist(apart), "ward")  # its rows as points
@@ -87,10 +87,10 @@ class HiCSAsCoded(Policy):
             balls = k * view.num_examples.astype(np.int64)
             urns = fill_urns(balls, groups_within(tree, balls, int(balls.sum()) // k), k)
             drawn = [np.searchsorted(urn.cumsum(), rng.integers(urn.sum()), side="right") for urn in urns]
-            return Selection.drawn(view.ids[np.array(drawn)], remark)
+            return Cohort.drawn(view.ids[np.array(drawn)], remark)
         group = cut_tree(tree, n_clusters=[self.groups])[:, 0]
         left = 1 - (view.round - 1) / (view.rounds or view.round)
-        return Selection(view.ids[np.sort(self._places(group, entropy, left, k, rng))], remark)
+        return Cohort(view.ids[np.sort(self._places(group, entropy, left, k, rng))], remark)
 
     def entropy(self, layer: Float32s) -> Floats:
         """Return (n,) entropies in nats, of (n, c (features + 1)) updates of weights, class by class, and bias."""

@@ -100,11 +100,11 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-from fedreach import Selection
+import fedreach as fr
 
 
 @dataclass(frozen=True)
-class Waiting:
+class Waiting(fr.Selection):
     rest: int = 0
 
     def init(self, view):
@@ -115,7 +115,7 @@ class Waiting:
 
     def select(self, state, view, k, rng):
         waited = state["waited"] + rng.random(len(view.ids))
-        return Selection(view.ids[view.available][np.argsort(-waited[view.available])[:k]])
+        return fr.Cohort(view.ids[view.available][np.argsort(-waited[view.available])[:k]])
 
     def observe(self, state, reports):
         return {**state, "waited": np.where(np.isin(state["ids"], reports.ids), 0, state["waited"] + 1)}

@@ -97,7 +97,7 @@ def experiment(table: Table, model: str, rounds: int, settings: dict[str, Settin
     lines += [clip, "batch_size = 16", "epochs = 2", "[evaluation]", "every = 10", "[method]", loss]
     for name, setting in settings.items():
         lines += [f"[methods.{name}]", f"cohort_size = {min(setting.cohort_size, people)}", f"[methods.{name}.local]"]
-        lines += [f"{key} = {getattr(setting, key)}" for key in ("rate", "weight_decay", "momentum")]
+        lines += [f"{key} = {getattr(setting, key)}" for key in ("lr", "weight_decay", "momentum")]
     return "\n".join(lines) + "\n"
 
 

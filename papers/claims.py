@@ -174,7 +174,7 @@ def _conclude(claim: Claim, instead: str, claimed: list[ClaimedDifference]) -> C
 
     def conclusion(outcome: Outcome, place: int, test: PairedTest) -> Conclusion:
         return Conclusion(
-            claim, instead, outcome, claimed[place].what, seeds, test.mean, test.low, test.high, test.detectable
+            claim, instead, outcome, claimed[place].what, seeds, test.mean, test.low, test.high, test.mde
         )
 
     if against:

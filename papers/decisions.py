@@ -16,9 +16,9 @@ from fedreach.data.stored import OwnData
 from fedreach.experiment.build import Builder
 from fedreach.experiment.components import locate_user_errors
 from fedreach.experiment.schema import DefaultMethod, Experiment
+from fedreach.federation.base import name_of
 from fedreach.federation.costs import round_cost
 from fedreach.federation.steps import AskUpdates, next_request, run_round
-from fedreach.federation.traits import name_of
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import HARMLESS_OPTIONS
 from fedreach.runs.simulation import Simulation
@@ -96,9 +96,9 @@ def _rows(simulation: Simulation, rounds: list[int]) -> Iterator[dict[str, Any]]
     """Yield what each round would choose and cost: its steps, up to where the cohort is asked to train."""
     federation, radio, start = simulation.federation, simulation.federation.radio, simulation.start()
     assert radio is not None  # `decide` asked for one
-    if federation.traits["server"].trains_server:
+    if federation.server.trains_server:
         raise _needs_training(federation.server)
-    if federation.traits["selection"].reads_updates:
+    if federation.selection.declares("reads_updates"):
         raise _needs_training(federation.selection)
     for number in rounds:
         state = replace(start, round=number - 1)

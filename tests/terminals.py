@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import struct
 import termios
 import threading
@@ -60,9 +61,12 @@ class Terminal:
     def lines(self) -> list[str]:
         """Return what stands on the screen, without blanks at the ends of lines and empty lines at the end."""
         screen, row, column = [""], 0, 0
-        for part in self.text.replace("\x1b[A", "\v"):
-            if part == "\v":
-                row -= 1
+        for part in re.findall(r"\x1b\[[?0-9;]*[A-Za-z]|.", self.text, re.DOTALL):
+            if part.startswith("\x1b"):
+                row -= int(part[2:-1] or 1) if part.endswith("A") else 0
+                if part == "\x1b[2K":
+                    screen[row] = ""
+                assert part[-1] in "AKlhm", f"{part!r} is not known here"  # up, erase, show or hide the cursor, color
             elif part == "\r":
                 column = 0
             elif part == "\n":
@@ -82,7 +86,8 @@ def on_terminal(columns: int = 80, *, out: bool = True) -> Iterator[Terminal]:
     """Have standard error, and standard output if that is wanted, be a terminal."""
     terminal = Terminal(columns)
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("COLUMNS", raising=False)
+        patch.setenv("TERM", "xterm")
+        patch.setenv("COLUMNS", str(columns))  # rich asks the terminal of the process, which is not this one
         patch.setattr("sys.stderr", terminal.stream)
         if out:
             patch.setattr("sys.stdout", terminal.stream)

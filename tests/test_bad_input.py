@@ -187,7 +187,13 @@ def leaves(view, k, rng):
 def one_argument(view):
     return view.ids
 
-class Incomplete:
+import fedreach as fr
+
+class Incomplete(fr.Selection):
+    def choose(self, state, view, k, rng):
+        return view.ids[:k]
+
+class Underived:
     def select(self, state, view, k, rng):
         return view.ids[:k]
 
@@ -216,7 +222,8 @@ def too_few(reports):
         ("selection", "raises", 1, "my.py, line 18, in raises: KeyError: 'key'."),
         ("selection", "leaves", 1, "my.py, line 21, in leaves: SystemExit: 0."),
         ("selection", "one_argument", 2, "must take the arguments (view, k, rng); it takes (view)."),
-        ("selection", "Incomplete", 2, "SelectionPolicy; init, probe, observe missing. Inherit from"),
+        ("selection", "Incomplete", 2, "abstract class Incomplete with abstract method select"),
+        ("selection", "Underived", 2, "must be an instance of a subclass of fedreach.Selection; got Underived."),
         ("selection", "Unmakeable", 2, "cannot be made: OSError: no such machine."),
         ("selection", "number", 2, "must be a class or a function; got int."),
         ("selection", "strangres", 2, "my.py has no 'strangres'. Did you mean 'strangers'?"),

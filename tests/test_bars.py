@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedreach._util.processes import fork
-from fedreach._util.progress import LOCK, Bar, progress_bars
+from fedreach._util.progress import progress_bars
 from fedreach.api.terminal import RunProgress, compare_progress, run_progress
 from fedreach.cli import main
 from fedreach.experiment.schema import Experiment
@@ -36,8 +36,8 @@ def test_lines_stand_above_bars_and_only_those_bars_stay_that_shall() -> None:
         print("afterwards")
     lines = terminal.lines()
     assert lines[:3] == ["one, two", "three", "the rest"]
-    assert lines[3].startswith("all █")
-    assert lines[3].endswith(" 4/9 00:00, 0:05 left")
+    assert lines[3].startswith("all ━")
+    assert lines[3].endswith(" 4/9 0:00:00 0:05 left")
     assert lines[4:] == ["afterwards"]
 
 
@@ -49,20 +49,21 @@ def test_all_runs_have_a_bar_and_each_has_one_while_it_is_under_way(tmp_path: Pa
     status.latest[jobs[0]] = {"participant_accuracy": 0.5, "unseen_accuracy": 0.25}
     with on_terminal(70) as terminal, compare_progress(quiet=False) as (shown,):
         shown.update(status)
-        time.sleep(0.1)
+        time.sleep(0.4)
         shown.update(status)
         under_way = terminal.now()
         del status.running[jobs[0]]
         status.finished, status.ended = [jobs[0]], jobs[0]
         shown.update(status)
+        time.sleep(0.4)
         after_one = [line for line in terminal.now() if line]
     first, second, third = under_way
-    assert first.startswith("all runs       █")
-    assert first.endswith("5/20 00:00, 0:30 left")
+    assert first.startswith("all runs       ━")
+    assert first.endswith("5/20 0:00:00 0:30 left")
     assert second.startswith("a, seed 0      ")
-    assert second.endswith("5/10 00:00, participants 50.0 %, unseen 25.0 %")
+    assert second.endswith("5/10 0:00:00 participants 50.0 %, unseen 25.0 %")
     assert third.startswith("longer, seed 1 ")
-    assert third.endswith("0/10 00:00")
+    assert third.endswith("0/10 0:00:00")
     assert after_one[0].startswith("[1/2] a, seed 0: participants 50.0 %, unseen 25.0 %  (0:10, ")
     assert [line.split()[0] for line in after_one[1:]] == ["all", "longer,"]
     assert [line.split()[0] for line in terminal.lines()] == ["[1/2]", "all"]
@@ -104,19 +105,20 @@ def test_a_run_on_a_terminal_tells_its_rounds_above_its_bar(home: Path) -> None:
     assert lines[0] == "tiny: digits, 1437 samples, 10 classes"
     assert [line.split()[1] for line in lines if line.startswith("round ")] == ["2/4", "4/4"]
     (bar,) = (number for number, line in enumerate(lines) if line.startswith("rounds "))
-    assert re.search(r"4/4 00:0\d, 0:00 left$", lines[bar])
+    assert re.search(r"4/4 0:00:0\d 0:00 left$", lines[bar])
     assert lines[bar + 1].startswith("Round 4: ")
 
 
 def test_training_again_on_all_rows_has_a_bar_below_that_of_the_rounds_which_vanishes(home: Path) -> None:
     with on_terminal(60) as terminal, run_progress(Experiment(rounds=9), Path(), quiet=False) as (shown,):
         shown.refit_round(0, 7)
-        time.sleep(0.2)
+        time.sleep(0.4)
         shown.refit_round(3, 7)
+        time.sleep(0.4)
         rounds, refit = terminal.now()
     assert [rounds.split()[0], refit.split()[0]] == ["rounds", "refit"]
-    assert refit.index("█") == len("rounds ")
-    assert re.search(r"3/7 00:0\d, 0:0\d left$", refit)
+    assert refit.index("━") == len("rounds ")
+    assert re.search(r"3/7 0:00:0\d 0:0\d left$", refit)
     assert [line.split()[0] for line in terminal.lines()] == ["rounds"]
 
 
@@ -148,10 +150,11 @@ def test_in_a_comparison_the_bar_of_a_run_shows_training_again(tmp_path: Path) -
     status = ComparisonStatus([job], running={job: 10}, refitting={job: (3, 7)}, fresh_rounds=10)
     with on_terminal(90) as terminal, compare_progress(quiet=False) as (shown,):
         shown.update(status)
-        time.sleep(0.1)
+        time.sleep(0.4)
         shown.update(status)
+        time.sleep(0.4)
         _, bar = terminal.now()
-    assert bar.endswith("3/7 00:00, training again on all rows")
+    assert re.search(r"3/7 +0:00:00 training again on all rows$", bar)
 
 
 @pytest.mark.parametrize("option", ["--quiet", "--json"])
@@ -177,29 +180,13 @@ def test_ctrl_c_leaves_a_clean_terminal() -> None:
     assert [line.split()[0] for line in terminal.lines()] == ["all", "Interrupted."]
 
 
-def test_ctrl_c_while_a_bar_is_drawn_lets_others_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with on_terminal(), progress_bars() as add:
-        bar = add("all", total=9)
-        with monkeypatch.context() as patch:
-            patch.setattr(Bar, "display", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                bar.refresh()
-        took: list[bool] = []
-        other = threading.Thread(target=lambda: took.append(LOCK.acquire(timeout=1) and LOCK.release() is None))
-        other.start()
-        other.join()
-    assert took == [True]
-
-
 def test_a_fork_prints_though_the_lock_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    with on_terminal() as terminal, progress_bars():
+    with on_terminal() as terminal, progress_bars() as add:
+        console = add("all", total=9).progress.console
         held, over = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with LOCK:
+            with console._lock:
                 held.set()
                 over.wait(10)
 
@@ -216,28 +203,21 @@ def test_a_fork_prints_though_the_lock_is_held(monkeypatch: pytest.MonkeyPatch) 
         over.set()
         other.join()
         assert ended, os.kill(child, 9)
-    assert "from the child" in terminal.lines()
+    assert any("from the child" in line for line in terminal.lines())
 
 
-def test_the_clock_goes_on_where_nothing_else_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedreach._util.progress.SECONDS", 0.02)
+def test_the_clock_goes_on_where_nothing_else_is_new() -> None:
     with on_terminal() as terminal, progress_bars() as add:
         add("all", total=9)
-        once = terminal.text.count("0/9")
-        time.sleep(0.2)
-        assert terminal.text.count("0/9") > once + 2
+        time.sleep(1.5)
+        assert "0:00:01" in terminal.text
 
 
-@pytest.mark.parametrize(("columns", "asked", "width"), [(50, "", 50), (0, "", 80), (50, "70", 70), (0, "0", 80)])
-def test_a_bar_is_as_wide_as_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, columns: int, asked: str, width: int
-) -> None:
-    with on_terminal(columns) as terminal:
-        monkeypatch.setenv("COLUMNS", asked)
-        with progress_bars() as add:
-            add("all", total=9).show(9, 9, "")
+def test_a_bar_is_as_wide_as_the_terminal() -> None:
+    with on_terminal(50) as terminal, progress_bars() as add:
+        add("all", total=9).show(9, 9, "")
     (line,) = terminal.lines()
-    assert width - 1 <= len(line) <= width  # tqdm may leave the last place free
+    assert 48 <= len(line) <= 50  # nothing follows the clock
 
 
 def test_bars_within_others_stand_below_them(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_new_method_is_one_class_an_import_a_row_and_one_test() -> None:
 
 
 def test_a_new_kind_is_its_file_one_row_one_field_and_one_line() -> None:
-    blocks = BLOCK.findall(RECIPES["A new kind"])
+    blocks = BLOCK.findall(RECIPES["A new component type"])
     added = [[line for line in block.splitlines() if line[:1] == "+"] for kind, block in blocks if kind == "diff"]
     row, its_import, field, call = added
     assert (len(its_import), len(field), len(call)) == (1, 1, 1)

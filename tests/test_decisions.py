@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from fedreach.federation.selection import SELECTIONS
-from fedreach.federation.traits import Traits
 from fedreach.federation.weighting import WEIGHTINGS
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "decisions.py"
@@ -36,7 +35,7 @@ def test_every_part_can_be_measured(decisions, kind, name):
     for work, function in prepare(part, 40, 20).items():
         answer = function()
         if work == "choose":
-            assert 1 <= len(answer.ids) <= (40 if Traits.of(part).ignores_cohort else decisions.cohort(40))
+            assert 1 <= len(answer.ids) <= (40 if part.ignores_cohort else decisions.cohort(40))
         if work == "weigh":
             assert answer[0].sum() == pytest.approx(1)
 

@@ -56,8 +56,8 @@ EXCEPTIONS = {
     "axe-playwright-python": "MIT, and MPL-2.0 of the axe that it brings: runs in tests only",
     "certifi": "MPL-2.0, which asks to share changes of its files: a list of certificates, passed on unchanged",
     "hypothesis": "MPL-2.0: runs in tests only",
+    "tqdm": "MPL-2.0 AND MIT: brought by datasets, passed on unchanged",
     "pathspec": "MPL-2.0: brought by mypy, and runs beside the tests only",
-    "tqdm": "MPL-2.0 AND MIT: passed on unchanged",
 }
 """Distribution -> why it may be there though its licence asks for more than a notice."""
 

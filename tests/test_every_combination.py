@@ -37,7 +37,6 @@ from fedreach.federation.selection import SELECTIONS
 from fedreach.federation.server import SERVERS
 from fedreach.federation.solvers import SOLVERS
 from fedreach.federation.state import FederationState
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import RoundResult
 from fedreach.federation.weighting import WEIGHTINGS
 from fedreach.runs.simulation import Simulation
@@ -75,7 +74,7 @@ KINDS: dict[str, Any] = {
     "solver": SOLVERS,
     "server": SERVERS,
     "aggregation": AGGREGATIONS,
-    "loss": {name: cls for name, cls in LOSSES.items() if not Traits.of(cls()).needs_numbers},
+    "loss": {name: cls for name, cls in LOSSES.items() if not cls().needs_numbers},
     "label_statistics": LABEL_STATISTICS,
     "local": LOCALS,
 }
@@ -98,7 +97,7 @@ PLAIN = dict(
 def federation(**names: str) -> Federation:
     """Return a federation of parts with these names, the others being FedAvg's."""
     parts = {kind: made(kind, name) for kind, name in (PLAIN | names).items()}
-    return Federation(**parts, cohort=COHORT, seed=SEED, radio=Radio())
+    return Federation(**parts, cohort_size=COHORT, seed=SEED, radio=Radio())
 
 
 @cache
@@ -146,7 +145,7 @@ def check(simulation: Simulation, state: FederationState, reports: list[RoundRes
     assert np.isfinite(adapted).all()
     assert adapted.dtype == np.float32
     assert abs(adapted - simulation.engine.initial).max() > 0  # it learnt something
-    everybody = simulation.federation.traits["selection"].ignores_cohort
+    everybody = simulation.federation.selection.ignores_cohort
     for report in reports:
         json.dumps([report.cohort, report.weights, dict(report.metrics)], allow_nan=False)
         assert len(report.cohort) + len(report.lost) <= (PARTICIPANTS if everybody else COHORT)
@@ -211,7 +210,7 @@ def trains_alike(row: tuple[str, ...]) -> None:
     names = dict(zip(PLACES, row, strict=True))
     # Nothing but plain steps on shifted cross-entropy is written out in C.
     quick = Vmap if names["local"] == "adam" or names["loss"] == "label_smoothing" else Native
-    if Traits.of(made("loss", names["loss"])).sees_more:  # which no other engine trains by: it does the same again
+    if made("loss", names["loss"]).has_objective:  # which no other engine trains by: it does the same again
         quick = Sequential
     try:
         (one, plain, told), (other, fast, said) = (run(kind, **names) for kind in (Sequential, quick))

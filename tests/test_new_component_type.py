@@ -22,22 +22,25 @@ PART = '''\
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 from fedreach._util.arrays import Floats
+from fedreach.federation.base import Component
 
 
-class Shrinking(Protocol):
+class Shrinking(Component):
     """Makes the mean update smaller."""
 
+    component_type = "shrinking"
+
+    @abstractmethod
     def shrunk(self, mean_update: Floats) -> Floats:
         """Return the (p,) step."""
-        ...
 
 
 @dataclass(frozen=True)
-class Whole:
+class Whole(Shrinking):
     """Follow the mean update as it is."""
 
     def shrunk(self, mean_update):
@@ -45,7 +48,7 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Scaled:
+class Scaled(Shrinking):
     """Follow a share of the mean update."""
 
     factor: float = 0.5
@@ -80,7 +83,6 @@ ROW = """\
         "fedreach.federation.shrinking:SHRINKINGS",
         "How much of the mean update is followed.",
         "fedreach.federation.shrinking:Shrinking",
-        known_by=("shrunk",),
         path=METHOD,
         default="whole",
         checks=f"{CHECKS}.shrinking",
@@ -90,21 +92,27 @@ ROW = """\
 MINE = """\
 from dataclasses import dataclass
 
+from fedreach.federation.shrinking import Shrinking
+
 
 @dataclass(frozen=True)
-class Doubled:
+class Doubled(Shrinking):
     factor: float = 2.0
 
     def shrunk(self, mean_update):
         return self.factor * mean_update
 
 
-class Misspelt(Doubled):
-    read_updates = True
-
-
 class Empty:
     pass
+"""
+
+MISSPELLED = """\
+from fedreach.federation.shrinking import Scaled
+
+
+class Misspelled(Scaled):
+    read_updates = True
 """
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -129,10 +137,11 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Run:
     field = "    shrinking: Shrinking = Whole()\n"
     inserted(package / "federation" / "federation.py", "\n    def __post_init__", field)
     imports = "from fedreach.federation.shrinking import Shrinking, Whole\n"
-    inserted(package / "federation" / "federation.py", "from fedreach.federation.traits import", imports)
+    inserted(package / "federation" / "federation.py", "from fedreach.federation.types import", imports)
     line = "    step = federation.shrinking.shrunk(step)\n"
     inserted(package / "federation" / "round.py", "    if solver is not None:\n        step, solver_state = ", line)
     (folder / "mine.py").write_text(MINE, encoding="utf-8")
+    (folder / "misspelled.py").write_text(MISSPELLED, encoding="utf-8")
     (folder / "x.toml").write_text('[methods.a]\n[methods.b]\nshrinking = "scaled"\n', encoding="utf-8")
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -156,7 +165,7 @@ def test_it_is_listed_and_completed(python: Run) -> None:
 def test_it_is_verified(python: Run) -> None:
     right = python("-m", "fedreach", "verify", "scaled")
     assert (right.returncode, right.stdout.split()[:4]) == (0, ["shrinking", "scaled", "all", "checks"])
-    wrong = python("-m", "fedreach", "verify", "mine.py:Doubled")  # whose kind is seen from its method
+    wrong = python("-m", "fedreach", "verify", "mine.py:Doubled")  # whose type is that of its base class
     assert wrong.returncode == 1
     assert 'mine.py:Doubled fails the check "never longer": The step is no longer than the mean update.' in wrong.stdout
 
@@ -175,7 +184,7 @@ about = identity(e.resolved("a"), 0, "a", Path())
 print(about["config"]["method"]["shrinking"], list(about["code"]))
 print(load(file).model_dump()["method"]["shrinking"])
 for wrong in ("shrinkin=scaled", "shrinking=scale", "shrinking.facto=1.0", "shrinking={name='scaled',factor='a'}",
-              "shrinking='mine.py:Empty'", "shrinking='mine.py:Misspelt'"):
+              "shrinking='mine.py:Empty'", "shrinking='misspelled.py:Misspelled'"):
     try:
         load(file, ["method.shrinking=scaled", "method." + wrong])
     except FedReachError as error:
@@ -192,8 +201,8 @@ for wrong in ("shrinkin=scaled", "shrinking=scale", "shrinking.facto=1.0", "shri
         "method.shrinking.name: there is no shrinking 'scale'. Did you mean 'scaled'?",
         "method.shrinking.facto: shrinking 'scaled' has no such option. Did you mean 'factor'?",
         "method.shrinking.factor: must be a number; got 'a'",
-        "'mine.py:Empty' must have all of fedreach.federation.shrinking.Shrinking; shrunk missing.",
-        "`read_updates` is no trait of Misspelt; did you mean `reads_updates`?",
+        "'mine.py:Empty' must be an instance of a subclass of fedreach.Shrinking; got Empty.",
+        "Misspelled has no attribute `read_updates`. Did you mean `reads_updates`?",
     ):
         assert rule in text, rule
 

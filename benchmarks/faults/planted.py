@@ -106,8 +106,8 @@ FAULTS = (
     Fault(
         "a probe for updates writes clients' memories",
         "federation/steps.py",
-        "            answers = yield AskUpdates(state, view, Selection(probe.ids), probe=True)\n",
-        "            answers = yield AskUpdates(state, view, Selection(probe.ids), probe=True)\n"
+        "            answers = yield AskUpdates(state, view, Cohort(probe.ids), probe=True)\n",
+        "            answers = yield AskUpdates(state, view, Cohort(probe.ids), probe=True)\n"
         "            state, answers = remembered(federation, state, view, answers, rounds)\n",
         ["federation/test_memory_solvers.py"],
     ),
@@ -131,7 +131,7 @@ FAULTS = (
         "buffers scaled by the server's rate",
         "federation/round.py",
         "params[p:] + mean[p:]",
-        'params[p:] + getattr(federation.server, "rate", 1.0) * mean[p:]',
+        'params[p:] + getattr(federation.server, "lr", 1.0) * mean[p:]',
         ["federation/test_round.py"],
     ),
     *(

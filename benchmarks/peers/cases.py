@@ -129,7 +129,7 @@ class Case:
     @property
     def samples_per_round(self) -> int:
         """Examples that one round trains on, k * m."""
-        return self.cohort * self.samples
+        return self.cohort_size * self.samples
 
     @property
     def convolutional(self) -> bool:
@@ -175,8 +175,8 @@ class Case:
             >>> CASES["mlp_device"].cohort_of(19)[-1], CASES["mlp_device"].cohort_of(20)[0]
             (999, 0)
         """
-        first = round_ * self.cohort
-        return [i % self.num_clients for i in range(first, first + self.cohort)]
+        first = round_ * self.cohort_size
+        return [i % self.num_clients for i in range(first, first + self.cohort_size)]
 
 
 _SILO = {"num_clients": 40, "samples": 600, "cohort_size": 40, "batch_size": 50}

@@ -17,6 +17,7 @@ from cases import Case
 from measure import Clock, cannot, case_of, family_peak_rss_mb, largest_difference, make_row, parse_arguments, require
 from plain_torch import run_round
 
+import fedreach as fr
 from fedreach._util.errors import ConfigError
 from fedreach.data.assignment import Partition
 from fedreach.data.checks import Kind
@@ -28,16 +29,15 @@ from fedreach.engines.models.flat import Layout
 from fedreach.engines.protocols import Task
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.selection.base import Policy
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
-from fedreach.federation.types import Selection, ServerView, State
+from fedreach.federation.types import Cohort, ServerView, State
 from fedreach.federation.weighting import ByExamples
 from fedreach.runs.simulation import Simulation
 
 
 @dataclass(frozen=True)
-class InTurns(Policy):
+class InTurns(fr.Selection):
     """All clients take turns, as in the other peers."""
 
     case: Case
@@ -45,8 +45,8 @@ class InTurns(Policy):
     def init(self, view: ServerView) -> State:
         return {"round": np.zeros(1, np.int64)}
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
-        return Selection(np.array(self.case.cohort_of(int(state["round"][0]))))
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
+        return Cohort(np.array(self.case.cohort_of(int(state["round"][0]))))
 
     def observe(self, state: State, reports: object) -> State:
         return {"round": state["round"] + 1}

@@ -41,7 +41,7 @@ def train(message: Message, context: Context) -> Message:
     model, x, y = work(config["case"], config["fewer"], config["exact"], config["seed"], config["threads"])
     client = int(context.node_config["partition-id"])
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    optimizer = torch.optim.SGD(model.parameters(), lr=config["rate"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"])
     size = config["batch-size"]
     for batch, target in zip(x[client].split(size), y[client].split(size), strict=True):
         optimizer.zero_grad()

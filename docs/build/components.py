@@ -32,8 +32,8 @@ def page(kind: str) -> str:
         lines.append(f"Key: `{table}`" + (f'; default: `"{row.default}"`.' if row.default else "."))
     if row.checks:
         lines.append("`fedreach verify NAME` runs the checks of this kind, on your own as well.")
-    if row.users_own and row.protocol:
-        lines.append(f"Your own follows [`{row.protocol.rpartition(':')[2]}`][{row.protocol.replace(':', '.')}].")
+    if row.users_own and row.base:
+        lines.append(f"Your own derives from [`{row.base.rpartition(':')[2]}`][{row.base.replace(':', '.')}].")
     in_full = kind not in FROM_CATALOGUE
     things = registry.table(kind)
     rows = [f"| {named(entry['name'], things[entry['name']], in_full)} | {cell(entry)} |" for entry in found]

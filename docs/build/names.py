@@ -19,12 +19,12 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
     ),
     "parts": (
         "What own parts are handed and follow",
-        "A part of your own follows the protocol of its kind, and is handed these values.",
+        "A component of your own derives from the base class of its type, and is handed these values.",
         [
             "fedreach.federation.types",
             "fedreach.federation.base",
-            "fedreach.federation.participation:Participation,LosesReplies",
-            "fedreach.federation.selection:Policy",
+            "fedreach._util.component:Component",
+            "fedreach.federation.participation:Participation",
             "fedreach.federation.weighting:OwnWeight",
             "fedreach.data.shifts",
             "fedreach.evaluation.metrics:Metric",

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 import fedreach as fr
-from fedreach.federation.selection.base import Policy
-from fedreach.federation.types import Selection
 
 
 @dataclass(frozen=True)
-class LongestWaiting(Policy):
+class LongestWaiting(fr.Selection):
     """Choose the clients that have waited longest; `rest` rounds pass before a client counts as waiting."""
 
     rest: int = 0
@@ -23,7 +21,7 @@ class LongestWaiting(Policy):
 
     def select(self, state, view, k, rng):
         waited = state["waited"] + rng.random(len(view.ids))  # ties are drawn
-        return Selection(view.ids[view.available][np.argsort(-waited[view.available])[:k]])
+        return fr.Cohort(view.ids[view.available][np.argsort(-waited[view.available])[:k]])
 
     def observe(self, state, reports):
         return {**state, "waited": np.where(np.isin(state["ids"], reports.ids), 0, state["waited"] + 1)}

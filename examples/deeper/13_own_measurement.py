@@ -14,7 +14,7 @@ from fedreach.testing import check
 
 
 @dataclass(frozen=True)
-class Sureness:
+class Sureness(fr.Measurement):
     """The mean probability that the local model gives to its first choice."""
 
     name: str = "sureness"  # under this name it stands in `metrics` and in the rows

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+import fedreach as fr
 from fedreach._util.streams import generator
 from fedreach.data.federated import federate
 from fedreach.data.partition import dirichlet_by_class
@@ -26,7 +27,7 @@ from fedreach.wireless.solve import solve
 
 
 @dataclass(frozen=True)
-class ByNeed:
+class ByNeed(fr.AllocationRule):
     """Give each client a share in proportion to what it must send, and let every CPU run at a third of its best."""
 
     part: float = 1 / 3

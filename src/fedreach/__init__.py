@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedreach import testing as testing
     from fedreach._util import errors as errors
     from fedreach._util.errors import ComponentError as ComponentError
     from fedreach._util.errors import ConfigError as ConfigError
@@ -31,55 +32,119 @@ if TYPE_CHECKING:
     from fedreach.api.run import run as run
     from fedreach.api.sweep import Sweep as Sweep
     from fedreach.api.sweep import sweep as sweep
+    from fedreach.data import shifts as shift  # noqa: F401
     from fedreach.data.datasets import Dataset as Dataset
     from fedreach.data.datasets import PartitionSpec as PartitionSpec
     from fedreach.data.datasets import from_arrays as from_arrays
     from fedreach.data.federated import FederatedData as FederatedData
     from fedreach.data.sets import load as load
+    from fedreach.data.shifts import Shift as Shift
+    from fedreach.evaluation import metrics as metric  # noqa: F401
+    from fedreach.evaluation.metrics import Metric as Metric
+    from fedreach.federation import adaptation as adaptation
+    from fedreach.federation import aggregation as aggregation
+    from fedreach.federation import augmentations as augmentation  # noqa: F401
+    from fedreach.federation import labels as label_statistics  # noqa: F401
+    from fedreach.federation import losses as loss  # noqa: F401
+    from fedreach.federation import measurements as measurement  # noqa: F401
+    from fedreach.federation import participation as participation
+    from fedreach.federation import selection as selection
+    from fedreach.federation import server as server
+    from fedreach.federation import solvers as solver  # noqa: F401
+    from fedreach.federation import types as types
+    from fedreach.federation import weighting as weighting
+    from fedreach.federation.augmentations import Augmentation as Augmentation
+    from fedreach.federation.base import Adaptation as Adaptation
+    from fedreach.federation.base import Aggregator as Aggregator
+    from fedreach.federation.base import LabelStatistics as LabelStatistics
+    from fedreach.federation.base import LocalSolver as LocalSolver
+    from fedreach.federation.base import Loss as Loss
+    from fedreach.federation.base import Measurement as Measurement
+    from fedreach.federation.base import Selection as Selection
+    from fedreach.federation.base import ServerOptimizer as ServerOptimizer
+    from fedreach.federation.base import Weighting as Weighting
+    from fedreach.federation.participation import Participation as Participation
     from fedreach.federation.types import ClientResults as ClientResults
-    from fedreach.federation.types import Selection as Selection
+    from fedreach.federation.types import Cohort as Cohort
     from fedreach.federation.types import ServerView as ServerView
     from fedreach.runs.callbacks import Callback as Callback
+    from fedreach.wireless import rules as allocation  # noqa: F401
+    from fedreach.wireless.rules import AllocationRule as AllocationRule
 
 __version__ = "0.1.0"
 
-_WHERE = {
-    "load": "fedreach.data.sets",
-    "from_arrays": "fedreach.data.datasets",
-    "Dataset": "fedreach.data.datasets",
-    "PartitionSpec": "fedreach.data.datasets",
-    "FederatedData": "fedreach.data.federated",
-    "Method": "fedreach.api.compare",
-    "compare": "fedreach.api.compare",
-    "sweep": "fedreach.api.sweep",
-    "Sweep": "fedreach.api.sweep",
-    "run": "fedreach.api.run",
-    "open": "fedreach.api.open",
-    "Run": "fedreach.api.open",
-    "Comparison": "fedreach.api.comparison",
-    "ServerView": "fedreach.federation.types",
-    "ClientResults": "fedreach.federation.types",
-    "Selection": "fedreach.federation.types",
-    "Callback": "fedreach.runs.callbacks",
-    "FedReachError": "fedreach._util.errors",
-    "ConfigError": "fedreach._util.errors",
-    "ComponentError": "fedreach._util.errors",
-    "InfeasibleError": "fedreach._util.errors",
-    "DataError": "fedreach._util.errors",
-    "RunFolderError": "fedreach._util.errors",
-    "TrainingError": "fedreach._util.errors",
+_NAMES = {
+    "_util.errors": (
+        "ComponentError",
+        "ConfigError",
+        "DataError",
+        "FedReachError",
+        "InfeasibleError",
+        "RunFolderError",
+        "TrainingError",
+    ),
+    "api.compare": ("Method", "compare"),
+    "api.comparison": ("Comparison",),
+    "api.open": ("Run", "open"),
+    "api.run": ("run",),
+    "api.sweep": ("Sweep", "sweep"),
+    "data.datasets": ("Dataset", "PartitionSpec", "from_arrays"),
+    "data.federated": ("FederatedData",),
+    "data.sets": ("load",),
+    "data.shifts": ("Shift",),
+    "evaluation.metrics": ("Metric",),
+    "federation.augmentations": ("Augmentation",),
+    "federation.base": (
+        "Adaptation",
+        "Aggregator",
+        "LabelStatistics",
+        "LocalSolver",
+        "Loss",
+        "Measurement",
+        "Selection",
+        "ServerOptimizer",
+        "Weighting",
+    ),
+    "federation.participation": ("Participation",),
+    "federation.types": ("ClientResults", "Cohort", "ServerView"),
+    "runs.callbacks": ("Callback",),
+    "wireless.rules": ("AllocationRule",),
 }
+"""Module -> names that it provides, which are imported when they are first used."""
+
+_MODULES = {
+    "errors": "_util.errors",
+    "types": "federation.types",
+    "testing": "testing",
+    "selection": "federation.selection",
+    "weighting": "federation.weighting",
+    "solver": "federation.solvers",
+    "server": "federation.server",
+    "aggregation": "federation.aggregation",
+    "loss": "federation.losses",
+    "adaptation": "federation.adaptation",
+    "label_statistics": "federation.labels",
+    "measurement": "federation.measurements",
+    "metric": "evaluation.metrics",
+    "participation": "federation.participation",
+    "augmentation": "federation.augmentations",
+    "allocation": "wireless.rules",
+    "shift": "data.shifts",
+}
+"""Name -> module: the errors, the values of a round, the checks, and the components of each type."""
+
+_WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = list(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":  # all of them, as in `except fr.errors.DataError`
-        return importlib.import_module("fedreach._util.errors")
+    if name in _MODULES:
+        return importlib.import_module(f"fedreach.{_MODULES[name]}")
     if name not in _WHERE:
         raise AttributeError(f"module 'fedreach' has no attribute {name!r}")
-    return getattr(importlib.import_module(_WHERE[name]), name)
+    return getattr(importlib.import_module(f"fedreach.{_WHERE[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted([*__all__, *_MODULES, "__version__"])

@@ -360,7 +360,7 @@ def test_kinds_and_commands_are_completed() -> None:
         ("run --set population.participation=alw", ["population.participation=always"]),
         ("run --set shift=bri", ["shift=brightness"]),
         ("run --set method.solver", [f"method.solver={name}" for name in table("solver")]),  # the only such key
-        ("run --set method.s", ["method.selection", "method.solver", "method.server", "method.adaptation"]),
+        ("run --set method.s", ["method.selection", "method.solver", "method.server"]),
         ("run --set local.lr=0", []),
         ("run --set method.selektion=uni", []),
         ("verify mini", ["minimax"]),
@@ -429,8 +429,7 @@ def test_what_to_do_with_numbers_is_said_where_a_user_looks(fedreach: Command, r
 OWN = '''\
 import numpy as np
 from dataclasses import dataclass
-from fedreach import Selection
-from fedreach.federation.selection.base import Policy
+import fedreach as fr
 
 
 def rarest(view, k, rng, power=1.0):
@@ -444,21 +443,21 @@ def by_root(reports):
 
 
 @dataclass(frozen=True)
-class InTurn(Policy):
+class InTurn(fr.Selection):
     step: int = 1
 
     def init(self, view):
         return {"next": np.array(0)}
 
     def select(self, state, view, k, rng):
-        return Selection(view.ids[(int(state["next"]) + np.arange(k)) % len(view.ids)])
+        return fr.Cohort(view.ids[(int(state["next"]) + np.arange(k)) % len(view.ids)])
 
     def observe(self, state, reports):
         return {"next": state["next"] + self.step}
 
 
 @dataclass(frozen=True)
-class ByPower:
+class ByPower(fr.Weighting):
     power: float
 
     def weights(self, state, reports):

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedreach.federation.selection.base import Policy
+import fedreach as fr
 from fedreach.federation.selection.losses import Minimax
 from fedreach.federation.solvers import FedDyn
-from fedreach.federation.types import Selection
+from fedreach.federation.types import Cohort
 
 
 @dataclass(frozen=True)
-class LongestWait(Policy):
+class LongestWait(fr.Selection):
     """Choose those who waited longest, with some chance for the others."""
 
     patience: float = 1.0
@@ -36,7 +36,7 @@ class LongestWait(Policy):
 
     def select(self, state, view, k, rng):
         wait = state["waited"][view.available] ** self.patience
-        return Selection(rng.choice(view.ids[view.available], size=k, replace=False, p=wait / wait.sum()))
+        return Cohort(rng.choice(view.ids[view.available], size=k, replace=False, p=wait / wait.sum()))
 
     def observe(self, state, reports):
         waited = state["waited"] + 1
@@ -73,7 +73,7 @@ minimax = Minimax(refresh=3)
 number = 5
 
 
-class Rude(Policy):
+class Rude(fr.Selection):
     def select(self, state, view, k, rng):
         raise RuntimeError("no clients today")
 
@@ -106,7 +106,7 @@ def mine(home: Path) -> Path:
         ["auroc", "log_loss"],
         ["fedreach.federation.solvers:FedProx", "--set", "mu=0.5"],
         ["average", "--kind", "server"],
-        ["clip", "--set", "inner=entropy", "--set", "most=0.3"],
+        ["clip", "--set", "inner=entropy", "--set", "max=0.3"],
         ["by_examples", "equal"],
     ],
     ids=" ".join,
@@ -199,7 +199,7 @@ def test_a_check_can_be_left_out(fedreach: Command, mine: Path) -> None:
         (["uniform", "--kind", "selektion"], "There is no kind of part 'selektion'. Did you mean 'selection'?"),
         (["mine.py:LongestWayt"], "mine.py has no 'LongestWayt'. Did you mean 'LongestWait'?"),
         (["nobody.py:X"], "there is no file"),
-        (["mine.py:number"], "int has the methods of no kind of part"),
+        (["mine.py:number"], "int is not a component"),
         (["mine.py:LongestWait", "--set", "patients=1.0"], "has no such option. Did you mean 'patience'?"),
         (["mine.py:LongestWait", "--set", "patience"], "--set must be of the form name=value"),
         (["mine.py:minimax", "--set", "refresh=1"], "is an object already"),

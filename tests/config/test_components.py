@@ -20,7 +20,6 @@ from fedreach.experiment.schema import Choice
 from fedreach.federation.labels import Exact
 from fedreach.federation.secure_aggregation import SecureAggregation
 from fedreach.federation.server import Average, FedAdam, Safari
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import ClientResults
 from fedreach.federation.weighting import ByEntropy, ByExamples, Clip, Equal, FunctionWeighting, Product
 from fedreach.runs.folder import RunFolder
@@ -33,6 +32,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import fedreach as fr
 
 
 def by_root(reports, power=0.5):
@@ -44,7 +44,7 @@ by_root.needs = ("label_entropy",)
 
 
 @dataclass(frozen=True)
-class Reversed:
+class Reversed(fr.Weighting):
     """Turn what another weighting says upside down."""
 
     inner: Any
@@ -56,7 +56,7 @@ class Reversed:
 
 
 @dataclass(frozen=True)
-class Gap:
+class Gap(fr.Measurement):
     """A number of the client's own."""
 
     margin: float = 0.0
@@ -68,7 +68,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class ByGap:
+class ByGap(fr.Weighting):
     margin: float = 0.0
 
     @property
@@ -80,7 +80,7 @@ class ByGap:
 
 
 @dataclass(frozen=True)
-class Widest:
+class Widest(fr.Selection):
     """Needs a policy of its own with the same measurement."""
 
     margin: float = 0.0
@@ -90,37 +90,19 @@ class Widest:
     def measures(self):
         return (Gap(self.margin),)
 
-    def init(self, view):
-        return {}
-
-    def probe(self, state, view, k, rng):
-        return None
-
     def select(self, state, view, k, rng):
-        from fedreach import Selection
-
-        return Selection(view.ids[view.available] if self.ignores_cohort else view.ids[view.available][:k])
-
-    def observe(self, state, reports):
-        return state
-
-
-@dataclass(frozen=True)
-class HalfATrainer:
-    """Trains on the server, but does not say how."""
-
-    def trains(self, rng):
-        return True
-
-    def apply(self, params, state, mean_update):
-        return params, state
+        return fr.Cohort(view.ids[view.available] if self.ignores_cohort else view.ids[view.available][:k])
 
 
 class Told:
-    """Says nothing about whether it shows sums only."""
+    """Is not derived from `LabelStatistics`."""
 
     def release(self, counts, rng):
         return counts
+
+
+class Unfinished(fr.LabelStatistics):
+    """Does not release anything."""
 '''
 
 
@@ -162,7 +144,7 @@ def test_a_users_function_inside_is_wrapped_with_its_options_and_needs(own: Path
     inside = {"name": "own.py:by_root", "power": 2.0}
     made = make("weighting", Choice.model_validate({"name": "product", "parts": [inside, "equal"]}), own)
     assert isinstance(made.parts[0], FunctionWeighting)
-    assert Traits.of(made).needs == ("label_entropy",)
+    assert [part.needs for part in made.with_inner()] == [(), ("label_entropy",), ()]
     reports = ClientResults(np.arange(2), np.zeros((2, 1), np.float32), {"num_examples": np.array([1.0, 3.0])})
     np.testing.assert_allclose(made.weights({}, reports)[0], [0.1, 0.9])
 
@@ -257,17 +239,21 @@ def test_a_mistake_inside_is_found_on_its_line(refused: Refused, home: Path) -> 
     assert f"tiny.toml:{line}: methods.both.weighting.parts[1]: ByEntropy" in refused(2, "compare", "tiny.toml")
 
 
-def test_what_a_protocol_asks_besides_methods_is_asked_for(own: Path) -> None:
+def test_a_component_of_no_type_and_one_without_its_methods_are_refused(own: Path) -> None:
     (line,) = said({"method": {"label_statistics": "own.py:Told"}}, own)
     assert line == (
-        "method.label_statistics: 'own.py:Told' must have all of fedreach.federation.base.LabelStatistics; "
-        "only_sum missing."
+        "method.label_statistics: 'own.py:Told' must be an instance of a subclass of fedreach.LabelStatistics; got "
+        "Told."
     )
-    (line,) = said({"method": {"server": "own.py:HalfATrainer"}}, own)
-    assert "must have all of fedreach.federation.base.ServerTrains; learn missing." in line
+    (line,) = said({"method": {"label_statistics": "own.py:Unfinished"}}, own)
+    assert "'own.py:Unfinished' cannot be made: TypeError: Can't instantiate abstract class Unfinished" in line
+    assert "release" in line
     (line,) = said({"method": {"weighting": {"name": "product", "parts": ["own.py:Told"]}}}, own)
-    assert line.startswith("method.weighting.parts[0]: 'own.py:Told' must have all of")
-    assert line.endswith("Weighting; weights missing.")
+    assert line.startswith("method.weighting.parts[0]: 'own.py:Told' must be an instance of")
+    half = OWN + "\n\nclass HalfATrainer(fr.server.Average):\n    def trains(self, rng):\n        return True\n"
+    (own / "half.py").write_text(half, encoding="utf-8")
+    (line,) = said({"method": {"server": "half.py:HalfATrainer"}}, own)
+    assert line.endswith("'half.py:HalfATrainer': HalfATrainer must have trains, learn; learn missing.")
 
 
 @pytest.mark.parametrize("kind", ["selection", "weighting", "solver", "server", "label_statistics", "participation"])
@@ -279,7 +265,7 @@ def test_every_built_in_part_keeps_the_contract_that_users_parts_are_held_to(kin
         options = inside.get(name, {}) if kind == "weighting" else {}
         where = "population" if kind == "participation" else "method"
         lines = said({where: {kind: {"name": name, **options}}, "server_data": {"examples": 9}})  # type: ignore[dict-item]
-        assert not [line for line in lines if "must have all of" in line]
+        assert not [line for line in lines if "instance of a subclass" in line]
         tried += not lines
     assert tried
 

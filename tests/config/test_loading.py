@@ -175,7 +175,7 @@ def test_everything_is_checked_although_something_is_wrong() -> None:
 
 def test_a_policy_that_ignores_the_cohort_may_have_any() -> None:
     load(None, ["method.cohort_size=49", "method.selection=full", "methods={a={}}", "baseline=a"])
-    with pytest.raises(ConfigError, match=r"method\.cohort: must be at most the 20 participants; got 49\."):
+    with pytest.raises(ConfigError, match=r"method\.cohort_size: must be at most the 20 participants; got 49\."):
         load(None, ["method.cohort_size=49", "methods={a={}}", "baseline=a"])
 
 
@@ -189,13 +189,13 @@ def test_a_budget_is_of_what_is_counted() -> None:
 
 
 def test_a_refused_value_is_told_once_and_its_default_is_nobodys_mistake() -> None:
-    raw = {"partition": {"clients": 12}, "population": {"participants": 4}, "method": {"cohort": "x"}}
+    raw = {"partition": {"clients": 12}, "population": {"participants": 4}, "method": {"cohort_size": "x"}}
     _, problems = check(raw, Path())
-    assert [message for path, message in problems if path == ("method", "cohort")] == [
+    assert [message for path, message in problems if path == ("method", "cohort_size")] == [
         "must be an integer; got 'x' (str)."
     ]
     _, problems = check({**raw, "method": {}}, Path())  # here it is one: nobody said how many
-    assert [path for path, _ in problems if path == ("method", "cohort")] == [("method", "cohort")]
+    assert [path for path, _ in problems if path == ("method", "cohort_size")] == [("method", "cohort_size")]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_an_option_of_all_methods_is_said_once(home: Path) -> None:
 
 def test_tables_in_tables_are_options_too(home: Path) -> None:
     """As TOML reads an option without quotes, and ``--set``."""
-    e = load(swept(home, "[sweep]\nlocal.lr = [0.1, 0.2]"), ["tune.local.epochs=[1,2]"])
+    e = load(swept(home, "[sweep]\nlocal.rate = [0.1, 0.2]"), ["tune.local.epochs=[1,2]"])
     assert e.sweep is not None
     assert e.tune is not None
     assert (e.sweep.settings(), e.tune.settings()[1]) == (
@@ -75,7 +75,7 @@ def test_only_settings_that_make_a_difference_to_a_method_are_candidates(home: P
     ("text", "said"),
     [
         ('[sweep]\n"local.lr" = [0.1, -1.0]', "sweep.local.lr: -1.0 cannot be: local.lr: "),
-        ('[sweep]\n"local.rat" = [0.1]', "Did you mean 'rate'"),
+        ('[sweep]\n"local.epoch" = [1]', "Did you mean 'epochs'"),
         ('[sweep]\n"seeds" = [[0], [1]]', "seeds is the same for all settings"),
         ('[sweep]\n"local.lr" = []', "must list values"),
         ("[sweep]", "names no option"),

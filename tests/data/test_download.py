@@ -164,19 +164,18 @@ def test_progress_says_what_is_fetched_and_silence_is_the_default(server, tmp_pa
     assert err == f"downloading {server.address}/ok/toy.gz to {tmp_path / 'b' / PATH}\n"
 
 
-def test_on_a_terminal_a_bar_says_how_far_it_is_and_vanishes(server, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedreach._util.progress.SECONDS", 0.02)
+def test_on_a_terminal_a_bar_says_how_far_it_is_and_vanishes(server, tmp_path):
     with on_terminal(100) as terminal:
         source = toy(f"{server.address}/slow/")
         thread = threading.Thread(target=fetch, args=(PATH, source, tmp_path), kwargs={"progress": True})
         thread.start()
         assert server.half_way.wait(30)
-        wait_until(lambda: "131kB" in terminal.text)  # whole blocks of half of it
+        wait_until(lambda: "0.1/0.3 MB" in terminal.text)  # whole blocks of half of it
         bar = terminal.now()[-1]
         server.go.set()
         thread.join()
-    assert bar.startswith("toy.gz █")
-    assert " 131kB/300kB, " in bar
+    assert bar.startswith("toy.gz ━")
+    assert " 0.1/0.3 MB 0:00:0" in bar
     assert terminal.lines()[0].startswith(f"downloading {server.address}/slow/toy.gz to ")
     assert not [line for line in terminal.lines() if line.startswith("toy")]
 

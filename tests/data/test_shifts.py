@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import ComponentError, ConfigError, DataError
 from fedreach._util.streams import generator
 from fedreach.data.assignment import Partition
@@ -311,7 +312,7 @@ def test_what_makes_no_sense_is_refused_in_words():
 
 
 @dataclass(frozen=True)
-class Returns:
+class Returns(fr.Shift):
     """A shift of one's own that returns what a function makes of the client's examples."""
 
     make: object

@@ -20,7 +20,6 @@ from fedreach.data.preparation import TargetScale, TargetSums
 from fedreach.deploy.saved import load
 from fedreach.experiment.schema import Choice, Experiment
 from fedreach.federation.losses import MSE, FunctionLoss, Huber
-from fedreach.federation.traits import Traits
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import FederationRecord
 
@@ -78,10 +77,10 @@ def test_a_users_loss_sees_what_torch_would_give_it_unless_it_asks_for_the_scale
     def own(outputs, targets):
         return (outputs - targets).abs().mean(-1)
 
-    assert not Traits.of(FunctionLoss(own)).scales_targets
+    assert not FunctionLoss(own).scales_targets
     own.scales_targets = True
-    assert Traits.of(FunctionLoss(own)).scales_targets
-    assert [Traits.of(loss).scales_targets for loss in (MSE(), Huber(), MSE(scale=False))] == [True, True, False]
+    assert FunctionLoss(own).scales_targets
+    assert [loss.scales_targets for loss in (MSE(), Huber(), MSE(scale=False))] == [True, True, False]
 
 
 def test_units_do_not_change_what_is_learned():

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from fedreach.federation.adaptation import base as priors
 from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.base import Adaptation
 from fedreach.federation.types import NO_STATE, Outputs
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Mine:
+class Mine(Adaptation):
     '''Counts argmaxes.'''
 
     pull: float = 1.0
@@ -299,7 +300,7 @@ def test_the_plain_model_can_be_written_too(tmp_path: Path) -> None:
 def test_nothing_is_taken_that_the_rule_does_not_need() -> None:
     names = {module.name for module in modules([LabelShift.__module__]).values()}
     assert {"label_shift", "safeguard", "base"} <= names
-    assert not names & {"traits", "registry", "fitting", "radio", "problem", "methods", "labels", "checks"}
+    assert not names & {"registry", "fitting", "radio", "problem", "methods", "labels", "checks"}
 
 
 @pytest.mark.parametrize(
@@ -322,7 +323,7 @@ def test_modules_of_one_name_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "errors.py").write_text(
         "from fedreach._util.errors import (\n    check as a, nearest,\n); "
         "from fedreach.federation.adaptation import safeguard as d\n"
-        "from fedreach.federation.selection.base import Policy\n"
+        "from fedreach.federation.selection.base import largest\n"
         "from fedreach.federation.weighting import *  # é\n",
         encoding="utf-8",
     )
@@ -333,7 +334,7 @@ def test_modules_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert own.name == "own_errors"
     lines = own.source.splitlines()
     assert lines[:2] == ["from .errors import check as a", "from .errors import nearest; from . import safeguard as d"]
-    assert lines[2] == "from .selection_base import Policy"  # beside the `base` of adaptation
+    assert lines[2] == "from .selection_base import largest"  # beside the `base` of adaptation
     assert lines[3] == "from .weighting import *  # é"
 
 

@@ -163,11 +163,11 @@ def test_weights_make_the_same_model_again(world: WorldNamed, name: str, tmp_pat
         again = load(where, base=w.base)
         assert again.state_dict().keys() == model.state_dict().keys()
         for adapted in (False, True):
-            found, about = predict_file(again, rows, plain=not adapted)
+            found, about = predict_file(again, rows, unadapted=not adapted)
             expected, decisions = engine(w, index, adapted=adapted and model.adaptation is not None)
             np.testing.assert_array_equal(found.outputs, expected)
             assert list(found.decisions or []) == (decisions or [])
-            at_home, home = predict_file(model, rows, plain=not adapted)
+            at_home, home = predict_file(model, rows, unadapted=not adapted)
             assert (format_csv(found, about), about) == (format_csv(at_home, home), home)
 
 
@@ -204,7 +204,7 @@ def test_what_is_no_exported_model_is_refused(world: WorldNamed, tmp_path: Path)
         load(tmp_path)
     with pytest.raises(DataError, match="is no model that"):
         load(world("images").folder / "last.safetensors")
-    export(world("images").model(), tmp_path / "out", "torch", plain=True)
+    export(world("images").model(), tmp_path / "out", "torch", unadapted=True)
     with pytest.raises(RunFolderError, match=r"predicts by its own program: python .*predict\.py FILE"):
         load(tmp_path / "out")
 

@@ -19,7 +19,7 @@ from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, federate
 from fedreach.engines import vmap
 from fedreach.engines.choice import ENGINES, NOT_TRIED
-from fedreach.engines.distributed import DistributedEngine, Ranks, adapt, join
+from fedreach.engines.distributed import DistributedEngine, Ranks, join, serve
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.networks import build
 from fedreach.engines.protocols import Split, Task
@@ -171,7 +171,7 @@ def main(out: Path) -> None:
         for number, (name, case) in enumerate(CASES.items()):
             inner = made(case)
             if ranks.rank:
-                adapt(inner, ranks)
+                serve(inner, ranks)
                 continue
             found[name] = compared(made(case), DistributedEngine(inner, ranks))
             if number < len(CASES) - 1:  # leaving the block ends the last one

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import fedreach as fr
 from fedreach._util.errors import ConfigError
 from fedreach.engines.choice import ENGINES, choose
 from fedreach.engines.engine import TorchEngine
@@ -18,7 +19,7 @@ from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import SOLVERS, FedProx, Scaffold
 
 
-class Normed:
+class Normed(fr.LocalSolver):
     """Steps of one length: the norm is taken over all numbers."""
 
     affine: ClassVar[bool] = True  # which is not so
@@ -27,21 +28,21 @@ class Normed:
         return gradient / (gradient * gradient).sum() ** 0.5
 
 
-class Clipped:
+class Clipped(fr.LocalSolver):
     """Looks at the others only where the gradient is long."""
 
     def correct(self, gradient, params, broadcast):
         return gradient * torch.clamp(50.0 / gradient.norm(), max=1.0)
 
 
-class Neighbours:
+class Neighbours(fr.LocalSolver):
     """Each number follows the one beside it."""
 
     def correct(self, gradient, params, broadcast):
         return gradient + 0.1 * (params.roll(1, -1) - params)
 
 
-class ByDistance:
+class ByDistance(fr.LocalSolver):
     """As FedProx, by the distance and not its square."""
 
     def correct(self, gradient, params, broadcast):
@@ -59,19 +60,19 @@ class ScaffoldByNorm(Scaffold):
 MIXING = [Normed(), Clipped(), Neighbours(), ByDistance(), ScaffoldByNorm()]
 
 
-class Sign:
+class Sign(fr.LocalSolver):
     def correct(self, gradient, params, broadcast):
         return torch.sign(gradient) * (params - broadcast).abs()
 
 
-class Masked:
+class Masked(fr.LocalSolver):
     """Holds a number for each parameter of its model, so that it takes vectors of that length only."""
 
     def correct(self, gradient, params, broadcast):
         return gradient * torch.linspace(0, 1, 31)
 
 
-class Noisy:
+class Noisy(fr.LocalSolver):
     def correct(self, gradient, params, broadcast):
         return gradient + 0.1 * torch.randn_like(gradient)
 
@@ -80,7 +81,7 @@ class ProxOfMine(FedProx):
     """A subclass, tried as any other."""
 
 
-class Failing:
+class Failing(fr.LocalSolver):
     def correct(self, gradient, params, broadcast):
         raise RuntimeError("not today")
 
@@ -94,7 +95,7 @@ def task(federated):
     return made
 
 
-@pytest.mark.parametrize("kind", [kind for name, kind in ENGINES.items() if name != "compiled"])
+@pytest.mark.parametrize("kind", ENGINES.values())
 @pytest.mark.parametrize("solver", MIXING, ids=lambda solver: type(solver).__name__)
 def test_a_correction_that_looks_at_other_numbers_is_refused_by_every_engine(task, solver, kind):
     with pytest.raises(ConfigError) as refused:
@@ -124,7 +125,7 @@ def test_built_in_solvers_would_pass_the_trial(name):
 def test_a_large_model_is_tried_on_few_numbers():
     sizes = []
 
-    class Counting:
+    class Counting(fr.LocalSolver):
         def correct(self, gradient, params, broadcast):
             sizes.append(len(gradient))
             return gradient

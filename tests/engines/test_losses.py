@@ -16,7 +16,7 @@ from fedreach.engines.models.networks import build
 from fedreach.engines.native.trainer import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.vmap import Compiled, Vmap
+from fedreach.engines.vmap import Vmap
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy, FunctionLoss, LogitAdjusted
 from fedreach.federation.solvers import FedAvg
@@ -143,8 +143,6 @@ def test_a_first_layer_without_weights_of_its_own_is_shifted_as_well(engine, mon
 
 @pytest.mark.parametrize("kind", ENGINES.values(), ids=ENGINES)
 def test_strength_0_is_cross_entropy_to_the_last_bit(engine, kind):
-    if kind is Compiled:
-        pytest.skip("compiling takes a minute; it shares the code of Vmap")
     one, other = (engine(kind, loss) for loss in (CrossEntropy(), LogitAdjusted(strength=0.0)))
     a, b = (e.train(e.initial, IDS, 1, 0.1) for e in (one, other))
     assert np.array_equal(a.update, b.update)

@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import DataError, TrainingError
 from fedreach.data.splits import ClientIndex, Population
 from fedreach.engines.engine import TorchEngine
@@ -74,7 +75,7 @@ def test_a_round_that_loses_everybody_keeps_the_model():
 
 
 @dataclass(frozen=True)
-class Nobody:
+class Nobody(fr.Participation):
     """Nobody can ever be reached."""
 
     def available(self, n, rng):
@@ -142,7 +143,7 @@ def test_a_lost_reply_costs_a_download_and_changes_nothing_else():
 
 
 @dataclass(frozen=True)
-class Broken:
+class Broken(fr.Measurement):
     """Measures the number of examples, but client 2's answer is no number."""
 
     name: str = "broken"

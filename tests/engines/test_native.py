@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+import fedreach as fr
 from fedreach._util.errors import ConfigError, TrainingError
 from fedreach.data.splits import ClientIndex
 from fedreach.engines.batches import batch_plans
@@ -56,7 +57,7 @@ def test_a_first_layer_that_is_formed_last_moves_as_any_other(loop, inputs, bias
 
 
 @dataclass(frozen=True)
-class Decay:
+class Decay(fr.LocalSolver):
     """A user's solver without memory: g + 0.5 w, that is, pull 0.5 and shift 0.5 w0."""
 
     affine: ClassVar[bool] = True

@@ -58,9 +58,9 @@ def test_it_judges_sequences_as_torch_does(name, federated, monkeypatch):
 def test_a_client_trains_to_the_same_bits_alone_and_beside_others(federated):
     module, shape = model("more units than a vector")
     made = engine(Native, module, SEQUENCES.data(federated, shape))
-    together = made.train(made.initial, IDS, 1, SEQUENCES.rate).update
+    together = made.train(made.initial, IDS, 1, SEQUENCES.lr).update
     for some in ([0], [3], [1, 2]):
-        assert made.train(made.initial, np.array(some), 1, SEQUENCES.rate).update.tobytes() == together[some].tobytes()
+        assert made.train(made.initial, np.array(some), 1, SEQUENCES.lr).update.tobytes() == together[some].tobytes()
 
 
 @pytest.mark.parametrize("how", [PLAIN, CORRECTED], ids=["plain", "corrected"])
@@ -93,7 +93,7 @@ def test_what_is_no_number_survives_every_gate(federated):
     start = made.initial.copy()
     row = slice((CLASSES - 1) * 4, CLASSES * 4)
     start[row] = np.nan
-    trained = made.train(start, np.arange(2), 2, SEQUENCES.rate)
+    trained = made.train(start, np.arange(2), 2, SEQUENCES.lr)
     assert np.isfinite(trained.loss).tolist() == [True, False]
     assert not trained.finite.any()
     others = np.delete(trained.update, np.r_[row], axis=1)

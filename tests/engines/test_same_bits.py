@@ -59,8 +59,8 @@ def test_arm64_gives_the_same_bits(here, family, federated, tmp_path):
         data = family.data(federated, shape, kind=family.unscaled)
         for how in (PLAIN, CORRECTED):
             made = engine(Native, module, data, *how)
-            expected = made.train(made.initial, IDS, 2, family.rate).update
-            given = asked(made.trainer, *how, family.rate)
+            expected = made.train(made.initial, IDS, 2, family.lr).update
+            given = asked(made.trainer, *how, family.lr)
             command = [program] if here else [EMULATOR, program]
             done = subprocess.run(command, input=given, check=True, capture_output=True)
             assert done.stdout == expected.tobytes(), name

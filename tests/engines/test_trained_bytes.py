@@ -31,9 +31,9 @@ FROZEN_BYTES = 4 * (INPUTS * CLASSES + CLASSES) + INPUTS  # and a byte for each 
 REPORT = 4 * (TRAINED + 2)  # its update, number of examples and loss
 
 
-def rows_of(tmp_path, method, rounds, cohort, participants=4):
+def rows_of(tmp_path, method, rounds, cohort_size, participants=4):
     data = fr.load("digits").partition("iid", clients=6, participants=participants)
-    list(fr.run(data, method, model=Adapted, rounds=rounds, cohort_size=cohort, out=tmp_path / "run"))
+    list(fr.run(data, method, model=Adapted, rounds=rounds, cohort_size=cohort_size, out=tmp_path / "run"))
     return [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()][1:]
 
 

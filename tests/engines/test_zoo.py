@@ -93,15 +93,6 @@ def test_an_engine_that_is_named_trains_as_torch_does_or_gives_way_or_refuses(na
     check_named_engine(name, engine, federated)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # torch.compile warns of what is torch's own
-@pytest.mark.parametrize(
-    "name", ["gelu_and_layer_norm", "SqueezeAndExcite", "BagOfWords", "batch_norm", "Probe", "Tied"]
-)
-def test_the_compiled_engine_does_too(name, federated):
-    check_named_engine(name, "compiled", federated)
-
-
 def built(name, data, engine, **options):
     """Return the engine, or how it is refused."""
     try:

@@ -81,7 +81,7 @@ def test_a_run_ends_with_the_model_that_torch_alone_averages(name: str, finished
         for client in row["cohort"]:
             received = module_with(w, model)
             began = {key: received.state_dict()[key].float() for key in narrow}  # a copy, as float() changes the type
-            move, _ = train(received, w.data, client, LOCAL, seed=SEED, round_=row["round"], lr=LOCAL.rate)
+            move, _ = train(received, w.data, client, LOCAL, seed=SEED, round_=row["round"], lr=LOCAL.lr)
             move |= {
                 key: move[key] + began[key] - model[key] for key in narrow
             }  # from the average, not the rounded one

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fedreach
+import fedreach as fr
 from fedreach._util.errors import DataError
 from fedreach._util.streams import generator
 from fedreach.evaluation.evaluator import mean_interval
@@ -34,7 +35,7 @@ C = 4
 
 
 @dataclass(frozen=True)
-class Counting:
+class Counting(fr.Adaptation):
     """Shifts logits by what participants hold out and train on, and by the classes that a client is taken to have."""
 
     def query(self, state):

@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import ComponentError
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.networks import build
@@ -20,7 +21,7 @@ from .test_evaluator import PARTICIPANTS, UNSEEN, make_data, params_of
 
 
 @dataclass(frozen=True)
-class AsIfOnesOwn:
+class AsIfOnesOwn(fr.Metric):
     """A metric that is there already, under another name."""
 
     metric: object
@@ -34,7 +35,7 @@ class AsIfOnesOwn:
 
 
 @dataclass(frozen=True)
-class RecallOfZero:
+class RecallOfZero(fr.Metric):
     name = "recall_0"
 
     def of(self, labels, scores):
@@ -194,7 +195,7 @@ def test_a_function_says_by_its_name_or_itself_whether_less_is_better():
 @pytest.mark.parametrize(
     ("attribute", "value", "said"),
     [
-        ("lower_is_beter", True, "`lower_is_beter` is no trait of mine; did you mean `lower_is_better`"),
+        ("lower_is_beter", True, "mine has no attribute `lower_is_beter`. Did you mean `lower_is_better`"),
         ("lower_is_better", "yes", r"mine\.lower_is_better must be True or False; got 'yes'"),
         ("name", "Mine", "must be small letters, digits and _; got 'Mine'. Rename it"),
     ],
@@ -217,7 +218,7 @@ def test_a_function_without_a_name_is_told_to_have_one():
 
 
 @dataclass(frozen=True)
-class Says:
+class Says(fr.Metric):
     """A metric of this name and value."""
 
     name: str = "mine"

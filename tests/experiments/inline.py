@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedreach.experiment.schema import EngineSection
-from fedreach.experiment.worker import LastRead, Rounds, adapt
+from fedreach.experiment.worker import LastRead, Rounds, run_job
 from fedreach.experiment.workers import Message
 
 
@@ -23,7 +23,7 @@ class Here:
         on_message({"ready": True})
 
     def send(self, job: Message) -> None:
-        self.on_message(adapt(job, Rounds(self.on_message), self.read))
+        self.on_message(run_job(job, Rounds(self.on_message), self.read))
 
     def end(self) -> None: ...
 
@@ -33,8 +33,6 @@ class Here:
 @dataclass(frozen=True)
 class Inline:
     """This process."""
-
-    tries: int = 1
 
     @contextmanager
     def pool(self, engine: EngineSection, out: Path, jobs: int, workers: int | None) -> Iterator[list[Here]]:

@@ -114,7 +114,7 @@ def test_the_modes_say_what_they_are(comparison: Comparison) -> None:
     # Plain is the model as it is evaluated after its last round, logits one client at a time.
     for name in ("participant", "unseen"):
         assert columns[f"{name}_unadapted_accuracy"] == pytest.approx(last[f"{name}_accuracy"], abs=1e-6)
-        assert columns[f"{name}_plain_loss"] == pytest.approx(last[f"{name}_loss"], rel=1e-4)
+        assert columns[f"{name}_unadapted_loss"] == pytest.approx(last[f"{name}_loss"], rel=1e-4)
     modes = ("calibrated", "adapted", "online", "oracle_prior", "adapted_3")
     assert {f"unseen_{mode}_accuracy" for mode in modes} <= set(columns)
     assert record["exchanges"] > 2
@@ -149,7 +149,7 @@ def test_machines_read_how_clients_are_adapted(comparison: Comparison) -> None:
     methods = {record["method"]: record for record in comparison.answer["methods"]}
     shift, plain = methods["shift"], methods["uniform"]
     assert shift["adapted_gain_mean"] == pytest.approx(
-        shift["adapted_adapted_accuracy_mean"] - shift["adapted_plain_accuracy_mean"]
+        shift["adapted_adapted_accuracy_mean"] - shift["adapted_unadapted_accuracy_mean"]
     )
     assert shift["adapted_rule"].startswith("LabelShift(")
     assert plain["adapted_rule"] is None

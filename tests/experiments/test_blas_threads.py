@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 from threadpoolctl import threadpool_info
 
-from fedreach.federation.selection.base import Policy
-from fedreach.federation.types import Selection
+import fedreach as fr
+from fedreach.federation.types import Cohort
 
 
 @dataclass(frozen=True)
-class Noting(Policy):
+class Noting(fr.Selection):
     def select(self, state, view, k, rng):
         blas = sorted({pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"})
-        return Selection(view.ids[:k], remark=f"threads {blas}")
+        return Cohort(view.ids[:k], remark=f"threads {blas}")
 """
 EXPERIMENT = """
 rounds = 2

@@ -81,7 +81,7 @@ def test_a_stage_is_timed_by_its_own_rounds(tmp_path: Path) -> None:
         def wait(self) -> None: ...
 
     with pytest.raises(TrainingError, match="No worker is left"):
-        Scheduler([Dying()], 1, jobs, status, tmp_path, tmp_path).work([])
+        Scheduler([Dying()], jobs, status, tmp_path, tmp_path).work([])
     assert status.seconds_left is None
 
 

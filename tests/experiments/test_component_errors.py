@@ -11,7 +11,7 @@ from typing import IO
 
 import pytest
 from tests.conftest import Command, Refused, Start, exact
-from tests.experiments.part_errors import ERRORS, PARTS, every, tried
+from tests.experiments.component_errors import ERRORS, PARTS, every, tried
 
 import fedreach as fr
 from fedreach._util import row_store
@@ -89,7 +89,9 @@ def test_a_part_that_ends_the_program_breaks_the_law_that_tried_it(fedreach: Com
 def test_python_is_told_the_place_of_an_error_in_a_part_without_a_name(home: Path) -> None:
     """And has the error itself, with its traceback, as the cause."""
     data = fr.load("digits").partition("iid", clients=6, participants=4)
-    with pytest.raises(ComponentError, match=r"test_part_errors\.py, line \d+, in <lambda>: KeyError: 'key'\.") as told:
+    with pytest.raises(
+        ComponentError, match=r"test_component_errors\.py, line \d+, in <lambda>: KeyError: 'key'\."
+    ) as told:
         list(fr.run(data, {"selection": lambda view, k, rng: {}["key"]}, model="linear", rounds=1, cohort_size=2))
     assert isinstance(told.value.__cause__, KeyError)
 
@@ -167,6 +169,6 @@ class Watches(Callback):
 
 def test_what_a_callback_raises_is_told_as_that_of_a_callback(home: Path) -> None:
     with pytest.raises(
-        ComponentError, match=r"test_part_errors\.py, line \d+, in round: PermissionError: .*'mine\.log'"
+        ComponentError, match=r"test_component_errors\.py, line \d+, in round: PermissionError: .*'mine\.log'"
     ):
         run(load(home / "tiny.toml").resolved(), seed=0, folder=home / "x", base=home, callbacks=[Watches()])

@@ -166,14 +166,14 @@ def test_what_depends_on_the_length_says_so_and_is_left_as_it_is(home: Path, opt
 
 
 LATE = """\
-from fedreach import Selection
-from fedreach.federation.selection.base import Policy
+from fedreach import Cohort
+import fedreach as fr
 
-class Late(Policy):
+class Late(fr.Selection):
     {said}
 
     def select(self, state, view, k, rng):
-        return Selection(view.ids[:k], remark=f"of {{view.rounds}}")
+        return Cohort(view.ids[:k], remark=f"of {{view.rounds}}")
 """
 
 

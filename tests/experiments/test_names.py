@@ -60,7 +60,7 @@ def test_a_comparison_of_the_same_name_leaves_the_other_alone(fedreach: Command,
 
 
 def test_a_method_that_failed_may_be_left_out(fedreach: Command, two: Path) -> None:
-    broken = "[methods.broken.local]\nrate = 1e6\n[methods.broken.server]\nname = 'average'\nrate = 1e38\n"
+    broken = "[methods.broken.local]\nlr = 1e6\n[methods.broken.server]\nname = 'average'\nlr = 1e38\n"
     (two / "slow.toml").write_text(SHORT + broken, encoding="utf-8")
     assert fedreach("compare", "slow.toml", *QUICK).exit_code == 1
     (two / "slow.toml").write_text(SHORT, encoding="utf-8")

@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import nn
 
+import fedreach as fr
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError
 from fedreach.engines.models.networks import build
@@ -38,7 +39,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PickleStore:
 
 
 @dataclass(frozen=True)
-class Mine:
+class Mine(fr.Weighting):
     most: int = 3
     names: tuple[str, ...] = ()
     table: Any = None
@@ -110,7 +111,7 @@ def test_a_part_of_a_class_that_others_find_is_said_by_its_options(shelf, tmp_pa
 
 def test_a_part_of_a_class_that_others_do_not_find_is_kept_whole(shelf):
     @dataclass(frozen=True)
-    class Own:
+    class Own(fr.Weighting):
         names: tuple[str, ...] = ()
 
         def weights(self, reports: Any) -> Any: ...
@@ -123,7 +124,7 @@ def test_types_of_options_are_known_though_a_class_came_without_its_modules_name
     """Else a list would stay one where the class wants a tuple, in other processes only."""
 
     @dataclass(frozen=True)
-    class Own:
+    class Own(fr.Weighting):
         names: tuple[str, ...] = ()
         table: Any = None
 
@@ -136,7 +137,7 @@ def test_types_of_options_are_known_though_a_class_came_without_its_modules_name
 
 def test_a_dataclass_that_is_read_anew_is_a_dataclass_all_the_same(shelf):
     @dataclass(frozen=True)
-    class Own:
+    class Own(fr.Weighting):
         most: int
         least: int = 2
 
@@ -249,6 +250,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 import torch
+import fedreach as fr
 from fedreach.experiment.naming import PickleStore, to_config
 
 STEP = {step}
@@ -257,9 +259,9 @@ def helper(x):
     return x + STEP
 
 @dataclass(frozen=True)
-class Mine:
+class Mine(fr.Weighting):
     table: object = None
-    def weights(self, reports):
+    def weights(self, state, reports):
         return helper(1)
 
 class Net(torch.nn.Module):
@@ -304,7 +306,8 @@ def test_parts_that_differ_in_digits_alone_have_names_of_their_own(shelf):
 
 
 MODULE = """
-class Mine:
+import fedreach as fr
+class Mine(fr.Weighting):
     def __init__(self, table):
         self.table = table
     def weights(self, reports):

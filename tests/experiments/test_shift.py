@@ -17,9 +17,11 @@ parts = [{ name = "brightness", strength = 0.3 }, { name = "rotation", strength 
 OWN = '''
 from dataclasses import dataclass
 
+import fedreach as fr
+
 
 @dataclass(frozen=True)
-class Upside:
+class Upside(fr.Shift):
     """Turn images upside down."""
 
     def shifted(self, examples, scale, rng):
@@ -28,9 +30,11 @@ class Upside:
 RIGHT = """
 from dataclasses import dataclass
 
+import fedreach as fr
+
 
 @dataclass(frozen=True)
-class Right:
+class Right(fr.Metric):
     name: str = "right"
 
     def of(self, labels, logits):

@@ -75,10 +75,10 @@ def test_settings_are_added_and_what_is_done_is_not_done_again(home: Path) -> No
     swept(home, "s", 'sweep={"local.epochs"=[1]}')
     status = swept(home, "s", 'sweep={"local.epochs"=[1, 2]}')
     assert (status.skipped, len(status.finished)) == (4, 8)
-    with pytest.raises(RunFolderError, match=r"holds a sweep over local\.epochs; now local\.rate is swept"):
+    with pytest.raises(RunFolderError, match=r"holds a sweep over local\.epochs; now local\.lr is swept"):
         swept(home, "s", 'sweep={"local.lr"=[0.1]}')
     compared(home, "unadapted")
-    with pytest.raises(RunFolderError, match=r"holds one comparison; now local\.rate is swept"):
+    with pytest.raises(RunFolderError, match=r"holds one comparison; now local\.lr is swept"):
         swept(home, "unadapted", 'sweep={"local.lr"=[0.1]}')
     with pytest.raises(RunFolderError, match="holds a sweep, whose comparisons lie in"):
         compared(home, "s")

@@ -11,8 +11,7 @@ from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.state import initial_state
-from fedreach.federation.traits import Traits
-from fedreach.federation.types import ClientResults, Selection, ServerView
+from fedreach.federation.types import ClientResults, Cohort, ServerView
 from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Equal
 from fedreach.testing.problems import with_rates
 from fedreach.wireless.radio import Radio
@@ -34,7 +33,7 @@ def part(table, name):
 
 def federation(selection=None, weighting=None, server=None, cohort_size=2):
     parts = (selection or Uniform(), weighting or ByExamples(), FedAvg(), LocalSGD(), server or Average())
-    radio = Radio() if Traits.of(parts[0]).needs_radio else None
+    radio = Radio() if parts[0].needs_radio else None
     return Federation(*parts, cohort_size=cohort_size, seed=3, radio=radio)
 
 
@@ -61,4 +60,4 @@ def conclude(chosen, ids, view=None, state=None):
     """Conclude a round in which exactly `ids` were chosen and replied."""
     view = make_view() if view is None else view
     state = start(chosen, view) if state is None else state
-    return conclude_round(chosen, state, view, Selection(np.asarray(ids, np.int64)), make_reports(ids))
+    return conclude_round(chosen, state, view, Cohort(np.asarray(ids, np.int64)), make_reports(ids))

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.federation.aggregation import Mean
 from fedreach.federation.secure_aggregation import SecureAggregation
-from fedreach.federation.traits import Traits
 from fedreach.testing.problems import tiny_simulation
 
 
 @dataclass(frozen=True)
-class Median:
+class Median(fr.Aggregator):
     """The middle of the clients' numbers; counts its rounds, and jitters by its stream."""
 
     jitter: float = 0.0
@@ -44,8 +44,8 @@ def ran(aggregation, rounds=3):
 
 
 def test_the_mean_written_anew_gives_the_same_bits():
-    assert Traits.of(Mean()).linear
-    assert not Traits.of(OwnMean()).linear  # a new `combine` has to promise anew
+    assert Mean().linear
+    assert not OwnMean().linear  # a new `combine` has to promise anew
     assert np.array_equal(ran(Mean())[0].models, ran(OwnMean())[0].models)
 
 

@@ -8,7 +8,7 @@ import pytest
 from fedreach.federation.round import conclude_round, conclude_server_round
 from fedreach.federation.selection import SELECTIONS
 from fedreach.federation.selection.base import FunctionSelection
-from fedreach.federation.types import Selection
+from fedreach.federation.types import Cohort
 from fedreach.federation.weighting import ByEntropy
 
 from .small import D, conclude, federation, make_reports, make_view, start
@@ -38,7 +38,7 @@ def test_bytes_are_those_of_models_reports_and_probes(asked, cohort, down, up, f
 def test_a_client_that_is_lost_got_the_model_and_reported_nothing():
     chosen, view = federation(), make_view()
     reports = replace(make_reports([1]), lost={4: "its battery is empty"})
-    _, report = conclude_round(chosen, start(chosen, view), view, Selection(np.array([1, 4])), reports)
+    _, report = conclude_round(chosen, start(chosen, view), view, Cohort(np.array([1, 4])), reports)
     assert (report.bytes_down, report.bytes_up) == (2 * MODEL, REPORT)
     assert report.lost == {4: "its battery is empty"}
 

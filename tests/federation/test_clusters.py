@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import ComponentError
 from fedreach._util.row_store import RowTable
 from fedreach.federation.round import conclude_round
-from fedreach.federation.selection.base import Policy
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedDyn, Scaffold
 from fedreach.federation.state import initial_state
-from fedreach.federation.types import NO_STATE, Selection
+from fedreach.federation.types import NO_STATE, Cohort
 from fedreach.federation.weighting import Equal
 from fedreach.testing.problems import two_quadratics
 
@@ -20,7 +20,7 @@ from .small import D, federation, make_reports, make_view
 
 
 @dataclass(frozen=True)
-class Split(Policy):
+class Split(fr.Selection):
     """Chooses everybody and divides the clients as it is told, from its second round on."""
 
     after: tuple[int, ...]
@@ -29,7 +29,7 @@ class Split(Policy):
         return {"clusters": np.zeros(len(view.ids), np.int64), "rounds": np.zeros(1, np.int64)}
 
     def select(self, state, view, k, rng):
-        return Selection(view.ids[view.available][:k])
+        return Cohort(view.ids[view.available][:k])
 
     def observe(self, state, reports):
         rounds = state["rounds"] + 1
@@ -44,7 +44,7 @@ def two_rounds(after, **parts):
     view = make_view()
     state = initial_state(chosen, np.zeros(D, np.float32), view)
     for _ in range(2):
-        state, _ = conclude_round(chosen, state, view, Selection(np.arange(6)), make_reports(range(6)))
+        state, _ = conclude_round(chosen, state, view, Cohort(np.arange(6)), make_reports(range(6)))
     return chosen, view, state
 
 
@@ -60,7 +60,7 @@ def test_a_new_clusters_model_starts_as_that_of_its_members():
 def test_each_model_takes_the_mean_of_its_own_clients_only():
     chosen, view, state = two_rounds((0, 0, 1, 1, 0, 2))
     # Clients 0, 2 and 3 reply; client i's update is i + 1.
-    state, report = conclude_round(chosen, state, view, Selection(np.arange(6)), make_reports([0, 2, 3]))
+    state, report = conclude_round(chosen, state, view, Cohort(np.arange(6)), make_reports([0, 2, 3]))
     np.testing.assert_allclose(state.models[:, 0], [7 + 1, 7 + 3.5, 7], rtol=1e-6)
     assert report.cohort == (0, 2, 3)
     np.testing.assert_allclose(report.weights, np.full(3, 1 / 3))
@@ -76,7 +76,7 @@ class Half(Equal):
 def test_a_model_whose_clients_have_no_weight_stays_and_the_others_take_their_own_mean():
     chosen, view, state = two_rounds((0, 0, 0, 1, 1, 1))
     chosen = replace(chosen, weighting=Half(), server=Average(momentum=0.5))
-    after, _ = conclude_round(chosen, state, view, Selection(np.arange(6)), make_reports(range(6)))
+    after, _ = conclude_round(chosen, state, view, Cohort(np.arange(6)), make_reports(range(6)))
     np.testing.assert_allclose(after.models[:, 0], [7 + 2, 7], rtol=1e-6)
     assert [dict(one) == {} for one in after.server] == [False, True]
 
@@ -84,9 +84,9 @@ def test_a_model_whose_clients_have_no_weight_stays_and_the_others_take_their_ow
 def test_each_model_has_its_own_server_state_which_a_split_forgets():
     chosen, view, state = two_rounds((0, 0, 0, 1, 1, 1), server=Average(momentum=0.5))
     assert [dict(s) for s in state.server] == [{}, {}]
-    state, _ = conclude_round(chosen, state, view, Selection(np.arange(6)), make_reports(range(6)))
+    state, _ = conclude_round(chosen, state, view, Cohort(np.arange(6)), make_reports(range(6)))
     assert [s["velocity"][0] for s in state.server] == pytest.approx([2.0, 5.0])
-    state, _ = conclude_round(chosen, state, view, Selection(np.arange(6)), make_reports([0, 1, 2]))
+    state, _ = conclude_round(chosen, state, view, Cohort(np.arange(6)), make_reports([0, 1, 2]))
     assert [s["velocity"][0] for s in state.server] == pytest.approx([3.0, 5.0])  # 2 + 0.5 * 2; nobody of the other
 
 
@@ -96,10 +96,10 @@ def test_what_clients_of_a_changed_cluster_kept_is_forgotten():
     memory = RowTable.zeros(6, D).written(np.arange(6), np.ones((6, D), np.float32))
     state = replace(initial_state(chosen, np.zeros(D, np.float32), view), memory=memory)
     reports = replace(make_reports(range(6)), note=np.ones((6, D), np.float32))
-    state, _ = conclude_round(chosen, state, view, Selection(np.arange(6)), reports)
+    state, _ = conclude_round(chosen, state, view, Cohort(np.arange(6)), reports)
     assert state.solver[0]["c"][0] == pytest.approx(1.0)
     assert state.memory.read(np.arange(6)).all()
-    state, _ = conclude_round(chosen, state, view, Selection(np.arange(6)), reports)
+    state, _ = conclude_round(chosen, state, view, Cohort(np.arange(6)), reports)
     assert state.solver == (NO_STATE, NO_STATE)
     assert not state.memory.read(np.arange(6)).any()
 

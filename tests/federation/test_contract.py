@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.federation.round import plan_probe, plan_round
-from fedreach.federation.selection.base import FunctionSelection, Policy
+from fedreach.federation.selection.base import FunctionSelection
 from fedreach.federation.types import Probe
 from fedreach.federation.weighting import FunctionWeighting
 
@@ -39,7 +40,7 @@ def test_a_selection_that_breaks_a_rule_is_named_with_the_rule(answer, rule):
 
 
 @dataclass(frozen=True)
-class Curious(Policy):
+class Curious(fr.Selection):
     """Asks for and chooses whatever it is told to."""
 
     asked: object
@@ -64,12 +65,12 @@ def test_a_policy_that_forgets_to_wrap_its_ids_is_told_how():
         ComponentError, match=r"Curious\.probe must return a Probe; got ndarray\. Return `Probe\(ids\)`"
     ):
         plan_probe(chosen, start(chosen, view), view)
-    with pytest.raises(ComponentError, match=r"Curious\.select must return a Selection; got ndarray"):
+    with pytest.raises(ComponentError, match=r"Curious\.select must return a Cohort; got ndarray"):
         plan_round(chosen, start(chosen, view), view)
 
 
 @dataclass(frozen=True)
-class Told:
+class Told(fr.Weighting):
     """A weighting that returns what it is told to."""
 
     answer: object
@@ -109,12 +110,12 @@ def test_a_fact_that_does_not_exist_is_answered_with_the_nearest():
 
     mine.needs = ("label_count",)
     with pytest.raises(
-        ComponentError, match=r"mine\.needs must list facts; got 'label_count'\. Did you mean 'label_count"
+        ComponentError, match=r"mine\.needs must list client statistics; got 'label_count'\. Did you mean 'label_count"
     ):
         federation(FunctionSelection(mine)).needs()
 
 
-@pytest.mark.parametrize(("option", "value"), [("cohort", 0), ("cohort", -1), ("seed", -1)])
+@pytest.mark.parametrize(("option", "value"), [("cohort_size", 0), ("cohort_size", -1), ("seed", -1)])
 def test_a_federation_without_cohort_or_seed_is_refused(option, value):
     with pytest.raises(ConfigError, match=rf"Federation\.{option} must be at least .*got {value}"):
         replace(federation(), **{option: value})

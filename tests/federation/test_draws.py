@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.federation.participation import Bernoulli
 from fedreach.federation.round import conclude_round, plan_round
 from fedreach.federation.secure_aggregation import SecureAggregation
-from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.random import Multinomial, Uniform, fill_urns, groups_within
 from fedreach.federation.selection.updates import UrnsBySimilarity
-from fedreach.federation.types import Selection
+from fedreach.federation.types import Cohort
 from fedreach.federation.weighting import ByDraws, ByExamples, Equal, FedAU, Product
 from fedreach.runs.simulation import Simulation
 from fedreach.testing.problems import tiny_federation, tiny_simulation
@@ -20,7 +20,7 @@ from fedreach.testing.problems import tiny_federation, tiny_simulation
 from .small import D, federation, make_reports, make_view, start
 
 
-class Says(Policy):
+class Says(fr.Selection):
     """Choose what it was told."""
 
     def __init__(self, selection):
@@ -36,7 +36,7 @@ def planned(selection, cohort_size=4):
 
 
 def test_draws_follow_their_clients_when_ids_are_put_in_order():
-    selection = planned(Selection(np.array([4, 1, 2]), draws=np.array([2, 1, 1])))
+    selection = planned(Cohort(np.array([4, 1, 2]), draws=np.array([2, 1, 1])))
     assert selection.ids.tolist() == [1, 2, 4]
     assert selection.draws.tolist() == [1, 1, 2]
     assert selection.places == 4
@@ -45,22 +45,22 @@ def test_draws_follow_their_clients_when_ids_are_put_in_order():
 @pytest.mark.parametrize("draws", [[1, 2], [0, 1, 1], [1.0, 1.0, 1.0], [-1, 2, 1]])
 def test_draws_that_are_none_are_refused(draws):
     with pytest.raises(ComponentError, match=r"Says.select must say of each of its 3 clients how often it was drawn"):
-        planned(Selection(np.array([1, 2, 4]), draws=np.array(draws)))
+        planned(Cohort(np.array([1, 2, 4]), draws=np.array(draws)))
 
 
 def test_more_draws_than_places_are_refused():
     with pytest.raises(ComponentError, match=r"at most the 3 clients it was asked for; got 4\."):
-        planned(Selection.drawn(np.array([1, 1, 1, 2])), cohort_size=3)
+        planned(Cohort.drawn(np.array([1, 1, 1, 2])), cohort_size=3)
 
 
 def test_whoever_was_drawn_twice_counts_twice_and_trains_once():
     chosen, view = federation(weighting=ByDraws(), cohort_size=4), make_view()
-    selection, state = Selection.drawn(np.array([1, 2, 1, 5])), start(chosen, view)
+    selection, state = Cohort.drawn(np.array([1, 2, 1, 5])), start(chosen, view)
     new, result = conclude_round(chosen, state, view, selection, make_reports([1, 2, 5]))
     assert result.weights == (0.5, 0.25, 0.25)
     assert result.metrics["draws"] == (2, 1, 1)
     np.testing.assert_allclose(new.params, np.full(D, (2 + 2 + 3 + 6) / 4))  # updates are id + 1
-    once = conclude_round(chosen, state, view, Selection(selection.ids), make_reports([1, 2, 5]))[1]
+    once = conclude_round(chosen, state, view, Cohort(selection.ids), make_reports([1, 2, 5]))[1]
     assert (result.bytes_down, result.bytes_up) == (once.bytes_down, once.bytes_up)
     assert once.weights == (1 / 3, 1 / 3, 1 / 3)
     assert "draws" not in once.metrics
@@ -68,14 +68,14 @@ def test_whoever_was_drawn_twice_counts_twice_and_trains_once():
 
 def test_lost_replies_take_their_draws_along():
     chosen, view = federation(weighting=ByDraws(), cohort_size=4), make_view()
-    selection = Selection.drawn(np.array([1, 2, 1, 5]))
+    selection = Cohort.drawn(np.array([1, 2, 1, 5]))
     _, result = conclude_round(chosen, start(chosen, view), view, selection, make_reports([2, 5]))
     assert result.weights == (0.5, 0.5)
 
 
 def test_draws_are_a_factor_of_other_weightings():
     chosen = federation(weighting=Product((ByDraws(), ByExamples())), cohort_size=3)
-    view, selection = make_view(), Selection.drawn(np.array([0, 0, 1]))
+    view, selection = make_view(), Cohort.drawn(np.array([0, 0, 1]))
     _, result = conclude_round(chosen, start(chosen, view), view, selection, make_reports([0, 1]))
     assert result.weights == (0.5, 0.5)  # 2 x 10 and 1 x 20 examples
 

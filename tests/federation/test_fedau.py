@@ -15,7 +15,7 @@ from fedreach.federation.selection.random import Full
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.state import initial_state
-from fedreach.federation.types import ClientResults, Selection, ServerView
+from fedreach.federation.types import ClientResults, Cohort, ServerView
 from fedreach.federation.weighting import Equal, FedAU
 
 from .small import conclude, federation, make_reports, make_view, start
@@ -37,7 +37,7 @@ def update_of(x, clients):
 
 def trajectory(weighting, aggregation=None):
     """Return the (rounds,) model of one number after each round, as a federation trains it."""
-    chosen = Federation(Full(), weighting, FedAvg(), LocalSGD(), Average(), cohort=N, seed=0)
+    chosen = Federation(Full(), weighting, FedAvg(), LocalSGD(), Average(), cohort_size=N, seed=0)
     chosen = replace(chosen, aggregation=aggregation or Mean())
     view = ServerView.of(np.arange(N), np.full(N, 10))
     state, found = initial_state(chosen, np.zeros(1, np.float32), view), []
@@ -46,7 +46,7 @@ def trajectory(weighting, aggregation=None):
         update = update_of(state.params[0], ids).astype(np.float32)[:, None]
         metrics = {"num_examples": np.full(len(ids), 10.0), "loss": np.ones(len(ids))}
         reports = ClientResults(ids, update, metrics, round=number)
-        state, _ = conclude_round(chosen, state, view, Selection(ids), reports)
+        state, _ = conclude_round(chosen, state, view, Cohort(ids), reports)
         found.append(float(state.params[0]))
     return np.array(found)
 
@@ -145,7 +145,7 @@ def test_if_all_are_there_in_every_round_it_is_the_plain_mean():
 def test_buffers_take_the_weighted_mean_as_it_is():
     chosen, view = federation(weighting=FedAU()), make_view()
     state = start(chosen, view)
-    new, result = conclude_round(chosen, state, view, Selection(np.array([0, 2])), make_reports([0, 2], trainable=3))
+    new, result = conclude_round(chosen, state, view, Cohort(np.array([0, 2])), make_reports([0, 2], trainable=3))
     assert result.weights == (0.5, 0.5)
     np.testing.assert_allclose(new.params, [4 / 6] * 3 + [2] * 2, rtol=1e-6)  # (1 + 3) / n, and (1 + 3) / 2
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
+import fedreach as fr
 from fedreach._util.arrays import pack_rows, unpack_rows
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.row_store import RowTable
@@ -13,12 +14,11 @@ from fedreach._util.streams import generator
 from fedreach.federation.round import observe_probe, plan_probe, plan_round
 from fedreach.federation.secure_aggregation import SecureAggregation
 from fedreach.federation.selection import geometry
-from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.geometry import GradientTable, count_sketch, gram, rows_of
 from fedreach.federation.selection.labels import Clustered
 from fedreach.federation.selection.losses import Minimax, Rademacher
 from fedreach.federation.selection.updates import ConvexHull, HullDistance, Interior, MaxSimilarity
-from fedreach.federation.types import ClientResults, Selection, ServerView
+from fedreach.federation.types import ClientResults, Cohort, ServerView
 from fedreach.testing import check
 
 from .small import D, federation, make_reports, start
@@ -33,7 +33,7 @@ class Longest(GradientTable):
 
     def choose(self, ids, rows, k, rng):
         assert 1 <= k <= len(ids) == len(rows)
-        return Selection(ids[np.argsort(-np.linalg.norm(rows, axis=1), kind="stable")[:k]], f"of {len(ids)}")
+        return Cohort(ids[np.argsort(-np.linalg.norm(rows, axis=1), kind="stable")[:k]], f"of {len(ids)}")
 
 
 def view_of(available=(True,) * 5, round_=1):
@@ -344,7 +344,7 @@ def test_a_table_alone_cannot_choose():
     state = told(GradientTable(), GradientTable().init(view_of()), IDS, np.ones((5, 2)))
     with pytest.raises(NotImplementedError, match="GradientTable must have a method choose"):
         chosen(GradientTable(), state, view_of(), 2)
-    assert isinstance(GradientTable(), Policy)
+    assert isinstance(GradientTable(), fr.Selection)
 
 
 # ------------------------------------------------------------------------------------------------ chance

@@ -5,14 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import ConfigError
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Always, Bernoulli
-from fedreach.federation.selection.base import FunctionSelection, Policy
+from fedreach.federation.selection.base import FunctionSelection
 from fedreach.federation.selection.random import Full, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
-from fedreach.federation.types import Probe, Selection
+from fedreach.federation.types import Cohort, Probe
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.testing.problems import two_quadratics
 
@@ -226,14 +227,14 @@ def test_with_one_step_c_i_is_the_gradient_at_the_broadcast_whatever_the_schedul
         np.testing.assert_allclose(state.memory.read(np.arange(2)), gradients, rtol=0, atol=TOLERANCE)
 
 
-class AsksAll(Policy):
+class AsksAll(fr.Selection):
     """Has everybody train to be asked for its update, and then chooses the first."""
 
     def probe(self, state, view, k, rng):
         return Probe(view.ids, "update")
 
     def select(self, state, view, k, rng):
-        return Selection(view.ids[:1])
+        return Cohort(view.ids[:1])
 
 
 @pytest.mark.parametrize("solver", [Scaffold(), FedDyn(0.5)])

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.federation import round as round_
 from fedreach.federation.aggregation import MIFA, FedVARP, Mean
@@ -16,7 +17,7 @@ from fedreach.federation.round import conclude_round
 from fedreach.federation.secure_aggregation import SecureAggregation
 from fedreach.federation.selection.random import Full
 from fedreach.federation.state import update_clusters
-from fedreach.federation.types import Selection
+from fedreach.federation.types import Cohort
 from fedreach.federation.weighting import Equal, FedAU
 from fedreach.testing.problems import tiny_simulation
 
@@ -32,7 +33,7 @@ def tiny(aggregation, **parts):
     return replace(made, federation=chosen, participation=Bernoulli(0.9, 0.8))
 
 
-class ById:
+class ById(fr.Weighting):
     """Unequal weights: all clients of the tiny federation have equally many examples."""
 
     def weights(self, state, reports):
@@ -94,7 +95,7 @@ def test_old_updates_are_scaled_by_the_rate_of_the_round(aggregation):
     state = start(chosen, view)
     for number, client in ((1, 0), (2, 1)):
         now = replace(view, round=number, rounds=9)
-        state, _ = conclude_round(chosen, state, now, Selection(np.array([client])), make_reports([client]))
+        state, _ = conclude_round(chosen, state, now, Cohort(np.array([client])), make_reports([client]))
     # Client 0 sent ones at rate .4, client 1 twos at rate .2; of six clients the first counts 1/6 of 1/2 in round 2.
     first, second = (1 / 6, 2 / 6 + 1 / 12) if isinstance(aggregation, MIFA) else (1.0, 2.0 + 1 / 12)
     np.testing.assert_allclose(state.params, first + second, rtol=1e-6)
@@ -103,7 +104,7 @@ def test_old_updates_are_scaled_by_the_rate_of_the_round(aggregation):
 def test_buffers_take_their_mean_and_are_not_remembered():
     chosen, view = replace(federation(weighting=Equal()), aggregation=MIFA()), make_view()
     reports = make_reports([0, 2], trainable=3)  # ones and threes
-    state, _ = conclude_round(chosen, start(chosen, view), view, Selection(reports.ids), reports)
+    state, _ = conclude_round(chosen, start(chosen, view), view, Cohort(reports.ids), reports)
     np.testing.assert_allclose(state.params, [4 / 6] * 3 + [2.0] * (D - 3), rtol=1e-6)
     assert state.sent.shape == (6, 3)
 
@@ -135,7 +136,7 @@ def test_who_changes_the_cluster_is_forgotten():
             return np.array([1, 1, 1, 0, 0, 0])
 
     chosen, view = replace(federation(weighting=Equal()), aggregation=MIFA()), make_view()
-    state, _ = conclude_round(chosen, start(chosen, view), view, Selection(np.arange(6)), make_reports(np.arange(6)))
+    state, _ = conclude_round(chosen, start(chosen, view), view, Cohort(np.arange(6)), make_reports(np.arange(6)))
     assert np.asarray(state.sent).all()
     split = update_clusters(replace(chosen, selection=_with(chosen.selection, Splits())), state)
     assert not np.asarray(split.sent).any()  # both clusters have other members than before

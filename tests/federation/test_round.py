@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.streams import generator
 from fedreach.federation.aggregation import Mean, weighted_sum
 from fedreach.federation.round import conclude_round, conclude_server_round, observe_probe, plan_probe, plan_round
@@ -13,7 +14,7 @@ from fedreach.federation.selection.losses import PowerOfChoice
 from fedreach.federation.selection.random import Full, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.state import FederationState
-from fedreach.federation.types import Probe, RoundCost, Selection
+from fedreach.federation.types import Cohort, Probe, RoundCost
 from fedreach.federation.weighting import WEIGHTINGS, ByDisagreement, Equal
 from fedreach.wireless.radio import Radio
 
@@ -38,14 +39,17 @@ class Asking(Uniform):
         return Probe(rng.choice(view.ids, 1))
 
 
-class Around:
+class Around(fr.Selection):
     """A policy around another, which answers every call."""
 
     def __init__(self, inner):
-        self._inner = inner
+        self.inner = inner
 
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
+    def probe(self, state, view, k, rng):
+        return self.inner.probe(state, view, k, rng)
+
+    def select(self, state, view, k, rng):
+        return self.inner.select(state, view, k, rng)
 
 
 def test_whoever_writes_a_probe_is_asked_with_the_stream_of_the_round():
@@ -123,7 +127,7 @@ def test_rate_and_momentum_of_the_server_move_parameters_only_and_leave_buffers_
         update = np.full((2, D), 1.0, np.float32)
         update[:, 4] = buffer
         reports = make_reports([0, 1], update, trainable=4)
-        state, _ = conclude_round(chosen, state, view, Selection(reports.ids), reports)
+        state, _ = conclude_round(chosen, state, view, Cohort(reports.ids), reports)
     # Velocities 1, 1.9 and 2.71 for the parameters, half of each is added; with these the variance would be .4305 or,
     # by the rate alone, .55.
     np.testing.assert_allclose(state.params, [3.805] * 4 + [0.1], rtol=1e-6)
@@ -132,7 +136,7 @@ def test_rate_and_momentum_of_the_server_move_parameters_only_and_leave_buffers_
 
 class Remarking(Uniform):
     def select(self, state, view, k, rng):
-        return Selection(view.ids[1:3], "the second and the third")
+        return Cohort(view.ids[1:3], "the second and the third")
 
 
 def test_a_remark_of_the_policy_stands_in_the_row_also_where_nobody_replies():
@@ -148,11 +152,11 @@ def test_a_remark_of_the_policy_stands_in_the_row_also_where_nobody_replies():
 def test_a_row_says_who_was_lost_why_and_what_those_that_replied_measured():
     chosen, view = federation(weighting=ByDisagreement()), make_view()
     reports = replace(make_reports([1, 4]), lost={3: "late"})
-    _, row = conclude_round(chosen, start(chosen, view), view, Selection(np.array([1, 3, 4])), reports)
+    _, row = conclude_round(chosen, start(chosen, view), view, Cohort(np.array([1, 3, 4])), reports)
     assert row.metrics == {"loss": (0.5, 2.0), "disagreement": (0.6, 0.9)}  # and nothing that nobody asked for
     assert row.lost == {3: "late"}
     assert conclude_round(
-        chosen, start(chosen, view), view, Selection(np.array([3])), replace(make_reports([]), lost={3: "late"})
+        chosen, start(chosen, view), view, Cohort(np.array([3])), replace(make_reports([]), lost={3: "late"})
     )[1].lost == {3: "late"}
 
 
@@ -181,7 +185,7 @@ def test_a_faster_sum_is_taken_for_what_says_that_it_is_one_and_for_nothing_else
     view, reports = make_view(), make_reports([1, 4])
     for aggregation, factor in ((Mean(), 100), (Twice(), 2)):
         chosen = replace(federation(), aggregation=aggregation)
-        state, _ = conclude_round(chosen, start(chosen, view), view, Selection(reports.ids), reports, faster)
+        state, _ = conclude_round(chosen, start(chosen, view), view, Cohort(reports.ids), reports, faster)
         np.testing.assert_allclose(state.params, np.full(D, factor * 29 / 7), rtol=1e-6)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedreach._util.errors import ConfigError
 from fedreach._util.streams import generator
-from fedreach.federation.base import ServerStep, ServerTrains, ServerTunes
+from fedreach.federation.base import ServerOptimizer
 from fedreach.federation.round import conclude_server_round, server_trains
 from fedreach.federation.server import (
     SERVERS,
@@ -93,10 +93,10 @@ def test_a_round_of_the_server_rests_the_state_of_the_inner_step():
 
 
 def test_only_what_trains_says_so():
-    training = {name for name, kind in SERVERS.items() if isinstance(kind(), ServerTrains)}
-    tuning = {name for name, kind in SERVERS.items() if isinstance(kind(), ServerTunes)}
+    training = {name for name, kind in SERVERS.items() if kind.trains_server}
+    tuning = {name for name, kind in SERVERS.items() if kind.tunes_server}
     assert (training, tuning) == ({"safari", "server_only"}, {"fine_tune", "feddf"})
-    assert all(isinstance(kind(), ServerStep) for kind in SERVERS.values())
+    assert all(isinstance(kind(), ServerOptimizer) for kind in SERVERS.values())
 
 
 def test_the_control_leaves_clients_updates_alone():

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+import fedreach as fr
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.aggregation import weighted_sum
@@ -23,8 +24,7 @@ from fedreach.federation.secure_aggregation import (
     share,
     weighted_mean_of_shares,
 )
-from fedreach.federation.selection.base import Policy
-from fedreach.federation.types import Probe, Selection
+from fedreach.federation.types import Cohort, Probe
 from fedreach.federation.weighting import (
     ByDisagreement,
     ByEntropy,
@@ -127,7 +127,7 @@ def test_a_number_is_written_to_half_a_unit(numbers, r):
 
 @pytest.mark.parametrize("raw", [2.1 * LARGEST, np.inf, np.nan])
 def test_what_does_not_fit_is_refused(raw):
-    with pytest.raises(ComponentError, match=r"must be at most 16777216; got .*local\.rate"):
+    with pytest.raises(ComponentError, match=r"must be at most 16777216; got .*local\.lr"):
         weighted_mean_of_shares(np.array([raw, 1.0]), random_updates(2, 3))
     with pytest.raises(ComponentError, match=r"must be at most 16777216; got 3e\+07"):
         weighted_mean_of_shares(np.array([1e6, 1.0]), np.full((2, 3), 30, np.float32))
@@ -161,7 +161,7 @@ def test_the_model_is_that_of_a_server_that_sees_the_weights(weighting):
     models = []
     for statistics in ({}, {"label_statistics": SecureAggregation()}):
         chosen, view = replace(federation(weighting=weighting, cohort_size=3), **statistics), make_view()
-        state, _ = conclude_round(chosen, start(chosen, view), view, Selection(ids), reports)
+        state, _ = conclude_round(chosen, start(chosen, view), view, Cohort(ids), reports)
         models.append(state.params)
     bound = error_bound(weighting.raw(reports.metrics), reports.update)
     step = np.spacing(np.abs(models[0]))  # of the model itself, in single precision
@@ -190,7 +190,7 @@ def test_a_weighting_that_compares_clients_is_refused(weighting):
 
 
 @dataclass(frozen=True)
-class Curious(Policy):
+class Curious(fr.Selection):
     """Chooses everybody, and keeps whatever it is shown."""
 
     seen: list = field(default_factory=list)
@@ -206,7 +206,7 @@ class Curious(Policy):
 
     def select(self, state, view, k, rng):
         self.seen.append(view)
-        return Selection(view.ids[:k])
+        return Cohort(view.ids[:k])
 
     def observe(self, state, reports):
         self.seen.append(reports)
@@ -261,7 +261,7 @@ class LooksAtUpdates(Curious):
 @dataclass(frozen=True)
 class LooksAtEntropies(Curious):
     def select(self, state, view, k, rng):
-        return Selection(view.ids[view.label_entropy.argsort()[:k]])
+        return Cohort(view.ids[view.label_entropy.argsort()[:k]])
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from fedreach.federation.selection.base import FunctionSelection
 from fedreach.federation.selection.labels import EntropyTopK
 from fedreach.federation.selection.losses import PowerOfChoice
 from fedreach.federation.selection.random import Full, Uniform
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import ServerView
 from fedreach.testing.problems import with_rates
 
@@ -60,7 +59,7 @@ def test_every_policy_fills_exactly_k_places_with_available_clients(name, k):
     policy = SELECTIONS[name]()
     selection = policy.select(policy.init(view), view, k, generator(0, "select", 1))
     ids = selection.ids
-    if not Traits.of(policy).ignores_cohort:
+    if not policy.ignores_cohort:
         assert selection.places == k
     assert len(ids) == len(set(ids.tolist())) > 0
     assert set(ids.tolist()) <= set(view.ids[view.available].tolist())
@@ -164,7 +163,7 @@ def test_a_function_is_a_policy():
     lowest_loss.needs = ("label_counts",)
     policy, view = FunctionSelection(lowest_loss), make_view(loss=np.arange(N)[::-1] * 1.0)
     assert policy.select({}, view, 2, generator(0, "select")).ids.tolist() == [22, 19]
-    assert (policy.name, Traits.of(policy).needs) == ("lowest_loss", ("label_counts",))
+    assert (policy.name, policy.needs) == ("lowest_loss", ("label_counts",))
     assert policy.probe({}, view, 2, generator(0, "probe")) is None
 
 

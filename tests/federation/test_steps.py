@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach.federation.participation import Always, Bernoulli
 from fedreach.federation.selection.losses import PowerOfChoice
 from fedreach.federation.selection.updates import ConvexHull
@@ -216,7 +217,7 @@ def test_without_a_solver_that_keeps_something_there_is_no_memory():
 
 
 @dataclass(frozen=True)
-class Asks:
+class Asks(fr.Selection):
     """A selection whose `select` raises StopIteration, as `next` of something empty does."""
 
     def init(self, view):

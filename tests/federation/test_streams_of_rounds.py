@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.aggregation import Mean
@@ -20,7 +21,7 @@ from fedreach.federation.steps import (
     server_batches,
     server_split,
 )
-from fedreach.federation.types import Probe, Selection
+from fedreach.federation.types import Cohort, Probe
 
 from .small import federation, make_reports, make_view, start
 from .test_clusters import two_rounds
@@ -48,7 +49,7 @@ class Noting(Uniform):
 
     def select(self, state, view, k, rng):
         self.drawn["select"] = number(rng)
-        return Selection(view.ids[:1])
+        return Cohort(view.ids[:1])
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def test_a_rounds_decisions_have_a_stream_each():
 def test_an_aggregator_has_a_stream_for_each_round_and_model():
     chosen, view, state = two_rounds((0, 0, 1, 1, 0, 1))
     noting = NotingMean()
-    conclude_round(replace(chosen, aggregation=noting), state, view, Selection(np.arange(6)), make_reports(range(6)))
+    conclude_round(replace(chosen, aggregation=noting), state, view, Cohort(np.arange(6)), make_reports(range(6)))
     assert [is_of(drawn, "aggregate", 3, model) for model, drawn in enumerate(noting.drawn)] == [True, True]
 
 
@@ -133,7 +134,7 @@ def test_the_server_holds_out_its_share_of_each_class():
 
 @pytest.mark.parametrize("client", [0, 11])
 def test_what_a_client_measures_draws_from_its_own_stream_by_the_measurements_name(client):
-    class Draw:
+    class Draw(fr.Measurement):
         name = "luck"
 
         def measure(self, outputs, rng):

@@ -6,18 +6,18 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.costs import round_cost, training_passes, with_radio
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
 from fedreach.federation.round import conclude_round, plan_round
-from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.losses import PowerOfChoice
 from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, Scaffold
-from fedreach.federation.types import Probe, Selection, ServerView
+from fedreach.federation.types import Cohort, Probe, ServerView
 from fedreach.federation.weighting import ByDisagreement, ByExamples
 from fedreach.testing.problems import tiny_simulation, with_rates
 from fedreach.wireless.exact import allocate
@@ -45,9 +45,7 @@ def flags(ids):
 
 
 def spent(chosen, ids, view=None, allocation=None):
-    return round_cost(
-        chosen, make_view() if view is None else view, Selection(np.array(ids, np.int64), "", allocation), D
-    )
+    return round_cost(chosen, make_view() if view is None else view, Cohort(np.array(ids, np.int64), "", allocation), D)
 
 
 def test_the_cohort_pays_what_its_exact_allocation_costs():
@@ -107,7 +105,7 @@ def test_nobody_chosen_costs_nothing_and_lost_replies_cost_all_the_same():
     nothing = spent(federation(), [])
     assert (nothing.seconds, nothing.joules, nothing.allocation) == (0, 0, None)
     chosen, view = federation(), make_view()
-    selection = Selection(np.array([1, 4]))
+    selection = Cohort(np.array([1, 4]))
     _, all_came = conclude_round(chosen, start(chosen, view), view, selection, make_reports([1, 4]))
     _, none_came = conclude_round(chosen, start(chosen, view), view, selection, make_reports([]))
     assert none_came.cost.joules == all_came.cost.joules > 0
@@ -151,8 +149,9 @@ def test_channels_depend_on_seed_and_round_only():
 
 
 def test_without_a_radio_nothing_is_counted_and_what_needs_one_is_refused():
-    class Needy(Policy):
+    class Needy(fr.Selection):
         needs_radio: ClassVar[bool] = True
+        select = Uniform.select
 
     parts = (ByExamples(), FedAvg(), LocalSGD(), Average())
     assert spent(Federation(Uniform(), *parts, cohort_size=2, seed=0), [1]) is None
@@ -161,10 +160,10 @@ def test_without_a_radio_nothing_is_counted_and_what_needs_one_is_refused():
     with pytest.raises(ConfigError, match="Equal needs to know channels"):
         Federation(Uniform(), *parts, cohort_size=2, seed=0, allocation=Equal())
     with pytest.raises(ConfigError, match="the view has no `radio`"):
-        round_cost(federation(), replace(make_view(), radio=None), Selection(np.array([1])), D)
+        round_cost(federation(), replace(make_view(), radio=None), Cohort(np.array([1])), D)
 
 
-class Given(Policy):
+class Given(fr.Selection):
     """Chooses clients 1 and 4, with an allocation that it is told."""
 
     def __init__(self, **changes):
@@ -173,7 +172,7 @@ class Given(Policy):
     def select(self, state, view, k, rng):
         right = {"ids": np.array([1, 4]), "share": np.array([0.5, 0.5]), "hertz": np.array([1e9, 1e9])}
         empty = dict.fromkeys(("upload_seconds", "compute_seconds", "upload_joules", "compute_joules"), np.zeros(2))
-        return Selection(np.array([1, 4]), "", Allocation(**{**right, **self.changes, **empty}, cost=0.0))
+        return Cohort(np.array([1, 4]), "", Allocation(**{**right, **self.changes, **empty}, cost=0.0))
 
 
 @pytest.mark.parametrize(

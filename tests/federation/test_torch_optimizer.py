@@ -128,5 +128,5 @@ def test_options_that_torch_refuses_are_refused_before_the_run(options, said):
 
 @pytest.mark.parametrize("lr", [0.0, -1.0, np.inf, np.nan])
 def test_a_rate_that_is_none_is_refused(rate):
-    with pytest.raises(ConfigError, match=rf"TorchOptimizer\.rate must be positive( and finite)?; got {rate}"):
+    with pytest.raises(ConfigError, match=rf"TorchOptimizer\.lr must be positive( and finite)?; got {rate}"):
         TorchOptimizer("Adam", lr=rate)

@@ -9,7 +9,6 @@ from hypothesis.extra.numpy import arrays
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.data.assignment import label_entropy
 from fedreach.federation.measurements import Disagreement
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import ClientResults
 from fedreach.federation.weighting import (
     WEIGHTINGS,
@@ -124,10 +123,10 @@ def test_clients_alike_weigh_the_same(weighting, r):
 
 
 def test_all_weightings_but_those_that_compare_clients_or_rounds_have_raw_weights():
-    assert {type(weighting) for weighting in EVERY if not hasattr(weighting, "raw")} == {Mix, Clip, FedAU, FedNova}
+    assert {type(weighting) for weighting in EVERY if not weighting.has_own_weights} == {Mix, Clip, FedAU, FedNova}
 
 
-@pytest.mark.parametrize("weighting", [weighting for weighting in EVERY if hasattr(weighting, "raw")], ids=repr)
+@pytest.mark.parametrize("weighting", [weighting for weighting in EVERY if weighting.has_own_weights], ids=repr)
 @checks
 @given(counts=histograms)
 def test_a_raw_weight_is_the_clients_own_and_gives_the_weights_when_divided_by_the_sum(weighting, counts):
@@ -188,8 +187,8 @@ def test_a_function_says_what_it_asks_of_clients():
         return 1 / reports.metrics["disagreement"]
 
     weigh.needs, weigh.measures = ["label_counts"], [Disagreement()]
-    assert Traits.of(FunctionWeighting(weigh)).needs == ("label_counts",)
-    assert Traits.of(FunctionWeighting(weigh)).measures == (Disagreement(),)
+    assert FunctionWeighting(weigh).needs == ("label_counts",)
+    assert FunctionWeighting(weigh).measures == (Disagreement(),)
 
 
 def test_a_users_weighting_of_own_numbers_needs_one_method():

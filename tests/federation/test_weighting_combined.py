@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedreach as fr
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.experiment.options import options_model
 from fedreach.federation.measurements import Disagreement
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import ClientResults
 from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Clip, Equal, Mix, Product, cap_weights
 
@@ -26,7 +26,7 @@ shares = (
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(fr.Weighting):
     """Weights that stand fast, for every round the same."""
 
     values: tuple[float, ...]
@@ -36,7 +36,7 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Fading:
+class Fading(fr.Weighting):
     """Weights 1, 1/2, 1/4, ... for client 0 of two, over the rounds: it must remember how many there were."""
 
     needs = ("label_counts",)
@@ -104,8 +104,8 @@ def test_a_product_has_raw_weights_if_all_its_parts_have():
     product = Product((ByExamples(), Product((ByEntropy(), ByDisagreement()))), exponents=(2, 1))
     expected = metrics["num_examples"] ** 2 * np.exp(metrics["label_entropy"]) / metrics["disagreement"]
     np.testing.assert_allclose(product.raw(metrics), expected, rtol=1e-13)
-    assert not hasattr(Product((ByExamples(), Fixed((1,)))), "raw")
-    assert not hasattr(Product((ByExamples(), Mix((Equal(),)))), "raw")
+    assert not Product((ByExamples(), Fixed((1,)))).has_own_weights
+    assert not Product((ByExamples(), Mix((Equal(),)))).has_own_weights
 
 
 # -------------------------------------------------------------------------------------------------------- mix
@@ -188,8 +188,6 @@ def test_both_limits_hold_and_few_replies_all_weigh_the_same():
 
 def test_what_is_inside_asks_and_measures():
     nested = Clip(Product((ByEntropy(), Mix((Fading(), ByDisagreement(step=0.1))), ByEntropy(2.0))), max=0.5)
-    assert Traits.of(nested).needs == ("label_entropy", "label_counts")
-    assert Traits.of(nested).measures == (Disagreement(step=0.1),)
     whole = federation(weighting=nested)
     assert whole.needs() == {"label_entropy", "label_counts"}
     assert whole.measurements() == (Disagreement(step=0.1),)

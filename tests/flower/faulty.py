@@ -22,6 +22,7 @@ from flwr.app import Array, Error, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from safetensors.numpy import load_file
 
+import fedreach as fr
 from fedreach.data.splits import Population
 from fedreach.federation.state import FederationState
 from fedreach.flower.experiment import FlowerExperiment
@@ -69,7 +70,7 @@ class Overheard:
         return self._engine.train(params, ids, round_, lr, terms)
 
 
-class Planned:
+class Planned(fr.Participation):
     """A participation that makes exactly these clients unavailable, and loses exactly these replies."""
 
     def __init__(self, participants: list[int], engine: Overheard, offline: Clients, lost: Clients) -> None:

@@ -57,7 +57,7 @@ def test_columns_and_lines_are_the_simulator_s_but_for_what_is_pooled(tmp_path: 
     found = on_flower(setup, tmp_path / "flower")
     run(setup.experiment, seed=setup.seed, folder=tmp_path / "ours", base=setup.base)
     for mine, other in zip(rows_of(tmp_path / "ours"), rows_of(found), strict=True):
-        for name in [f"{population}_{end}" for population in ("id", "unseen") for end in ENDS]:
+        for name in [f"{population}_{end}" for population in ("participant", "unseen") for end in ENDS]:
             assert other.get(name) == pytest.approx(mine.get(name), abs=1e-6), name
         assert other["test_share_of_zeros"] == pytest.approx(mine["test_share_of_zeros"], abs=1e-6)
         assert "participant_share_of_zeros_pooled" in mine

@@ -19,7 +19,6 @@ from fedreach.federation.labels import DiscreteGaussian, DiscreteLaplace, Exact,
 from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
 from fedreach.federation.losses import CrossEntropy
 from fedreach.federation.measurements import WLRC, Disagreement
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import LocalOutputs
 from fedreach.federation.weighting import OwnWeight
 from fedreach.flower.agreement import Checks, ClientStatistics
@@ -95,8 +94,8 @@ def test_a_range_is_a_promise_about_the_method_that_a_part_has():
 
     assert Range.of(CrossEntropy()) == Range(0.0)
     assert Range.of(Cheaper()) == Range.of(Further()) == Range()
-    assert Traits.of(Exact()).knows_possible
-    assert not Traits.of(Odd()).knows_possible
+    assert Exact().knows_possible
+    assert not Odd().knows_possible
 
 
 def test_a_simulated_round_says_which_part_leaves_its_own_range():

@@ -13,9 +13,9 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 
+import fedreach as fr
 from fedreach._util.errors import ConfigError
-from fedreach.federation.selection.base import Policy
-from fedreach.federation.types import ClientResults, Probe, Selection, ServerView, State
+from fedreach.federation.types import ClientResults, Cohort, Probe, ServerView, State
 from fedreach.flower.experiment import FlowerExperiment
 from fedreach.flower.messages import new_private_key, pairwise_mask, public_key
 from fedreach.report.figures import draw_figures
@@ -155,7 +155,7 @@ def test_a_solver_for_which_the_server_looks_at_updates_is_refused(setup: Flower
         )
 
 
-class Curious(Policy):
+class Curious(fr.Selection):
     """Chooses the first k, asks all for their losses, and keeps whatever it is shown."""
 
     def __init__(self) -> None:
@@ -164,9 +164,9 @@ class Curious(Policy):
     def probe(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Probe:
         return Probe(view.ids)
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         self.seen.append(view)
-        return Selection(view.ids[:k])
+        return Cohort(view.ids[:k])
 
     def observe(self, state: State, reports: ClientResults) -> State:
         self.seen.append(reports)

@@ -21,12 +21,14 @@ from fedreach.data.splits import Population
 from fedreach.engines.models.networks import build
 from fedreach.federation.server import Safari
 from fedreach.flower.app import client_app, share_labels
+from fedreach.flower.experiment import FlowerExperiment
 from fedreach.flower.local import ClientData, server_engine
 from fedreach.flower.strategy import FedReachStrategy
 from fedreach.testing.problems import tiny_federation
 
 from .faulty import MINIMAX, SCAFFOLD, TIMEOUT, experiment
 from .in_process import InProcess
+from .same import SIX_CLIENTS
 
 
 def strategy_with(folder: Path, **options: Any) -> FedReachStrategy:
@@ -194,3 +196,12 @@ def test_pixels_and_the_same_between_0_and_1_are_not_put_together() -> None:
     pixels, labels = np.zeros((4, 1, 8, 8), np.uint8), np.arange(4) % 2
     with pytest.raises(DataError, match=r"of the type of train's, uint8; got float32.*255 times apart"):
         ClientData((pixels, labels), ((pixels / 255).astype(np.float32), labels), num_classes=2).federated(0)
+
+
+def test_an_engine_that_flower_does_not_use_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", logger="flwr"):
+        for name in ("auto", "sequential", "native"):
+            FlowerExperiment(overrides=(*SIX_CLIENTS, f"engine.name={name}")).strategy(tmp_path / name)
+    assert [record.getMessage() for record in caplog.records] == [
+        "engine sequential: on Flower each client trains by itself; engine.name = 'native' has no effect"
+    ]

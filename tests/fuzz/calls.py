@@ -133,7 +133,7 @@ def loaded(folder: Path, given: tuple[Any, dict[str, Any]]) -> None:
 
 
 METHOD_KEYS = st.sampled_from(
-    ["selection", "weighting", "server", "solver", "loss", "adaptation", "cohort", "local", "aggregation", "x"]
+    ["selection", "weighting", "server", "solver", "loss", "adaptation", "cohort_size", "local", "aggregation", "x"]
 )
 METHODS = (
     st.dictionaries(
@@ -144,7 +144,7 @@ METHODS = (
 STUDY_KEYS = [
     "seeds",
     "rounds",
-    "cohort",
+    "cohort_size",
     "model",
     "local",
     "engine",

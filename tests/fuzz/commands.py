@@ -76,7 +76,9 @@ def lines(draw: st.DrawFn) -> tuple[list[str], bytes]:
     options = [option for param in main.commands[name].params for option in param.opts if option.startswith("-")]
     for _ in range(draw(st.integers(0, 3))):
         option = draw(st.sampled_from([*options, "--json", "--nonsense", "--set"]))
-        path = draw(st.sampled_from([("rounds",), ("method", "cohort"), ("local", "rate"), ("partition", "clients")]))
+        path = draw(
+            st.sampled_from([("rounds",), ("method", "cohort_size"), ("local", "lr"), ("partition", "clients")])
+        )
         setting = f"{'.'.join(path)}={as_toml(draw(near(path)))}"
         value = draw(WORDS | TEXTS | NO_TEXT) if option != "--set" or draw(st.booleans()) else setting
         found += [option] if draw(st.booleans()) and option != "--set" else [option, value]

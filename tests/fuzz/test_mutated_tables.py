@@ -15,7 +15,7 @@ from fedreach.data.table_source import Table
 
 from .campaign import WrongError
 from .mutated_tables import BASES, Mutant, mutant
-from .table_laws import Law, checked, predicted, trained
+from .table_checks import Law, checked, predicted, trained
 
 QUICK, WHOLE = 100, 1000
 QUICK_RUNS, RUNS = 6, 60

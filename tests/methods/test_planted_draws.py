@@ -10,7 +10,7 @@ import pytest
 from fedreach.federation.selection.labels import HiCS
 from fedreach.federation.selection.random import Multinomial, UrnsBySize, fill_urns_in_order
 from fedreach.federation.selection.updates import UrnsBySimilarity
-from fedreach.federation.types import Selection
+from fedreach.federation.types import Cohort
 from fedreach.federation.weighting import ByDraws, FedAU
 
 from .planted import must_be_caught, noting
@@ -56,7 +56,7 @@ class OneDrawForAll(Multinomial):
 @caught_by("never varies more than multinomial")
 class ForgetsHowOften(UrnsBySize):
     def select(self, state, view, k, rng):
-        return Selection(super().select(state, view, k, rng).ids)
+        return Cohort(super().select(state, view, k, rng).ids)
 
 
 @caught_by("every place alike")

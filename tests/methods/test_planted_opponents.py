@@ -11,7 +11,7 @@ from fedreach.federation.losses import FedLC, LabelSmoothing, LogitAdjusted
 from fedreach.federation.measurements import LossRMS
 from fedreach.federation.selection.losses import Oort
 from fedreach.federation.selection.updates import DivFL, distances
-from fedreach.federation.types import Selection
+from fedreach.federation.types import Cohort
 
 from .planted import must_be_caught, noting
 
@@ -24,7 +24,7 @@ class Medoids(DivFL):
     """Those to which all others are nearest, whoever is chosen already."""
 
     def choose(self, ids, rows, k, rng):
-        return Selection(ids[np.argsort(distances(rows).sum(axis=0), kind="stable")[:k]])
+        return Cohort(ids[np.argsort(distances(rows).sum(axis=0), kind="stable")[:k]])
 
 
 @caught_by("golden representatives")
@@ -34,7 +34,7 @@ class FarthestFirst(DivFL):
         chosen = [int(apart.sum(axis=0).argmin())]
         while len(chosen) < k:
             chosen.append(int(apart[chosen].min(axis=0).argmax()))
-        return Selection(ids[chosen])
+        return Cohort(ids[chosen])
 
 
 @caught_by("as the plain greedy")
@@ -46,7 +46,7 @@ class SquaredDistances(DivFL):
         for _ in range(k):
             cost = [np.inf if i in chosen else apart[[*chosen, i]].min(axis=0).sum() for i in range(len(rows))]
             chosen.append(int(np.argmin(cost)))
-        return Selection(ids[chosen])
+        return Cohort(ids[chosen])
 
 
 @caught_by("the best of those looked at")

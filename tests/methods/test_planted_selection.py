@@ -13,7 +13,7 @@ from fedreach.federation.selection.labels import EntropyTopK, KLFilter
 from fedreach.federation.selection.losses import Minimax, PowerOfChoice
 from fedreach.federation.selection.random import Uniform
 from fedreach.federation.selection.updates import ConvexHull, MaxSimilarity
-from fedreach.federation.types import Selection, ServerView
+from fedreach.federation.types import Cohort, ServerView
 
 from .planted import must_be_caught, noting
 
@@ -36,7 +36,7 @@ class MinimaxByValue(Minimax):
 
     def choose(self, ids, rows, k, rng, nearest=None):
         _, first = np.unique(largest_cosines(rows), return_index=True)
-        return Selection(ids[first[:k]])
+        return Cohort(ids[first[:k]])
 
 
 @caught_by("golden minimax")
@@ -50,7 +50,7 @@ class MinimaxByInnerProduct(Minimax):
     def choose(self, ids, rows, k, rng, nearest=None):
         product = (rows @ rows.T).astype(np.float64)
         np.fill_diagonal(product, -np.inf)
-        return Selection(ids[np.argsort(product.max(axis=1), kind="stable")[:k]])
+        return Cohort(ids[np.argsort(product.max(axis=1), kind="stable")[:k]])
 
 
 @caught_by("the latest updates count")
@@ -70,7 +70,7 @@ class HullFromTheInnermost(ConvexHull):
             return super().choose(ids, rows, k, rng)
         out = np.linalg.norm(points - points.mean(axis=0), axis=1)
         found = farthest_first(lambda i: np.linalg.norm(points - points[i], axis=1), -out, layer, [], k)
-        return Selection(ids[np.sort(found)])
+        return Cohort(ids[np.sort(found)])
 
 
 @caught_by("candidates in proportion to examples")
@@ -86,7 +86,7 @@ class PlaceAmongTheCandidates(PowerOfChoice):
 
     def select(self, state, view, k, rng):
         place = np.argsort(-view.loss[view.probed], kind="stable")[:k]
-        return Selection(view.ids[place])
+        return Cohort(view.ids[place])
 
 
 @caught_by("golden divergences")
@@ -144,7 +144,7 @@ class NeighboursOnly(Uniform):
 
     def select(self, state, view, k, rng):
         ids = view.ids[view.available]
-        return Selection(np.roll(ids, rng.integers(len(ids)))[:k])
+        return Cohort(np.roll(ids, rng.integers(len(ids)))[:k])
 
 
 @pytest.mark.parametrize(("kind", "cls", "options", "check"), FAULTS)

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedreach._util.arrays import Bools
 from fedreach._util.streams import generator
-from fedreach.federation.types import Selection, ServerView
+from fedreach.federation.types import Cohort, ServerView
 from fedreach.testing.base import Subject, define_check, fail, must_be_close
 from fedreach.testing.problems import REPORT_BITS, toy_federation, with_rates
 from fedreach.wireless.exact import allocate_batch
@@ -99,9 +99,9 @@ METHOD_CHECKS = {
 }
 
 
-def _select(subject: Subject, view: ServerView, k: int, **options: object) -> Selection:
+def _select(subject: Subject, view: ServerView, k: int, **options: object) -> Cohort:
     policy = subject.make(**options)
-    selection: Selection = policy.select(policy.init(view), view, k, generator(0, "select"))
+    selection: Cohort = policy.select(policy.init(view), view, k, generator(0, "select"))
     return selection
 
 

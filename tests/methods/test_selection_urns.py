@@ -9,7 +9,7 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Bools, Floats, Ints
 from fedreach._util.streams import generator
-from fedreach.federation.types import NO_STATE, ClientResults, Selection, ServerView, State
+from fedreach.federation.types import NO_STATE, ClientResults, Cohort, ServerView, State
 from fedreach.federation.weighting import ByDraws
 from fedreach.testing.base import Subject, define_check, fail, must_be_close, shown
 
@@ -84,7 +84,7 @@ def on_average_all_together(subject: Subject, case: Sizes) -> None:
     chance, mean = urns / urns.sum(axis=1, keepdims=True), np.zeros(3)
     for drawn in product(range(len(p)), repeat=case.k):
         likely = chance[np.arange(case.k), list(drawn)].prod()
-        selection = Selection.drawn(view.available_ids[list(drawn)])
+        selection = Cohort.drawn(view.available_ids[list(drawn)])
         rows = np.searchsorted(view.available_ids, selection.ids)
         mean += likely * (_weights(selection) @ update[rows])
     must_be_close("the expected mean update", mean, p @ update, str(case), 1e-12)
@@ -198,7 +198,7 @@ def _urns(policy: Any, case: Sizes) -> AnyArray:
     return np.asarray(policy.urns(case.state(policy), case.view(), case.k))
 
 
-def _weights(selection: Selection) -> Floats:
+def _weights(selection: Cohort) -> Floats:
     """Return the (k,) weights of those that were drawn, by increasing id, if all reply."""
     order = np.argsort(selection.ids)
     draws = np.ones(len(order)) if selection.draws is None else selection.draws[order].astype(np.float64)

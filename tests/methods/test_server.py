@@ -118,7 +118,7 @@ def golden_safari(subject: Subject) -> None:
     points = [(-0.2535, 0.38359375), (-0.2028, 0.506875), (-0.6302008, 0.3883009766)]
     for number, (server, point) in enumerate(zip((False, True, False), points, strict=True), start=1):
         if server:
-            params = params + engine.server_step(params, np.arange(1), number, component.rate)
+            params = params + engine.server_step(params, np.arange(1), number, component.lr)
         else:
             mean = engine.train(params, np.arange(2), number, 0.1).update.mean(axis=0, dtype=np.float64)
             params, state = component.apply(params, state, mean)

@@ -163,7 +163,7 @@ def baselines_of(
     people = {"participants": held.participants.tolist(), "unseen": held.unseen.tolist()}
     return BaselinesRecord(
         columns={
-            name: {f"{population}_accuracy": level for population in ("id", "unseen", "test")}
+            name: {f"{population}_accuracy": level for population in ("participant", "unseen", "test")}
             | {"participation_gap": 0.0, "unseen_loss": 1.0, "unseen_accuracy_worst_decile": level}
             for name, level in levels.items()
         },
@@ -205,7 +205,7 @@ def _evaluation(
     row: dict[str, Any] = {}
     means: dict[str, float] = {}
     lines = []
-    populations = (("id", "participants", held.participants, 0.0), ("unseen", "unseen", held.unseen, gap))
+    populations = (("participant", "participants", held.participants, 0.0), ("unseen", "unseen", held.unseen, gap))
     for prefix, population, ids, drop in populations:
         if not len(ids):
             continue
@@ -227,14 +227,14 @@ def _evaluation(
         row |= {f"{prefix}_accuracy_p{q}": float(np.quantile(accuracy, q / 100)) for q in (10, 50, 90)}
         line = {"ids": ids.tolist(), "examples": sizes[ids].tolist(), "accuracy": accuracy.tolist()}
         lines.append({"round": r, "population": population, **line, "loss": loss.tolist()})
-    row["train_accuracy"] = min(1.0, means["id"] + 0.08 * grown)
-    row["out_of_sample_gap"] = row["train_accuracy"] - means["id"]
-    row["local_accuracy"] = min(1.0, means["id"] + 0.05)
+    row["train_accuracy"] = min(1.0, means["participant"] + 0.08 * grown)
+    row["out_of_sample_gap"] = row["train_accuracy"] - means["participant"]
+    row["local_accuracy"] = min(1.0, means["participant"] + 0.05)
     if "unseen" in means:
-        row["participation_gap"] = means["id"] - means["unseen"]
+        row["participation_gap"] = means["participant"] - means["unseen"]
         row |= {f"participation_gap_{s}": row["participation_gap"] + d for s, d in (("low", -0.04), ("high", 0.04))}
     if test:
-        row |= {"test_accuracy": means["id"] - 0.02, "test_loss": 0.7}
+        row |= {"test_accuracy": means["participant"] - 0.02, "test_loss": 0.7}
     return row, lines
 
 

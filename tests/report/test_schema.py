@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import ComponentError, RunFolderError
 from fedreach.evaluation.metrics import additional_metrics
@@ -189,7 +190,7 @@ def test_no_metric_may_be_called_as_a_key_of_a_line_about_clients() -> None:
 
 
 @dataclass(frozen=True)
-class Named:
+class Named(fr.Metric):
     """A metric of this name."""
 
     name: str

@@ -18,7 +18,7 @@ from fedreach.report.read import read_run
 from fedreach.runs import loop
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder, read_seals
-from fedreach.runs.loop import Budget, consume, each_round
+from fedreach.runs.loop import Budget, RunSpec, consume, each_round
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
 from fedreach.testing.problems import tiny_simulation
@@ -27,13 +27,19 @@ RUN = RunRecord(method="tiny", seed=0, config={}, code={}, environment={}, git=N
 
 
 def go_on(path: Path, *callbacks: Callback, **options: Any) -> Result:
-    simulation = tiny_simulation()
+    simulation = replace(tiny_simulation(), rounds=options.pop("rounds", 4))
     recorder = Recorder(RunFolder(path), simulation.federation, simulation.engine.layout)
     evaluator = Evaluator(simulation.engine, simulation.data)
     path.mkdir(exist_ok=True)
-    options = {"rounds": 4, "every": 2} | options
-    rounds = each_round(RUN, simulation, evaluator, recorder, callbacks=callbacks, engine="as told", **options)
-    return consume(rounds)
+    spec = RunSpec(
+        record=RUN,
+        simulation=simulation,
+        evaluator=evaluator,
+        callbacks=callbacks,
+        engine="as told",
+        **{"every": 2, **options},
+    )
+    return consume(each_round(spec, recorder))
 
 
 class Diary(Callback):
@@ -88,7 +94,7 @@ class Disagreeing(Evaluator):
         self, models: Float32s, round_: int, clusters: Ints | None = None
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
         columns, lines = super().evaluate(models, round_, clusters)
-        for whose, best in {"id": 2, "test": 3, "unseen": 4}.items():
+        for whose, best in {"participant": 2, "test": 3, "unseen": 4}.items():
             columns |= {f"{whose}_loss": 1.0 + (round_ != best), f"{whose}_accuracy": 0.5 - 0.1 * (round_ != best)}
         return columns, lines
 

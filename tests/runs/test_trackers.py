@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import json
 import shutil
@@ -99,9 +98,9 @@ def said(trackers: Sequence[Any]) -> str:
     return f"[{', '.join(json.dumps(t) if '=' not in t else '{' + t + '}' for t in tables)}]"
 
 
-def table(folder: Path) -> list[dict[str, str]]:
-    with (folder / "rounds.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+def rounds_of(folder: Path, column: str = "bytes_total") -> list[int]:
+    """Return the rounds of which an event file holds this number."""
+    return sorted(scalars(folder).get(tag_of(column), ()))
 
 
 def scalars(folder: Path) -> dict[str, dict[int, float]]:
@@ -130,15 +129,8 @@ def expected(folder: Path) -> dict[int, dict[str, float]]:
 
 
 def check_records(folder: Path) -> None:
-    """Refuse a table or an event file that holds anything but each number of each round, once."""
-    wanted = expected(folder)
-    found = {
-        int(row["round"]): {k: float(v) for k, v in row.items() if v and k not in ("round", "remark")}
-        for row in table(folder)
-    }
-    assert found == wanted
-    assert len(table(folder)) == len(wanted)
-    told = scalars(folder)
+    """Refuse an event file that holds anything but each number of each round, once."""
+    wanted, told = expected(folder), scalars(folder)
     assert {tag: {n: pytest.approx(v, rel=1e-6) for n, v in steps.items()} for tag, steps in told.items()} == {
         tag_of(key): {n: of[key] for n, of in wanted.items() if key in of}
         for key in {k for of in wanted.values() for k in of}
@@ -159,17 +151,16 @@ class Stops(Callback):
 # ------------------------------------------------------------------------------------------------- what is written
 
 
-def test_table_and_event_files_hold_all_numbers_of_all_rounds_and_the_run_stays_the_same(
-    fedreach: Command, home: Path
-) -> None:
+def test_event_files_hold_all_numbers_of_all_rounds_and_the_run_stays_the_same(fedreach: Command, home: Path) -> None:
     assert fedreach("run", "tiny.toml", "--out", "plain", "-q").exit_code == 0
-    assert fedreach("run", "tiny.toml", "--out", "x", "--track", "csv", "--track", "tensorboard", "-q").exit_code == 0
+    assert fedreach("run", "tiny.toml", "--out", "x", "--track", "tensorboard", "-q").exit_code == 0
     check_records(home / "x")
-    assert set(table(home / "x")[4]) >= {"round", "train_loss", "unseen_accuracy", "test_accuracy", "train_seconds"}
+    numbers_of_last = expected(home / "x")[4]
+    assert set(numbers_of_last) >= {"train_loss", "unseen_accuracy", "test_accuracy", "train_seconds"}
     assert exact(home / "x") == exact(home / "plain")
     records = [json.loads((home / out / "run.json").read_text()) for out in ("x", "plain")]
     assert [record["config"]["run"].pop("trackers") for record in records] == [
-        [{"name": "csv"}, {"name": "tensorboard"}],
+        [{"name": "tensorboard"}],
         [],
     ]
     assert records[0].pop("seal") != records[1].pop("seal")
@@ -182,30 +173,10 @@ def test_a_page_does_not_say_who_looked_on(home: Path) -> None:
     for folder in [home / "b" / "x", *(home / "b" / "x" / "runs").glob("*/*")]:
         shape: Any = ComparisonRecord if folder.name == "x" else RunRecord
         record = RunFolder(folder).required(shape)
-        table = {**record.config["run"], "trackers": [{"name": "csv"}]}
+        table = {**record.config["run"], "trackers": [{"name": "tensorboard"}]}
         RunFolder(folder).write(replace(record, config={**record.config, "run": table}))
     pages = [write_report([home / each / "x"], home / each / "x", formats=None).page.read_bytes() for each in "ab"]
     assert pages[0] == pages[1]
-
-
-def test_what_a_spreadsheet_takes_for_a_formula_is_text_and_columns_that_come_later_are_empty_before(
-    tmp_path: Path,
-) -> None:
-    from fedreach.runs.trackers import CSV
-
-    tracker = CSV()
-    record = RunRecord(method="m", seed=0, config={}, code={}, environment={}, git=None)
-    tracker.begin(record, None, "", tmp_path)
-    row = RoundRow(
-        round=0, cohort=(), weights=(), lost=(), bytes_down=0, bytes_up=0, bytes_total=0, probe_bytes=0, evaluated={}
-    )
-    for number, remark in enumerate(["two\nlines, a comma", '=cmd("x")', "plain", "@x"]):
-        found = {"participant_loss": 0.5} if number >= 2 else {}
-        tracker.clock.last = 0.0  # as if a second had passed
-        tracker.round(replace(row, round=number, remark=remark, evaluated=found), Timing(round=number), {})
-    tracker.close(None)
-    assert [line["remark"] for line in table(tmp_path)] == ["two\nlines, a comma", '\'=cmd("x")', "plain", "'@x"]
-    assert [line["participant_loss"] for line in table(tmp_path)] == ["", "", "0.5", "0.5"]
 
 
 # --------------------------------------------------------------------------------------------------- one's own
@@ -226,7 +197,7 @@ def test_one_that_fails_is_told_of_once_and_left_out_and_the_run_is_the_same(
 ) -> None:
     told: list[tuple[str, str]] = []
     bad = {"name": "own.py:Notes", "fails": method, "leaves": leaves}
-    folder = go(home, "x", bad, "csv", warn=lambda *said: told.append(said))
+    folder = go(home, "x", bad, "tensorboard", warn=lambda *said: told.append(said))
     assert exact(folder) == plain
     (warning,) = told
     assert warning[0] == "own.py:Notes"
@@ -236,7 +207,7 @@ def test_one_that_fails_is_told_of_once_and_left_out_and_the_run_is_the_same(
     called = [line[0] for line in notes(folder)]
     assert called.count(method) == 1  # and no more after it than that it is closed
     assert called[called.index(method) :] == [method, "close"][: 1 + (method != "close")]
-    assert len(table(folder)) == 5  # the others are told on
+    assert rounds_of(folder) == [0, 1, 2, 3, 4]  # the others are told on
 
 
 def test_an_interrupted_and_a_failed_run_close_their_trackers(home: Path) -> None:
@@ -301,8 +272,8 @@ def test_a_run_that_goes_on_leaves_one_record_whoever_looked_on_before(home: Pat
     with pytest.raises(KeyboardInterrupt):
         go(home, "x", "tensorboard", callbacks=[Stops(1)])
     with pytest.raises(KeyboardInterrupt):
-        go(home, "x", "csv", "tensorboard", callbacks=[Stops(3)])
-    folder = go(home, "x", "tensorboard", "csv", "own.py:Notes")
+        go(home, "x", "tensorboard", callbacks=[Stops(3)])
+    folder = go(home, "x", "tensorboard", "own.py:Notes")
     check_records(folder)
     assert notes(folder) == WHOLE
     assert exact(folder) == plain
@@ -313,18 +284,18 @@ def test_an_extended_run_has_the_record_of_a_longer_one(home: Path) -> None:
     toml = (home / "tiny.toml").read_text().replace("every = 2", "every = 3")
     upward = "[method]\nserver = { name = 'average', lr = 20.0 }"  # the last model is not the best, which would stay
     (home / "tiny.toml").write_text(toml.replace("[method]", upward), encoding="utf-8")
-    folder = go(home, "x", "csv")
-    extend_run(folder, 7, base=home, trackers=["csv", "tensorboard"])
-    assert [line["round"] for line in table(folder) if line["participant_accuracy"]] == ["0", "3", "6", "7"]
+    folder = go(home, "x", "tensorboard")
+    extend_run(folder, 7, base=home, trackers=["tensorboard"])
+    assert rounds_of(folder, "participant_accuracy") == [0, 3, 6, 7]
     check_records(folder)
-    with pytest.raises(fr.FedReachError, match="there is no tracker 'cvs'"):
-        extend_run(folder, 9, base=home, trackers=["cvs"])
+    with pytest.raises(fr.FedReachError, match="there is no tracker 'tensorbord'"):
+        extend_run(folder, 9, base=home, trackers=["tensorbord"])
     assert RunFolder(folder).required(Result).rounds == 7
 
 
 def test_a_tracker_is_told_later_of_what_was_run_before(fedreach: Command, refused: Refused, home: Path) -> None:
     compare(load(home / "tiny.toml", ["seeds=[0]"]), out=home / "x", base=home, executor=Inline())
-    again = fedreach("report", "x", "--formats", "none", "--track", "csv", "--track", "tensorboard")
+    again = fedreach("report", "x", "--formats", "none", "--track", "tensorboard")
     assert again.exit_code == 0, again.output
     for method in ("uniform", "entropy"):
         check_records(home / "x" / "runs" / method / "seed-0")
@@ -346,18 +317,26 @@ def test_runs_that_take_a_training_are_told_of_as_any_other_and_failures_once(
 ) -> None:
     bad = "{name='own.py:Notes', fails='round'}"
     adaptation = "methods={a={}, b={adaptation='oracle_prior'}}"
-    experiment = load(home / "tiny.toml", ["baseline='a'", f"run.trackers=['csv', {bad}]", adaptation, "seeds=[0]"])
+    experiment = load(
+        home / "tiny.toml", ["baseline='a'", f"run.trackers=['tensorboard', {bad}]", adaptation, "seeds=[0]"]
+    )
     status = compare(experiment, out=home / "x", base=home, executor=Inline())
     assert not status.failed
     for method in "ab":
-        assert [line["round"] for line in table(home / "x" / "runs" / method / "seed-0")] == list("01234")
+        assert rounds_of(home / "x" / "runs" / method / "seed-0") == [0, 1, 2, 3, 4]
     assert capsys.readouterr().err.count("tracker 'own.py:Notes' failed") == 1
 
 
 def test_runs_that_tune_are_not_tracked(home: Path) -> None:
-    tuned = ["run.trackers=['csv']", "tune={'local.lr'=[0.1, 0.3]}", "methods={a={}}", "baseline='a'", "seeds=[0]"]
+    tuned = [
+        "run.trackers=['tensorboard']",
+        "tune={'local.lr'=[0.1, 0.3]}",
+        "methods={a={}}",
+        "baseline='a'",
+        "seeds=[0]",
+    ]
     assert not compare(load(home / "tiny.toml", tuned), out=home / "x", base=home, executor=Inline()).failed
-    assert [path.relative_to(home / "x").parts[0] for path in (home / "x").rglob("rounds.csv")] == ["runs"]
+    assert [path.relative_to(home / "x").parts[0] for path in (home / "x").rglob("events.*")] == ["runs"]
 
 
 class Seen(fr.Callback):
@@ -371,15 +350,20 @@ class Seen(fr.Callback):
 def test_python_hands_over_names_classes_and_objects(home: Path) -> None:
     data = fr.load("digits").partition("dirichlet_by_class", clients=12, alpha=0.5, participants=6)
     seen = Seen()
-    loop = fr.run(data, rounds=3, cohort_size=3, model="linear", out="x", trackers=[seen, "csv"])
+    loop = fr.run(data, rounds=3, cohort_size=3, model="linear", out="x", trackers=[seen, "tensorboard"])
     next(loop)
     loop.close()
     more = Seen()
     assert (
-        len(list(fr.run(data, rounds=3, cohort_size=3, model="linear", out="x", trackers=[more, {"name": "csv"}]))) == 3
+        len(
+            list(
+                fr.run(data, rounds=3, cohort_size=3, model="linear", out="x", trackers=[more, {"name": "tensorboard"}])
+            )
+        )
+        == 3
     )
     assert (seen.rounds, more.rounds) == ([0, 1], [0, 1, 2, 3])
-    assert len(table(home / "x")) == 4
+    assert rounds_of(home / "x") == [0, 1, 2, 3]
 
 
 # ------------------------------------------------------------------------------------------------------ MLflow
@@ -482,7 +466,7 @@ def test_a_run_that_is_killed_leaves_one_record_in_each(fedreach: Command, start
     (home / "slow.py").write_text(SLOW_POLICY, encoding="utf-8")
     chosen = ["rounds=60", "method.selection=slow.py:slow", "run.checkpoint_seconds=0.5"]
     command = ["run", "tiny.toml", "--out", "x", "-q", *(word for each in chosen for word in ("--set", each))]
-    for name in ("csv", "tensorboard", "mlflow"):
+    for name in ("tensorboard", "mlflow"):
         command += ["--track", name]
     for after in (12, 30):
         killed = start(*command)
@@ -499,7 +483,7 @@ def test_a_run_that_is_killed_leaves_one_record_in_each(fedreach: Command, start
 
 @pytest.mark.slow
 def test_a_comparison_by_workers_is_tracked_and_a_failing_tracker_told_of_once(start: Start, home: Path) -> None:
-    command = ["compare", "tiny.toml", "--out", "x", "--formats", "none", "--workers", "2", "--track", "csv"]
+    command = ["compare", "tiny.toml", "--out", "x", "--formats", "none", "--workers", "2"]
     process = start(*command, "--track", "tensorboard", "--track", "mlflow", "--track", "own.py:Failing")
     (home / "own.py").write_text(
         OWN + "\n\nclass Failing(Notes):\n    def __init__(self):\n        super().__init__('round')\n"

@@ -63,7 +63,7 @@ def test_swapping_the_methods_mirrors_everything() -> None:
         run_paired_tests([by_seed(-0.03, -0.01, -0.05)], margin=0.02),
     )
     assert (other.mean, other.low, other.high, other.p) == pytest.approx((-one.mean, -one.high, -one.low, one.p))
-    assert (one.detectable, one.seeds_needed) == (other.detectable, other.seeds_needed)
+    assert (one.mde, one.seeds_needed) == (other.mde, other.seeds_needed)
     clear = [0.05, 0.06, 0.055, 0.052]
     assert [run_paired_tests([by_seed(*(s * np.array(clear)))])[0].conclusion for s in (1, -1)] == ["better", "worse"]
     assert run_paired_tests([by_seed(*clear)], lower_is_better=True)[0].conclusion == "worse"
@@ -168,12 +168,12 @@ def test_what_is_detectable_is_found_at_the_level_of_all_comparisons() -> None:
     critical = t_quantile(1 - LEVEL / 2 / 2, 3)
     for found, each in zip(run_paired_tests(differences), differences, strict=True):
         error = float(np.std(list(each.values()), ddof=1)) / 2
-        assert found.detectable == pytest.approx(error * detectable_shift(critical, 3))
-    assert run_paired_tests(differences[:1])[0].detectable < run_paired_tests(differences)[0].detectable  # type: ignore[operator]
+        assert found.mde == pytest.approx(error * detectable_shift(critical, 3))
+    assert run_paired_tests(differences[:1])[0].mde < run_paired_tests(differences)[0].mde  # type: ignore[operator]
     # With the pilot's spread t has Student's distribution about the shift, which is then a sum of two quantiles.
     for found, each in zip(run_paired_tests(differences, pilot=[0, 1, 2]), differences, strict=True):
         error = float(np.std(list(each.values())[:3], ddof=1)) / 2
-        assert found.detectable == pytest.approx(error * (t_quantile(1 - LEVEL / 2 / 2, 2) + t_quantile(0.8, 2)))
+        assert found.mde == pytest.approx(error * (t_quantile(1 - LEVEL / 2 / 2, 2) + t_quantile(0.8, 2)))
 
 
 def test_seeds_that_would_decide_are_those_of_the_nearer_verdict() -> None:

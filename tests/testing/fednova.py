@@ -13,9 +13,11 @@ from typing import ClassVar
 
 import numpy as np
 
+import fedreach as fr
+
 
 @dataclass(frozen=True)
-class FedNova:
+class FedNova(fr.LocalSolver):
     """Clients count their local steps in the memory, so that its change, the note, says tau_i to the server."""
 
     affine: ClassVar[bool] = True
@@ -56,7 +58,7 @@ class FedNovaByNormalisedUpdates(FedNova):
 
 
 @dataclass(frozen=True)
-class PerStep:
+class PerStep(fr.Weighting):
     """Weigh each update by p_i / tau_i, with tau_i from the number of examples; `Undone` makes up for the sum."""
 
     epochs: int = 1

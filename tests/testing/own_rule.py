@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+import fedreach as fr
 from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.types import NO_STATE
 
 
 @dataclass(frozen=True)
-class Own:
+class Own(fr.Adaptation):
     """A rule of one's own: a bias that makes the mean prediction that of the class shares, then running means.
 
     Args:

@@ -7,15 +7,15 @@ import sys
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError
 from fedreach.federation.adaptation.base import Unadapted
-from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.losses import Minimax
 from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
-from fedreach.federation.types import Selection
+from fedreach.federation.types import Cohort
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
 from fedreach.testing import CheckFailed, check
 from fedreach.testing.base import Subject, run_checks
@@ -86,9 +86,9 @@ def test_plain_functions_are_components():
 
 
 def test_a_failure_names_component_check_input_and_what_happened():
-    class AllOfThem(Policy):
+    class AllOfThem(fr.Selection):
         def select(self, state, view, k, rng):
-            return Selection(view.ids[view.available])
+            return Cohort(view.ids[view.available])
 
     with pytest.raises(CheckFailed) as caught:
         check(AllOfThem())
@@ -98,7 +98,7 @@ def test_a_failure_names_component_check_input_and_what_happened():
     assert failure.happened.startswith("it was refused: AllOfThem.select must return at most the 2 clients")
     assert str(failure).splitlines() == [
         'AllOfThem fails the check "valid choice": In every round a policy chooses participants that can be reached, '
-        "each once, and says so in a `Selection`.",
+        "each once, and says so in a `Cohort`.",
         f"  with:     {failure.case}",
         f"  happened: {failure.happened}",
     ]
@@ -127,15 +127,15 @@ def test_a_check_can_be_left_out_by_its_name():
 
 
 def test_a_policy_may_begin_without_chance_and_draw_later():
-    class FirstTheLargest(Policy):
+    class FirstTheLargest(fr.Selection):
         def init(self, view):
             return {"rounds": np.zeros(1)}
 
         def select(self, state, view, k, rng):
             ids = view.ids[view.available]
             if state["rounds"][0]:
-                return Selection(rng.choice(ids, size=k, replace=False))
-            return Selection(ids[np.lexsort((ids, -view.num_examples[view.available]))[:k]])
+                return Cohort(rng.choice(ids, size=k, replace=False))
+            return Cohort(ids[np.lexsort((ids, -view.num_examples[view.available]))[:k]])
 
         def observe(self, state, reports):
             return {"rounds": state["rounds"] + 1}
@@ -152,7 +152,9 @@ def test_the_type_of_a_component_is_seen_from_its_methods(kind, name):
 
 
 def test_what_is_no_component_is_refused():
-    with pytest.raises(ConfigError, match=r"int has the methods of no kind of part .* Say which it is meant to be"):
+    with pytest.raises(
+        ConfigError, match=r"int is not a component\. Derive it from one of fedreach's base classes: .*Selection"
+    ):
         kind_of(5)
 
 

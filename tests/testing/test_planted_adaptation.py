@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach.federation.adaptation.base import Unadapted, log_softmax
 from fedreach.federation.adaptation.few_labels import FewLabels
 from fedreach.federation.adaptation.label_shift import LabelShift
@@ -63,7 +64,7 @@ class HeadsLeak(FewLabels):
 
 @caught_by("known labels stay with their client")
 class HowManyIsUnsaid(FewLabels):
-    labels = None
+    labels = -1
 
     def __init__(self):
         object.__setattr__(self, "strength", 1.0)
@@ -400,7 +401,7 @@ class DrawsItsPrior(Own):
 
 
 @caught_by("options are all it is")
-class OptionsThatNobodySees:
+class OptionsThatNobodySees(fr.Adaptation):
     def __init__(self, power=1.0):
         self.power = power
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from fedreach.federation.selection.base import Policy
+import fedreach as fr
 from fedreach.federation.selection.losses import Minimax
 from fedreach.federation.selection.updates import ConvexHull
-from fedreach.federation.types import Probe, Selection, ServerView
+from fedreach.federation.types import Cohort, Probe, ServerView
 
 from .planted import must_be_caught, noting
 
@@ -30,31 +30,31 @@ class MinimaxWithOneMore(Minimax):
 class HullWithDuplicates(ConvexHull):
     def choose(self, ids, rows, k, rng):
         found = super().choose(ids, rows, k, rng).ids
-        return Selection(np.r_[found[:1], found[:-1]] if len(found) > 1 else found)
+        return Cohort(np.r_[found[:1], found[:-1]] if len(found) > 1 else found)
 
 
 @caught_by("valid choice")
-class PositionsForIds(Policy):
+class PositionsForIds(fr.Selection):
     def select(self, state, view, k, rng):
-        return Selection(np.flatnonzero(view.available)[:k])
+        return Cohort(np.flatnonzero(view.available)[:k])
 
 
 @caught_by("valid choice")
-class DeafToAvailability(Policy):
+class DeafToAvailability(fr.Selection):
     def select(self, state, view, k, rng):
-        return Selection(view.ids[:k])
+        return Cohort(view.ids[:k])
 
 
 @caught_by("arguments untouched")
-class WritesToTheView(Policy):
+class WritesToTheView(fr.Selection):
     def select(self, state, view, k, rng):
         view.loss[np.isnan(view.loss)] = np.inf
         order = np.argsort(-view.loss[view.available], kind="stable")
-        return Selection(view.ids[view.available][order[:k]])
+        return Cohort(view.ids[view.available][order[:k]])
 
 
 @caught_by("arguments untouched")
-class WritesToItsState(Policy):
+class WritesToItsState(fr.Selection):
     """Longest waiting first; the count goes up in place."""
 
     def init(self, view):
@@ -62,7 +62,7 @@ class WritesToItsState(Policy):
 
     def select(self, state, view, k, rng):
         order = np.argsort(-state["waited"][view.available], kind="stable")
-        return Selection(view.ids[view.available][order[:k]])
+        return Cohort(view.ids[view.available][order[:k]])
 
     def observe(self, state, reports):
         state["waited"][:] += 1
@@ -71,38 +71,38 @@ class WritesToItsState(Policy):
 
 
 @caught_by("same again")
-class GlobalGenerator(Policy):
+class GlobalGenerator(fr.Selection):
     def select(self, state, view, k, rng):
         ids = np.random.permutation(view.ids[view.available])  # noqa: NPY002 (that is the fault)
-        return Selection(ids[:k])
+        return Cohort(ids[:k])
 
 
 @caught_by("same again")
-class CountsInItself(Policy):
+class CountsInItself(fr.Selection):
     def __init__(self):
         self.rounds = 0
 
     def select(self, state, view, k, rng):
         self.rounds += 1
-        return Selection(np.roll(view.ids[view.available], self.rounds)[:k])
+        return Cohort(np.roll(view.ids[view.available], self.rounds)[:k])
 
 
 @caught_by("renaming")
-class LowIdsFirst(Policy):
+class LowIdsFirst(fr.Selection):
     def select(self, state, view, k, rng):
-        return Selection(view.ids[view.available][:k])
+        return Cohort(view.ids[view.available][:k])
 
 
 @caught_by("renaming")
-class LowIdsMoreOften(Policy):
+class LowIdsMoreOften(fr.Selection):
     def select(self, state, view, k, rng):
         ids = view.ids[view.available]
         p = 10.0 ** -np.arange(len(ids))
-        return Selection(rng.choice(ids, size=k, replace=False, p=p / p.sum()))
+        return Cohort(rng.choice(ids, size=k, replace=False, p=p / p.sum()))
 
 
 @caught_by("open about updates")
-class QuietlyByUpdates(Policy):
+class QuietlyByUpdates(fr.Selection):
     def init(self, view: ServerView):
         return {"ids": view.ids, "length": np.zeros(len(view.ids))}
 
@@ -111,7 +111,7 @@ class QuietlyByUpdates(Policy):
 
     def select(self, state, view, k, rng):
         order = np.argsort(-state["length"][view.available], kind="stable")
-        return Selection(view.ids[view.available][order[:k]])
+        return Cohort(view.ids[view.available][order[:k]])
 
     def observe(self, state, reports):
         length = state["length"].copy()
@@ -120,32 +120,32 @@ class QuietlyByUpdates(Policy):
 
 
 @caught_by("going on from a file")
-class StateOfLists(Policy):
+class StateOfLists(fr.Selection):
     def init(self, view):
         return {"seen": []}
 
     def select(self, state, view, k, rng):
-        return Selection(rng.choice(view.ids[view.available], size=k, replace=False))
+        return Cohort(rng.choice(view.ids[view.available], size=k, replace=False))
 
 
 @caught_by("cohort size")
-class StopsHalfWay(Policy):
+class StopsHalfWay(fr.Selection):
     def select(self, state, view, k, rng):
-        return Selection(rng.choice(view.ids[view.available], size=-(-k // 2), replace=False))
+        return Cohort(rng.choice(view.ids[view.available], size=-(-k // 2), replace=False))
 
 
 @caught_by("valid choice")
-class NeedsWhatItDidNotAskFor(Policy):
+class NeedsWhatItDidNotAskFor(fr.Selection):
     def select(self, state, view, k, rng):
-        return Selection(view.ids[view.available][np.argsort(view.label_entropy[view.available])[:k]])
+        return Cohort(view.ids[view.available][np.argsort(view.label_entropy[view.available])[:k]])
 
 
 @dataclass
-class Changeable(Policy):
+class Changeable(fr.Selection):
     lr: float = 1.0
 
     def select(self, state, view, k, rng):
-        return Selection(rng.choice(view.ids[view.available], size=k, replace=False))
+        return Cohort(rng.choice(view.ids[view.available], size=k, replace=False))
 
 
 caught_by("options are all it is")(Changeable)

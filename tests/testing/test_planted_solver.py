@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach.federation.solvers import FedDyn, FedProx, Scaffold
 
 from .planted import must_be_caught, noting
@@ -65,7 +66,7 @@ class MemoryThatHelpsNobody(Scaffold):
 
 
 @caught_by("stops where the clients balance")
-class OwnMemoryTheWrongWay:
+class OwnMemoryTheWrongWay(fr.LocalSolver):
     """Control variates that are added where they must be subtracted, of no built-in part's family."""
 
     sends_note, sends_state = True, True

@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach.evaluation.metrics import Accuracy
 from fedreach.federation.measurements import WLRC
 from fedreach.federation.weighting import ByExamples
@@ -17,7 +18,7 @@ FAULTS = []
 caught_by = noting(FAULTS)
 
 
-class Weighs:
+class Weighs(fr.Weighting):
     """A plain weighting of which one line is wrong."""
 
     def weights(self, state, reports):
@@ -26,7 +27,7 @@ class Weighs:
 
 
 @caught_by("simplex")
-class DoesNotSumToOne:
+class DoesNotSumToOne(fr.Weighting):
     def weights(self, state, reports):
         return reports.metrics["num_examples"] / 100, state
 
@@ -76,7 +77,7 @@ class RemembersWords(Weighs):
 
 
 @caught_by("a finite number")
-class LogOfProbability:
+class LogOfProbability(fr.Measurement):
     wants_before: ClassVar[bool] = False
     name = "log_p"
 

@@ -104,7 +104,7 @@ def test_every_summand_is_the_printed_one() -> None:
         ("dissimilarity", 0.5, True),
         ("smoothness", 4.0, True),
         ("rounds", 600, False),
-        ("cohort", 6, False),
+        ("cohort_size", 6, False),
     ],
 )
 def test_the_bound_grows_with_what_makes_training_harder(name: str, larger: float, grows: bool) -> None:

@@ -1,6 +1,6 @@
 """Small helpers for NumPy arrays and frozen dataclasses."""
 
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Float32s = NDArray[np.float32]
 AnyArray = NDArray[Any]
+Dtype = Literal["float32", "float16"]
+"""Types in which rows of numbers are kept."""
 
 
 # ---- Copies of frozen dataclasses: a round of half a millisecond makes several
@@ -25,8 +27,8 @@ def replace_fields(value: T, **changes: object) -> T:
     `__post_init__` does not run again: use it only for FedReach's own dataclasses that check nothing there.
 
     Example:
-        >>> from fedreach.federation.types import Selection
-        >>> replace_fields(Selection(ids=[3, 7]), remark="late").remark
+        >>> from fedreach.federation.types import Cohort
+        >>> replace_fields(Cohort(ids=[3, 7]), remark="late").remark
         'late'
 
     Raises:

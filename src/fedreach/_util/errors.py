@@ -136,17 +136,26 @@ def require(part: Any, /, **rules: str | Sequence[str]) -> None:
     may_be_none = {field.name for field in dataclasses.fields(part) if "None" in str(field.type)}
     for option, rule in rules.items():
         value = getattr(part, option)
-        if value is None and option in may_be_none:
+        if (value is None and option in may_be_none) or (wrong := violation(value, rule)) is None:
             continue
-        if isinstance(rule, str):
-            interval, _, advice = rule.partition(":")
-            is_valid, requirement, got = _lies_in(value, interval), _in_words(interval, value), f"{value}"
-        else:
-            *names, last = map(repr, rule)
-            is_valid, requirement, got = value in rule, f"{', '.join(names)} or {last}" if names else last, f"{value!r}"
-            advice = "" if is_valid else _did_you_mean(str(value), rule)
-        if not is_valid:
-            raise ConfigError(f"{type(part).__name__}.{option} must be {requirement}; got {got}.{advice}")
+        raise ConfigError(f"{type(part).__name__}.{option} {wrong}")
+
+
+def violation(value: object, rule: str | Sequence[str]) -> str | None:
+    """Return how a value breaks the rule of an option, see `require`; None if it follows the rule.
+
+    Example:
+        >>> violation(0, "[1, inf)"), violation(1, "[1, inf)")
+        ('must be at least 1; got 0.', None)
+    """
+    if isinstance(rule, str):
+        interval, _, advice = rule.partition(":")
+        return None if _lies_in(value, interval) else f"must be {_in_words(interval, value)}; got {value}.{advice}"
+    if value in rule:
+        return None
+    *names, last = map(repr, rule)
+    allowed = f"{', '.join(names)} or {last}" if names else last
+    return f"must be {allowed}; got {value!r}.{_did_you_mean(str(value), rule)}"
 
 
 def check(function: str, name: str, value: float, interval: str) -> None:

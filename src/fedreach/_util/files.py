@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import stat
-import sys
 import time
 import uuid
 import weakref
@@ -463,20 +462,11 @@ def digest_of(arrays: Mapping[str, AnyArray], record: Mapping[str, Any]) -> str:
 
 
 def cache_folder() -> Path:
-    """Return FedReach's folder in the user's cache; it may not exist yet.
-
-    That is ``$XDG_CACHE_HOME/fedreach`` if the variable holds an absolute path, ``~/Library/Caches/fedreach`` on
-    macOS, ``%LOCALAPPDATA%/fedreach/Cache`` on Windows, and ``~/.cache/fedreach`` elsewhere.
+    """Return FedReach's folder in the user's cache, such as ``~/.cache/fedreach``; it may not exist yet.
 
     Raises:
         RuntimeError: If the user has no home folder, as in some containers.
-
-    References:
-        XDG Base Directory Specification, version 0.8: a relative path in the variable is to be ignored.
     """
-    if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
-        return Path(local) / "fedreach" / "Cache"
-    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or "")
-    if cache_home.is_absolute():
-        return cache_home / "fedreach"
-    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "fedreach"
+    from platformdirs import user_cache_path
+
+    return user_cache_path("fedreach", appauthor=False)

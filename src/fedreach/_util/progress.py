@@ -1,6 +1,6 @@
 """Progress bars at the bottom of a terminal, with other output above them.
 
-Import this module only to draw a bar: it imports tqdm.
+Import this module only to draw a bar: it imports rich.
 """
 
 from __future__ import annotations
@@ -8,73 +8,49 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
-from threading import Event, RLock, Thread
-from typing import TYPE_CHECKING, Any, TextIO
+from contextlib import ExitStack, contextmanager
 
-from tqdm import tqdm
+from rich.console import Console
+from rich.file_proxy import FileProxy
+from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn
 
-if TYPE_CHECKING:
-    Base = tqdm[Any]
-else:
-    Base = tqdm
-
-FORMAT = "{desc} {bar} {n_fmt}/{total_fmt} {elapsed}{postfix}"
-SECONDS = 1.0  # between two updates of the clock
-UNKNOWN = 80  # characters per line, on a terminal of unknown width
-
-
-LOCK = RLock()  # held while drawing; tqdm's own lock takes a system semaphore
+REFRESHES_PER_SECOND = 4.0
+COLUMNS = (
+    TextColumn("{task.fields[text]}", markup=False),
+    BarColumn(bar_width=None),
+    TextColumn("{task.fields[count]}"),
+    TimeElapsedColumn(),
+    TextColumn("{task.fields[after]}", markup=False),
+)
 
 
-class Bar(Base):
-    """A tqdm bar without its own thread."""
+class Bar:
+    """A bar of a `Progress`, whose thread draws it: showing progress takes no time in a round."""
 
-    monitor_interval = 0  # no monitor thread, see `progress_bars`
+    def __init__(self, progress: Progress, text: str, total: int | None) -> None:
+        self.progress = progress
+        count = "" if total is None else f"0/{total}"
+        number = progress.add_task("", total=total, text=text, count=count, after="")
+        self.task: Task = next(task for task in progress.tasks if task.id == number)
 
-    def show(self, done: int, total: int | None, after: str) -> None:
-        """Set the progress and the text after it; a bar that was just drawn is redrawn a little later."""
-        self.total = total
-        self.set_postfix_str(after, refresh=False)
-        self.update(done - self.n)
+    def show(self, done: int, total: int | None, after: str, count: str | None = None) -> None:
+        """Set the progress and the text after it; `count` is the progress in words, by default its two numbers."""
+        self.task.completed, self.task.total = done, total
+        self.task.fields.update(count=f"{done}/{total}" if count is None else count, after=after)
 
-    def refresh(self, nolock: bool = False, lock_args: Any = None) -> Any:
-        """Draw as tqdm does, but release the lock even if Ctrl-C interrupts."""
-        with LOCK:
-            return super().refresh(nolock=True)
+    def rename(self, text: str) -> None:
+        """Set the text before the bar."""
+        self.task.fields["text"] = text
 
-
-Bar.set_lock(LOCK)
-
-
-class _Above:
-    """A stream on the terminal that writes its lines above the bars."""
-
-    def __init__(self, stream: TextIO, terminal: TextIO) -> None:
-        self.stream, self.terminal, self.process = stream, terminal, os.getpid()
-        self.begun = ""  # a line that has not ended
-
-    def write(self, text: str) -> int:
-        if os.getpid() != self.process:  # in a fork, the lock may stay closed for ever
-            return self.stream.write(text)
-        *lines, self.begun = (self.begun + text).split("\n")
-        if lines:
-            with Bar.external_write_mode(file=self.terminal):
-                self.stream.write("\n".join([*lines, ""]))
-                self.stream.flush()
-        return len(text)
-
-    def end(self) -> None:
-        """Write the unfinished line."""
-        if self.begun:
-            self.write("\n")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
+    def close(self) -> None:
+        """Remove the bar."""
+        if self.task.id in self.progress.task_ids:
+            self.progress.remove_task(self.task.id)
 
 
 Add = Callable[..., Bar]
-"""Adds a bar below the others; takes its text and further options of tqdm."""
+"""Adds a bar below the others: takes its text, the total if known, and ``leave=False`` if it vanishes at the end."""
+_open: list[Progress] = []  # on the terminal, at most one: bars within it are added below its own
 
 
 @contextmanager
@@ -83,46 +59,44 @@ def progress_bars() -> Iterator[Add]:
 
     Other output meanwhile appears above the bars.
     """
-    out, terminal = (stream.stream if isinstance(stream, _Above) else stream for stream in (sys.stdout, sys.stderr))
-    open_bars: list[Bar] = []
-    over = Event()
+    progress = (
+        _open[0]
+        if _open
+        else Progress(
+            *COLUMNS,
+            console=Console(stderr=True),
+            refresh_per_second=REFRESHES_PER_SECOND,
+            redirect_stdout=sys.stdout.isatty(),  # else it is a file or a pipe, which keeps its lines
+            expand=True,
+        )
+    )
+    passing: list[Bar] = []
 
-    def add(text: str, **options: Any) -> Bar:
-        wide = _fixed_width(terminal)
-        look = {"bar_format": FORMAT, "miniters": 0, "ncols": wide, "dynamic_ncols": wide is None, **options}
-        open_bars.append(Bar(desc=text, file=terminal, **look))
-        return open_bars[-1]
-
-    def tick() -> None:
-        while not over.wait(SECONDS):
-            for bar in tuple(open_bars):
-                bar.refresh()
-
-    def end() -> None:
-        for bar in reversed(open_bars):
-            bar.close()
+    def add(text: str, total: int | None = None, *, leave: bool = True) -> Bar:
+        bar = Bar(progress, text, total)
+        if not leave:
+            passing.append(bar)
+        return bar
 
     with ExitStack() as stack:
-        stack.callback(end)
-        redirects: tuple[Any, ...] = (redirect_stdout, redirect_stderr)
-        for stream, redirect in zip((out, terminal), redirects, strict=True):
-            if stream.isatty():
-                above = _Above(stream, terminal)
-                stack.enter_context(redirect(above))
-                stack.callback(above.end)
-        ticking = Thread(target=tick, daemon=True)
-        ticking.start()
-        stack.callback(ticking.join)
-        stack.callback(over.set)
-        yield add
+        if not _open:
+            stack.enter_context(progress)
+            _open.append(progress)
+            stack.callback(_open.clear)
+        try:
+            yield add
+        finally:
+            for bar in passing:
+                bar.close()
 
 
-def _fixed_width(terminal: TextIO) -> int | None:
-    """Return the width of the bars; None if the terminal reports its width and its changes."""
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdigit() and int(columns):
-        return int(columns)
-    with suppress(OSError):
-        if os.get_terminal_size(terminal.fileno()).columns:
-            return None
-    return UNKNOWN
+def _write_plainly() -> None:
+    """Let a forked process write past the bars, whose lock another thread may have held."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, FileProxy):
+            setattr(sys, name, stream.rich_proxied_file)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_write_plainly)

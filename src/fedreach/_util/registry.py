@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
 import pickle
@@ -16,12 +17,12 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedreach._util.errors import RELATIVE, ConfigError, nearest
+from fedreach._util.errors import RELATIVE, ConfigError, FedReachError, nearest
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,7 @@ class Kind:
 
     table: str  # the built-in components by name
     meaning: str = ""  # a sentence for users
-    protocol: str = ""  # protocol of every component; "" if none applies
-    also: Mapping[str, str] = field(default_factory=dict)  # method -> further protocol of components that have it
-    known_by: tuple[str, ...] = ()  # methods that identify a component of this type
+    base: str = ""  # base class of every component; "" if there is none
     function: str = ""  # wrapper that makes a component of a function; "" if functions are rejected
     handed: tuple[str, ...] = ()  # positional arguments of functions, under any name
     given: tuple[str, ...] = ()  # keyword arguments that FedReach passes
@@ -47,7 +46,7 @@ class Kind:
     unknown: str = ""  # hint in the message about an unknown name
 
 
-PROTOCOLS, CHECKS, METHOD = "fedreach.federation.base", "fedreach.testing.checks", ("method",)
+BASES, CHECKS, METHOD = "fedreach.federation.base", "fedreach.testing.checks", ("method",)
 
 KINDS: Mapping[str, Kind] = {
     "data": Kind(
@@ -81,8 +80,6 @@ KINDS: Mapping[str, Kind] = {
         "fedreach.federation.participation:PARTICIPATIONS",
         "Which participants can be reached in a round, and whose replies arrive.",
         "fedreach.federation.participation:Participation",
-        also={"replies": "fedreach.federation.participation:LosesReplies"},
-        known_by=("available",),
         path=("population",),
         checks=f"{CHECKS}.participation",
     ),
@@ -93,7 +90,6 @@ KINDS: Mapping[str, Kind] = {
         "fedreach.federation.augmentations:AUGMENTATIONS",
         "How the inputs of clients' training batches are changed at random; in the engine `sequential`.",
         "fedreach.federation.augmentations:Augmentation",
-        known_by=("augment",),
         function="fedreach.federation.augmentations:FunctionAugmentation",
         handed=("inputs",),
         path=(),
@@ -101,9 +97,7 @@ KINDS: Mapping[str, Kind] = {
     "selection": Kind(
         "fedreach.federation.selection:SELECTIONS",
         "Who trains in a round.",
-        f"{PROTOCOLS}:SelectionPolicy",
-        also={"clusters": f"{PROTOCOLS}:Clustering"},
-        known_by=("select", "observe"),
+        f"{BASES}:Selection",
         function="fedreach.federation.selection:FunctionSelection",
         handed=("view", "k", "rng"),
         path=METHOD,
@@ -113,9 +107,7 @@ KINDS: Mapping[str, Kind] = {
     "weighting": Kind(
         "fedreach.federation.weighting:WEIGHTINGS",
         "How much each report counts.",
-        f"{PROTOCOLS}:Weighting",
-        also={"raw": f"{PROTOCOLS}:HasOwnWeights", "mean_scale": f"{PROTOCOLS}:ScalesMean"},
-        known_by=("weights",),
+        f"{BASES}:Weighting",
         function="fedreach.federation.weighting:FunctionWeighting",
         handed=("reports",),
         path=METHOD,
@@ -125,9 +117,7 @@ KINDS: Mapping[str, Kind] = {
     "solver": Kind(
         "fedreach.federation.solvers:SOLVERS",
         "How a client trains.",
-        f"{PROTOCOLS}:LocalSolver",
-        also={"prepare": f"{PROTOCOLS}:MemorySolver"},
-        known_by=("correct",),
+        f"{BASES}:LocalSolver",
         path=METHOD,
         default="fedavg",
         checks=f"{CHECKS}.solver",
@@ -135,9 +125,7 @@ KINDS: Mapping[str, Kind] = {
     "server": Kind(
         "fedreach.federation.server:SERVERS",
         "What the server does with the mean update, and what it adds of its own.",
-        f"{PROTOCOLS}:ServerStep",
-        also={"trains": f"{PROTOCOLS}:ServerTrains", "tunes": f"{PROTOCOLS}:ServerTunes"},
-        known_by=("apply",),
+        f"{BASES}:ServerOptimizer",
         path=METHOD,
         default="average",
         checks=f"{CHECKS}.server",
@@ -145,8 +133,7 @@ KINDS: Mapping[str, Kind] = {
     "aggregation": Kind(
         "fedreach.federation.aggregation:AGGREGATIONS",
         "How reports become one.",
-        f"{PROTOCOLS}:Aggregator",
-        known_by=("combine",),
+        f"{BASES}:Aggregator",
         path=METHOD,
         default="mean",
         checks=f"{CHECKS}.aggregation",
@@ -154,13 +141,7 @@ KINDS: Mapping[str, Kind] = {
     "loss": Kind(
         "fedreach.federation.losses:LOSSES",
         "What a client makes small.",
-        f"{PROTOCOLS}:Loss",
-        also={
-            "shift": f"{PROTOCOLS}:ShiftsOutputs",
-            "objective": "fedreach.federation.base:Objective",
-            "keep": "fedreach.federation.base:RemembersClients",
-        },
-        known_by=("per_example",),
+        f"{BASES}:Loss",
         function="fedreach.federation.losses:FunctionLoss",
         handed=("outputs", "targets"),
         path=METHOD,
@@ -170,16 +151,7 @@ KINDS: Mapping[str, Kind] = {
     "adaptation": Kind(
         "fedreach.federation.adaptation:ADAPTATIONS",
         "What a client that never took part does with the model before it predicts.",
-        f"{PROTOCOLS}:Adaptation",
-        also={
-            "with_prior": f"{PROTOCOLS}:KnowsPrior",
-            "with_labels": f"{PROTOCOLS}:LearnsLabels",
-            "learn_labels": f"{PROTOCOLS}:LearnsMoreLabels",
-            "update_many": f"{PROTOCOLS}:AdaptsMany",
-            "predict_online": f"{PROTOCOLS}:AdaptsOnline",
-            "possible": f"{PROTOCOLS}:KnowsPossibleSums",
-        },
-        known_by=("contribute", "predict"),
+        f"{BASES}:Adaptation",
         path=METHOD,
         default="none",
         checks=f"{CHECKS}.adaptation",
@@ -187,9 +159,7 @@ KINDS: Mapping[str, Kind] = {
     "label_statistics": Kind(
         "fedreach.federation.labels:LABEL_STATISTICS",
         "What the server is told of clients' labels.",
-        f"{PROTOCOLS}:LabelStatistics",
-        also={"possible": f"{PROTOCOLS}:KnowsPossibleLabels"},
-        known_by=("release",),
+        f"{BASES}:LabelStatistics",
         path=METHOD,
         default="exact",
         checks=f"{CHECKS}.label_statistics",
@@ -198,22 +168,19 @@ KINDS: Mapping[str, Kind] = {
         "fedreach.wireless.rules:RULES",
         "Who gets which share of the band, and which CPU frequency.",
         "fedreach.wireless.rules:AllocationRule",
-        known_by=("allocate",),
         path=METHOD,
         checks=f"{CHECKS}.allocation",
     ),
     "measurement": Kind(
         "fedreach.federation.measurements:MEASUREMENTS",
         "A number that a client measures of its own examples and reports.",
-        f"{PROTOCOLS}:Measurement",
-        known_by=("measure",),
+        f"{BASES}:Measurement",
         checks=f"{CHECKS}.measurement",
     ),
     "metric": Kind(
         "fedreach.evaluation.metrics:METRICS",
         "How predictions are scored.",
         "fedreach.evaluation.metrics:Metric",
-        known_by=("of",),
         function="fedreach.evaluation.metrics:FunctionMetric",
         handed=("y_true", "scores"),
         checks=f"{CHECKS}.metric",
@@ -246,10 +213,41 @@ def import_object(where: str) -> Any:
     return vars(importlib.import_module(module))[name]
 
 
+ENTRY_POINTS = "fedreach.components"
+"""Group of entry points by which installed packages add components: ``selection.NAME = "package.module:CLASS"``."""
+
+
 def table(kind: str) -> Mapping[str, Any]:
-    """Return the built-in components of a type by name."""
+    """Return the components of a type by name: the built-in ones, and those of installed packages."""
     built_in: Mapping[str, Any] = import_object(KINDS[kind].table)
-    return built_in
+    installed = installed_components().get(kind)
+    return {**{name: entry.load() for name, entry in installed.items()}, **built_in} if installed else built_in
+
+
+@cache
+def installed_components() -> dict[str, dict[str, importlib.metadata.EntryPoint]]:
+    """Return the components of installed packages, by type and name.
+
+    Raises:
+        ConfigError: If one is not called ``TYPE.NAME``, or has the name of a built-in component.
+    """
+    components: dict[str, dict[str, importlib.metadata.EntryPoint]] = {}
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        kind, _, name = entry.name.partition(".")
+        if kind not in KINDS or not name:
+            raise ConfigError(
+                f"The entry point {entry.name!r} of {ENTRY_POINTS!r} must be called TYPE.NAME.{nearest(kind, KINDS)}"
+            )
+        if name in import_object(KINDS[kind].table):
+            raise ConfigError(f"The entry point {entry.name!r} has the name of a built-in component. Rename it.")
+        components.setdefault(kind, {})[name] = entry
+    return components
+
+
+def code_name(name: str) -> str:
+    """Return ``module:NAME`` of a component of an installed package; any other name as it is."""
+    entries = [components[name] for components in installed_components().values() if name in components]
+    return entries[0].value if entries else name
 
 
 def paragraph(thing: Any, heading: str) -> str:
@@ -391,6 +389,8 @@ def load_users(name: str, base: Path) -> Any:
         if where.endswith(".pkl"):
             return pickle.loads(path.read_bytes())
         module = _from_file(path, path.read_bytes()) if where.endswith(".py") else importlib.import_module(where)
+    except FedReachError as error:
+        raise ConfigError(f"{name!r}: {error}") from error
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{name!r} cannot be imported: {type(error).__name__}: {error}.") from error
     if not hasattr(module, attribute):

@@ -8,18 +8,17 @@ import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import numpy as np
 
 from fedreach._util import files
-from fedreach._util.arrays import AnyArray, Float32s, Ints, pack_rows, scale_rows, unpack_rows
+from fedreach._util.arrays import AnyArray, Dtype, Float32s, Ints, pack_rows, scale_rows, unpack_rows
 from fedreach._util.errors import RunFolderError
 from fedreach._util.files import PUT_BACK, altered_error, plain_file
 
 # ---- Records in a file, written once and read often
 
-Dtype = Literal["float32", "float16"]
 ALL = slice(None)
 DIGEST = 16  # bytes of the sha256 that are stored per record
 NO_DIGEST = bytes(DIGEST)  # of rows of zeros, which are not stored

@@ -326,7 +326,7 @@ def compare(
         tune: Settings from which each method is given its best one, by validation data of its participants:
             ``{"local.lr": [0.01, 0.1]}``, or drawn: ``{"samples": 20, "local.lr": {"min": 0.001, "max": 1.0,
             "log": True}}``.
-        trackers: Trackers of each run: "tensorboard", "mlflow", "csv", or a custom `fedreach.Callback`, of which each
+        trackers: Trackers of each run: "tensorboard", "mlflow", or a custom `fedreach.Callback`, of which each
             run has a copy. Does not affect results.
         workers: Number of processes. Does not affect results.
         add_seeds: Add seeds even though results exist; no conclusion is given then.

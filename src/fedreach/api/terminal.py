@@ -348,7 +348,7 @@ class ComparisonProgress(ComparisonCallback):
         for job, round_ in status.running.items():
             if job not in self.bars:
                 longest = max(len(visible(label)) for label in (ALL_RUNS, *(job.label for job in status.jobs)))
-                self.whole.set_description_str(ALL_RUNS.ljust(longest), refresh=False)
+                self.whole.rename(ALL_RUNS.ljust(longest))
                 self.bars[job] = add(visible(job.label).ljust(longest), total=job.rounds, leave=False)
             if job in status.refitting:
                 refit_round, refit_rounds = status.refitting[job]

@@ -14,7 +14,7 @@ WHAT = {
     "torch": "a folder whose predict.py needs numpy and torch alone",
     "onnx": "a folder whose predict.py needs numpy and onnxruntime alone",
     "safetensors": "weights, and all that FedReach needs to make the model of them",
-    "adaptation": "the fitted rule as one Python file that needs numpy alone",
+    "adapter": "the fitted rule as one Python file that needs numpy alone",
 }
 
 
@@ -40,7 +40,7 @@ WHAT = {
 @options.as_json
 def export(
     run: Path,
-    form: Literal["torch", "onnx", "safetensors", "adaptation"],
+    form: Literal["torch", "onnx", "safetensors", "adapter"],
     out: Path | None,
     method: str | None,
     seed: int | None,
@@ -55,7 +55,7 @@ def export(
     from fedreach.runs.identity import folder_of_run
 
     folder = folder_of_run(run, method, seed)
-    if form == "adaptation":
+    if form == "adapter":
         if unadapted:
             raise ConfigError("--unadapted leaves the adaptation rule out, and --to adapter writes nothing else.")
         document, lines = _rule(folder, out or Path("client.py"), which, cluster, base, force)

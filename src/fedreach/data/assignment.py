@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ComponentError, ConfigError, DataError, nearest
-from fedreach._util.limits import check_memory
 from fedreach._util.streams import generator
 from fedreach.data.checks import read_npz
 
@@ -161,18 +160,17 @@ def raised_sizes(sizes: Ints, min_size: int) -> Ints:
 ALPHA_RANGE = (1e-100, 1e100)  # outside, exp() and log() of the Dirichlet draws leave the floating-point range
 
 
-DIRICHLET_TABLES = 3  # tables that `log_dirichlet` holds at once: the logarithms, and the two that it subtracts
+MAX_TABLE = 3 * 10**8  # numbers, 8 bytes each
 
 
-def check_table(num_clients: int, num_classes: int, at_once: int = 1) -> None:
-    """Raise DataError if memory cannot hold `at_once` tables of N clients x C classes, 8 N C bytes each."""
-    check_memory(
-        f"A table of {num_clients} clients x {num_classes} classes",
-        8 * num_clients * num_classes * at_once,
-        "Lower the number of clients, or number the classes from 0 without gaps, as "
-        "np.unique(y, return_inverse=True) does.",
-        DataError,
-    )
+def check_table(num_clients: int, num_classes: int) -> None:
+    """Raise DataError for an implausibly large table of clients x classes, as of labels that are really ids."""
+    if num_clients * num_classes > MAX_TABLE:
+        raise DataError(
+            f"A table of {num_clients} clients x {num_classes} classes must have at most {MAX_TABLE} numbers. Lower "
+            "the number of clients, or number the classes from 0 without gaps, as "
+            "np.unique(y, return_inverse=True) does."
+        )
 
 
 def checked_labels(labels: ArrayLike) -> Ints:

@@ -15,13 +15,11 @@ from numpy.lib import format as npy
 
 from fedreach._util.arrays import AnyArray, Ints
 from fedreach._util.errors import RELATIVE, DataError, FedReachError, nearest
-from fedreach._util.limits import check_memory
 from fedreach.data.images import as_array, as_labels
 from fedreach.data.several import IGNORED, has_names, is_labeled, position_counts, records
 
 # ---- ``.npy`` and ``.npz`` files: headers are compared with file sizes before memory is allocated
 
-ADVICE = "Store it as smaller arrays, or of a smaller type."
 READERS: Mapping[tuple[int, int], Any] = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -40,7 +38,7 @@ def read_npy(path: Path, mmap_mode: Literal["r"] | None = None) -> AnyArray:
     with path.open("rb") as stream:
         try:
             size = path.stat().st_size
-            _check(stream, size, path.name, mapped=mmap_mode is not None)
+            _check(stream, size, path.name)
             if mmap_mode is None or not size:
                 return _read_array(stream)
             mapped: AnyArray = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
@@ -73,8 +71,6 @@ def read_npz(stream: IO[bytes]) -> dict[str, AnyArray]:
             for info in members:
                 with archive.open(info) as member:
                     _check(member, info.file_size, info.filename)
-            total = sum(info.file_size for info in members)
-            _fits(f"{len(members)} arrays of one file", total)
             arrays = {}
             for info in members:
                 with archive.open(info) as member:
@@ -88,7 +84,7 @@ def read_npz(stream: IO[bytes]) -> dict[str, AnyArray]:
         raise UnreadableError(_describe_error(error)) from error
 
 
-def _check(stream: Any, size: int, name: str, *, mapped: bool = False) -> None:
+def _check(stream: Any, size: int, name: str) -> None:
     """Raise UnreadableError if a header does not fit the `size` bytes of its file; rewind the stream."""
     version = npy.read_magic(stream)
     if version not in READERS:
@@ -104,13 +100,7 @@ def _check(stream: Any, size: int, name: str, *, mapped: bool = False) -> None:
         raise UnreadableError(
             f"the header of {name} says {shape} {dtype}, that is {declared_bytes} bytes; {actual_bytes} are there"
         )
-    if not mapped:
-        _fits(f"the array {shape} {dtype} of {name}", declared_bytes)
     stream.seek(0)
-
-
-def _fits(what: str, size: int) -> None:
-    check_memory(what, size, ADVICE, DataError)
 
 
 def _read_array(stream: Any) -> AnyArray:

@@ -240,7 +240,7 @@ def dirichlet_by_class(
 
 def split_classes(class_sizes: Ints, num_clients: int, alpha: float, rng: np.random.Generator) -> Ints:
     """Return (N, C) counts, with column sums `class_sizes`, of classes split in Dirichlet proportions."""
-    assignment.check_table(num_clients, class_sizes.size, assignment.DIRICHLET_TABLES)
+    assignment.check_table(num_clients, class_sizes.size)
     totals = class_sizes[:, None]
     shares = assignment.normalized_rows(assignment.log_dirichlet(alpha, (class_sizes.size, num_clients), rng))
     inner = np.floor(np.cumsum(shares, axis=1)[:, :-1] * totals + rng.random(totals.shape)).astype(np.int64)
@@ -306,7 +306,7 @@ def dirichlet_by_client(
     logs = sigma * rng.standard_normal(num_clients)
     sizes = assignment.raised_sizes(assignment.rounded_sizes(np.exp(logs - logs.max()), checked.size), min_size)
     classes, class_sizes = assignment.classes_of(checked)
-    assignment.check_table(num_clients, class_sizes.size, assignment.DIRICHLET_TABLES)
+    assignment.check_table(num_clients, class_sizes.size)
     log_priors = assignment.log_dirichlet(alpha, (num_clients, class_sizes.size), rng)
     owner = assignment.deal(classes, fill(sizes, class_sizes, log_priors, rng), rng)
     parameters = {"alpha": alpha, "sigma": sigma, "min_size": min_size}

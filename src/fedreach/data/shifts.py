@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
+from fedreach._util.component import Component
 from fedreach._util.errors import ComponentError, ConfigError, DataError, require
 from fedreach._util.streams import generator
 from fedreach.data.assignment import checked_number
@@ -107,9 +109,12 @@ class Examples:
         return replace(self, x=x)
 
 
-class Shift(Protocol):
+class Shift(Component):
     """Changes the examples of one client. It writes to no argument, and strength 0 changes no bit."""
 
+    component_type = "shift"
+
+    @abstractmethod
     def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
         """Return the client's examples with other inputs or labels, or a part of the examples.
 
@@ -118,14 +123,13 @@ class Shift(Protocol):
             scale: Scale of the data set.
             rng: Generator of the client.
         """
-        ...
 
 
 # ---- Several shifts in sequence
 
 
 @dataclass(frozen=True)
-class Composed:
+class Composed(Shift):
     """Apply several shifts in sequence: for example, darken images and then rotate them.
 
     In an experiment: ``parts = [{ name = "brightness", strength = -0.3 }, { name = "rotation", strength = 20.0 }]``.
@@ -153,7 +157,7 @@ class Composed:
         if not parts:
             raise ConfigError("Composed.parts must have at least one shift in it; got none.")
         for part in parts:
-            if isinstance(part, (type, str)) or not hasattr(part, "shifted"):
+            if not isinstance(part, Shift):
                 raise ConfigError(
                     f"Composed.parts must be shifts, such as Brightness(0.3); got {part!r}. Names of shifts stand for "
                     "them in experiment files only."
@@ -172,7 +176,7 @@ class Composed:
 
 
 @dataclass(frozen=True)
-class Brightness:
+class Brightness(Shift):
     """Make inputs brighter or darker: x + strength * unit.
 
     Without clipping this is alpha x + beta, which the intensity correction of `label_shift` can undo.
@@ -200,7 +204,7 @@ class Brightness:
 
 
 @dataclass(frozen=True)
-class Contrast:
+class Contrast(Shift):
     """Move inputs toward the mean of the data set, or away from it: mean + (1 - strength) (x - mean).
 
     Each channel or feature has its own mean.
@@ -230,7 +234,7 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class InputNoise:
+class InputNoise(Shift):
     """Add normal noise to each number: x + strength * unit * z, z standard normal.
 
     This is noise on inputs; `[noise]` of an experiment file corrupts labels.
@@ -262,7 +266,7 @@ class InputNoise:
 
 
 @dataclass(frozen=True)
-class PermutedLabels:
+class PermutedLabels(Shift):
     """Concept shift: the client permutes some classes cyclically, in an order of its own.
 
     round(strength C) classes, and at least two unless the strength is 0, are drawn; each takes the label of the next.
@@ -295,7 +299,7 @@ class PermutedLabels:
 
 
 @dataclass(frozen=True)
-class OneClass:
+class OneClass(Shift):
     """Keep only the most frequent class of a client (ties: the lowest): the strongest label shift.
 
     round(strength m') of the client's m' examples of other classes are drawn at random and removed.
@@ -329,7 +333,7 @@ class OneClass:
 
 
 @dataclass(frozen=True)
-class Blur:
+class Blur(Shift):
     """Blur images with a Gaussian filter; border pixels are repeated beyond the border.
 
     When: lenses or focus differ; for images only.
@@ -358,7 +362,7 @@ class Blur:
 
 
 @dataclass(frozen=True)
-class Rotation:
+class Rotation(Shift):
     """Rotate images counterclockwise about their center by linear interpolation; the outside is black.
 
     When: devices are held or mounted at another angle; for images only.
@@ -387,7 +391,7 @@ class Rotation:
 
 
 @dataclass(frozen=True)
-class Translation:
+class Translation(Shift):
     """Move images to the right and down by linear interpolation; the outside is black.
 
     When: objects are off center; for images only.
@@ -425,7 +429,7 @@ def _move_down(x: Floats, pixels: float) -> Floats:
 
 
 @dataclass(frozen=True)
-class Occlusion:
+class Occlusion(Shift):
     """Cover a rectangle at a random position of each image with the mean color of the data set.
 
     The rectangle has the proportions of the image; its sides are rounded to whole pixels, and it is inside the image.

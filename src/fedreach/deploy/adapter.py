@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,7 @@ from fedreach.federation.base import Adaptation
 from fedreach.federation.types import Outputs, State
 
 if TYPE_CHECKING:
-    from fedreach.federation.base import AdaptsOnline, LearnsMoreLabels
+    pass
 
 
 # -------------------- One client's use of a deployed model: an estimator like those of scikit-learn, with numpy alone
@@ -100,7 +100,7 @@ class Adapter:
         """Return (m,) labels, or reject invalid ones."""
         if labels is None:
             return None
-        if not hasattr(self.rule, "learn_labels"):
+        if not self.rule.learns_more_labels:
             name = type(self.rule).__name__
             raise ConfigError(f"Adapter.fit: labels must be None, as {name} learns from inputs alone; use 'few_shot'.")
         label_numbers, z = np.asarray(labels), np.asarray(logits)
@@ -120,14 +120,14 @@ class Adapter:
         Use it if the order of the inputs is informative: sorted by class, in bursts, or by time of day. The rule must
         support it, as `label_shift` does. The arguments are those of `fit`.
         """
-        if not hasattr(self.rule, "predict_online"):
+        if not self.rule.adapts_online:
             name = type(self.rule).__name__
             raise ConfigError(f"Adapter.predict_online: {name} knows no order of inputs; use 'label_shift'.")
         outputs = self._outputs(logits, features, inputs)
         if not hasattr(self, "client_"):
             self._begin()
         self._check_features(outputs)
-        log_p, self.client_ = cast("AdaptsOnline", self.rule).predict_online(self.state, self.client_, outputs)
+        log_p, self.client_ = self.rule.predict_online(self.state, self.client_, outputs)
         self._count(outputs)
         probabilities: Floats = np.exp(log_p)
         return probabilities
@@ -150,7 +150,7 @@ class Adapter:
         self._check_features(outputs)
         if labels is not None:
             labeled, unlabeled = np.flatnonzero(labels >= 0), np.flatnonzero(labels < 0)
-            rule = cast("LearnsMoreLabels", self.rule)
+            rule = self.rule
             self.client_ = rule.learn_labels(self.state, self.client_, outputs.at(labeled), labels[labeled])
             self.n_labels_ += len(labeled)
             outputs = outputs.at(unlabeled)

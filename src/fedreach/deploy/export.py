@@ -21,7 +21,6 @@ from fedreach.deploy.program import check_deployable, program
 from fedreach.deploy.weights import ENDINGS, Features, content, write_whole
 from fedreach.engines.trainer import EVALUATION_BATCH
 from fedreach.experiment.components import code_files
-from fedreach.federation.traits import Traits
 from fedreach.runs.identity import check_code
 
 Form = Literal["torch", "onnx", "safetensors"]
@@ -65,7 +64,7 @@ def export(model: TrainedModel, out: Path, form: Form, *, unadapted: bool = Fals
         }
     else:
         model.expected.refuse_form(f"--to {form}")
-        reads = saved is not None and Traits.of(saved.rule).reads_inputs
+        reads = saved is not None and saved.rule.reads_inputs
         about["reads_inputs"] = reads
         rule, state = (None, {}) if saved is None else (saved.rule, saved.state)
         text = program(about, form, rule, state, EVALUATION_BATCH)  # first, as it fails early

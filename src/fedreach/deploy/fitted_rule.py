@@ -15,7 +15,6 @@ from fedreach.experiment.components import make
 from fedreach.experiment.schema import Choice
 from fedreach.federation.adaptation import trust
 from fedreach.federation.base import Adaptation
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import State
 from fedreach.runs.folder import ADAPTATION_FILE, RunFolder
 from fedreach.runs.identity import run_of
@@ -60,7 +59,7 @@ def read(
     rule: Adaptation = make(
         "adaptation", choice, registry.base_of(choice.name, base or Path.cwd(), run_folder.path.resolve())
     )
-    if Traits.of(rule).learns_labels and Traits.of(rule).is_reference:
+    if rule.learns_labels and rule.is_reference:
         raise ConfigError(
             f"{folder}: {type(rule).__name__} learns from labels of those that it adapts: a reference, which none can "
             "deploy. Export or load a method with adaptation 'label_shift'."
@@ -100,7 +99,7 @@ def load(
 def check_supported(saved: SavedRule) -> None:
     """Reject a rule that participants do not support, with a ConfigError."""
     if not trust.is_supported(saved.state):
-        labels = "" if Traits.of(saved.rule).learns_labels else "Where clients learn some labels, try 'few_shot'. "
+        labels = "" if saved.rule.learns_labels else "Where clients learn some labels, try 'few_shot'. "
         raise ConfigError(
             f"Participants of this run do not support {saved.name}: by their own labels, no gain is decided. {labels}"
             "With --force the rule is written all the same."

@@ -24,7 +24,6 @@ from fedreach.deploy.adapter import Adapter
 from fedreach.deploy.fitted_rule import SavedRule, Which, check_supported, read
 from fedreach.experiment.components import code_files
 from fedreach.federation.base import Adaptation
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import State
 from fedreach.runs.identity import check_code
 
@@ -387,11 +386,11 @@ def adapter_program(rule: Adaptation, state: State, about: Mapping[str, Any], st
 def check_deployable(rule: Adaptation) -> None:
     """Reject a rule that needs more than inputs and a model, with a ConfigError."""
     kind = type(rule)
-    if Traits.of(rule).is_reference:
+    if rule.is_reference:
         raise ConfigError(
             f"{kind.__name__} needs the labels of those that it adapts: a reference, which none can deploy."
         )
-    if Traits.of(rule).needs_batchnorm:
+    if rule.needs_batchnorm:
         raise ConfigError(
             f"{kind.__name__} refreshes BatchNorm layers inside the model, which a file that needs numpy alone cannot. "
             "Export a method with adaptation 'label_shift'."

@@ -11,5 +11,4 @@ from fedreach.engines.protocols import Engine as Engine
 from fedreach.engines.protocols import Task as Task
 from fedreach.engines.sequential import Sequential as Sequential
 from fedreach.engines.trainer import GroupTrainer as GroupTrainer
-from fedreach.engines.vmap import Compiled as Compiled
 from fedreach.engines.vmap import Vmap as Vmap

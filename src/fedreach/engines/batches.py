@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedreach._util.arrays import AnyArray, Float32s, Ints
 from fedreach._util.errors import ConfigError
-from fedreach._util.limits import check_memory
 from fedreach._util.streams import generator
 from fedreach.engines.models.draws import seed_of, seeded_generators
 from fedreach.engines.models.flat import Layout, bind
@@ -67,11 +65,6 @@ def batch_plans(seed: int, round_: int, clients: Ints, parts: Sequence[Ints], lo
     steps = local.steps_of(sizes, clients, seed, round_).tolist()
     epochs = [-(-number // count) for number, count in zip(steps, per_epoch, strict=True)]
     shape = len(parts), max(steps), max(batches)
-    check_memory(
-        f"The batches of {shape[0]} clients in {shape[1]} steps of {shape[2]} examples",
-        8 * math.prod(shape),
-        "Lower local.epochs or local.steps, or use engine.name = 'native', which draws them epoch by epoch.",
-    )
     table = np.full(shape, -1, np.int64)
     for row, part, num_examples, batch, count, number, all_steps, client in zip(
         table, parts, examples_per_epoch, batches, per_epoch, epochs, steps, clients, strict=True

@@ -17,8 +17,7 @@ from fedreach.engines.native import Native
 from fedreach.engines.protocols import Precision, Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.trainer import GroupTrainer
-from fedreach.engines.vmap import Compiled, Vmap
-from fedreach.federation.base import MemorySolver
+from fedreach.engines.vmap import Vmap
 from fedreach.federation.local_sgd import LocalSGD
 
 ENGINES: dict[str, type[GroupTrainer]] = {
@@ -26,9 +25,7 @@ ENGINES: dict[str, type[GroupTrainer]] = {
     "manual": Manual,
     "sequential": Sequential,
     "vmap": Vmap,
-    "compiled": Compiled,
 }
-NOT_TRIED = ("compiled",)  # engines that `auto` never tries: compiling takes longer than many runs
 # An engine is not tried if one of these was: it computes the same products with more overhead. vmap also takes a second
 # to load.
 SLOWER_THAN = {"manual": {"native"}, "vmap": {"native", "manual"}}
@@ -156,7 +153,7 @@ def choose(
     wrong: dict[str, str] = {}
     last: ConfigError | TrainingError | None = None
     for name, kind in ENGINES.items():
-        if name in NOT_TRIED or SLOWER_THAN.get(name, set()) & seconds.keys():
+        if SLOWER_THAN.get(name, set()) & seconds.keys():
             continue
         try:
             engine = TorchEngine(kind, trial, device, threads, precision)
@@ -182,7 +179,7 @@ def _round_seconds(engine: TorchEngine, cohort: Ints, local: LocalSGD) -> float:
     def seconds(clients: Ints) -> float:
         terms = (
             engine.solver.prepare(np.zeros((len(clients), engine.num_trainable), np.float32), {}, np.ones(len(clients)))
-            if isinstance(engine.solver, MemorySolver)
+            if engine.solver.is_stateful
             else {}
         )
         began = clock()

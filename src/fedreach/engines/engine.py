@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -12,7 +11,6 @@ from numpy.typing import DTypeLike
 
 from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError
-from fedreach._util.limits import check_memory, check_processes
 from fedreach.data.several import IGNORED, position_counts
 from fedreach.data.splits import ClientIndex
 from fedreach.engines.batches import checked_device
@@ -22,11 +20,11 @@ from fedreach.engines.processes import Workers, max_processes
 from fedreach.engines.protocols import NO_TERMS, Engine, Precision, Predictor, Split, Task
 from fedreach.engines.trainer import EVALUATION_BATCH, Group, GroupTrainer
 from fedreach.federation.aggregation import BLOCK, finite_rows
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import LocalOutputs, LocalUpdates, Outputs
 
 EVALUATION_PART = 8 * EVALUATION_BATCH
 """Examples that one process evaluates at a time."""
+MAX_THREADS = 1024  # a larger number is a slip, and each is a process
 
 
 class TorchEngine(Engine):
@@ -57,13 +55,14 @@ class TorchEngine(Engine):
         threads: int = 1,
         precision: Precision = "highest",
     ) -> None:
-        check_processes("engine.threads", threads)
+        if threads > MAX_THREADS:
+            raise ConfigError(f"engine.threads must be at most {MAX_THREADS}; got {threads}. Lower it.")
         self.task, self.precision = task, precision
         self.solver, self.local = task.solver, task.local
         self.trainer = group_trainer = trainer(task, checked_device(device))
         self.name, self.layout, self.initial = group_trainer.name, group_trainer.layout, group_trainer.initial
         self.num_trainable = group_trainer.layout.num_trainable
-        allowed = max_processes() if group_trainer.device.type == "cpu" and group_trainer.forks else 1
+        allowed = max_processes() if group_trainer.device.type == "cpu" else 1
         self.threads = threads if allowed is None else min(threads, allowed)
         self.workers = Workers(group_trainer, self.threads)
 
@@ -145,12 +144,6 @@ class TorchEngine(Engine):
         in_units = self.trainer.scale is not None  # in float64, as a saved model predicts
         d = self.task.data.dataset
         shape = len(index), *d.positions, d.outputs
-        if d.positions:
-            check_memory(
-                f"The outputs of a model at all positions of {len(index)} examples",
-                4 * math.prod(shape),
-                "Take metrics accuracy and loss, which need none, or evaluation.samples_per_client.",
-            )
         out = self._new_array(shape, np.float64 if in_units else np.float32)
         self._evaluate(GroupTrainer.logits_part, params, split, index, out)
         return out
@@ -190,8 +183,8 @@ def probe_losses(
     """Return the mean loss of a model on each client's training data (see `Trainer.training_loss`)."""
     index, sizes = samples_of(trainer.data.train, ids, parts)
     counts = position_counts(trainer.data.labels[index]) if trainer.data.dataset.positions else None
-    shifts, traits = trainer.shifts_of(ids), Traits.of(trainer.loss)
-    if (traits.cross_entropy or traits.squared_error) and shifts is None:  # evaluation computes this loss
+    shifts, loss = trainer.shifts_of(ids), trainer.loss
+    if (loss.cross_entropy or loss.squared_error) and shifts is None:  # evaluation computes this loss
         return means(engine.predict(params, "train", index)[1], sizes, counts)
     logits, targets = torch.from_numpy(engine.logits(params, "train", index)), trainer.data.labels[index]
     if trainer.scale is not None:

@@ -26,8 +26,6 @@ from fedreach.engines.observation import hidden_behaviour
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.trainer import GroupTrainer, only_sequential
-from fedreach.engines.vmap import Compiled, Vmap
-from fedreach.federation.base import MemorySolver
 from fedreach.federation.types import LocalUpdates
 
 # --- A model without dropout, to compare engines: dropout masks differ between engines by design
@@ -185,8 +183,6 @@ class Examination:
             ConfigError: If the engine cannot train the model.
             TrainingError: If the engine fails while it trains.
         """
-        if issubclass(kind, Compiled):
-            kind = Vmap  # the engine that it compiles; compiling would take longer than the rest of the examination
         with self._as_examined():
             engine = TorchEngine(kind, self.task, self.device)
             differences = [self._difference(engine, 1)]
@@ -302,7 +298,7 @@ def _largest(numbers: AnyArray) -> float:
 def _train_without_memory(engine: TorchEngine, start: Float32s, ids: Ints, round_: int, lr: float) -> LocalUpdates:
     """Return the updates of clients without memory."""
     terms: Mapping[str, Float32s] = {}
-    if isinstance(engine.solver, MemorySolver):
+    if engine.solver.is_stateful:
         nothing = np.zeros((len(ids), engine.num_trainable), np.float32)
         terms = engine.solver.prepare(nothing, {}, np.ones(len(ids)))
     return engine.train(start, ids, round_, lr, terms)

@@ -19,7 +19,6 @@ from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.recognition import Dense, Layer, NotAChainError, chain_of
 from fedreach.engines.trainer import Group, GroupTrainer
 from fedreach.federation.base import LocalSolver
-from fedreach.federation.traits import Traits
 
 # -------------------- A first layer whose weights are formed after training only
 # A step of plain SGD changes the weights of a dense first layer by a product of errors and inputs,
@@ -401,7 +400,7 @@ class _Models:
 
 def is_identity(solver: LocalSolver) -> bool:
     """Return whether a solver returns the gradient unchanged."""
-    if Traits.of(solver).keeps_memory:  # its terms may change the gradient
+    if solver.is_stateful:  # its terms may change the gradient
         return False
     gradient = torch.ones(1)
     return solver.correct(gradient, torch.ones(1), torch.zeros(1)) is gradient

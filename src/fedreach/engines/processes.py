@@ -27,7 +27,6 @@ from numpy.typing import DTypeLike
 
 from fedreach._util.arrays import AnyArray
 from fedreach._util.errors import TrainingError
-from fedreach._util.limits import check_memory
 from fedreach._util.processes import can_fork, fork
 
 T = TypeVar("T")
@@ -97,8 +96,6 @@ class Workers:
             segment = min(reversed(fitting), key=lambda segment: len(self._segments[segment]))
             self._free.remove(segment)
         else:
-            what = f"An array of {' x '.join(map(str, shape))} numbers"
-            check_memory(what, size, "Lower method.cohort_size, or use a smaller model.")
             # Two, as the last round's array is in use while this round's is filled; untouched pages cost nothing.
             self._segments += [mmap.mmap(-1, size), mmap.mmap(-1, size)]
             segment = len(self._segments) - 2

@@ -15,11 +15,10 @@ from fedreach.data.federated import FederatedData
 from fedreach.engines.batches import refreshable_layers
 from fedreach.engines.models.flat import Layout
 from fedreach.federation.augmentations import Augmentation
-from fedreach.federation.base import LocalSolver, Loss
+from fedreach.federation.base import LocalSolver, Loss, name_of
 from fedreach.federation.federation import Federation, check_federation_targets
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
-from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.types import LocalOutputs, LocalUpdates, Outputs
 
 Split = Literal["train", "true", "test", "server"]
@@ -84,7 +83,7 @@ class Task:
 
     def __post_init__(self) -> None:
         d = self.data.dataset if self.data else None  # toy problems may have no data
-        if d is not None and d.target_scale is not None and not Traits.of(self.loss).scales_targets:
+        if d is not None and d.target_scale is not None and not self.loss.declares("scales_targets"):
             as_they_are = replace(self.data, dataset=replace(d, target_scale=None))
             object.__setattr__(self, "data", as_they_are)
 
@@ -99,13 +98,13 @@ class Task:
         """
         check_federation_targets(federation, data.dataset)
         rule, has_layers = federation.adaptation, bool(refreshable_layers(module))
-        if Traits.of(rule).needs_batchnorm and (data.dataset.kind in ("tokens", "several") or not has_layers):
+        if rule.needs_batchnorm and (data.dataset.kind in ("tokens", "several") or not has_layers):
             raise ConfigError(
                 f"adaptation {name_of(rule)} refreshes BatchNorm2d and BatchNorm3d layers that have running "
                 f"statistics, of a model whose inputs are numbers; got {type(module).__name__} for {data.dataset.kind}"
                 f"{'' if has_layers else ', which has no such layer'}. Take adaptation 'label_shift', or another model."
             )
-        if Traits.of(rule).needs_features and not any(isinstance(part, nn.Linear) for part in module.modules()):
+        if rule.needs_features and not any(isinstance(part, nn.Linear) for part in module.modules()):
             raise ConfigError(
                 f"adaptation {name_of(rule)} goes by what a model's last linear layer is given; got "
                 f"{type(module).__name__}, which has no linear layer. Take adaptation 'label_shift', or another model."

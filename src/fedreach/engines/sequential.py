@@ -24,11 +24,10 @@ from fedreach.engines.models.state import NarrowParameters, copy_module
 from fedreach.engines.protocols import LOSS_MEMORY, Task, Terms
 from fedreach.engines.trainer import Group, GroupTrainer, cause_of
 from fedreach.federation.augmentations import Augmentation
-from fedreach.federation.base import Loss, Objective
+from fedreach.federation.base import Loss, name_of
 from fedreach.federation.local_sgd import Adam, TorchSteps
-from fedreach.federation.traits import Traits, name_of
 
-# --- Arguments of an `Objective` in a local step: the module, the batch, and other models on that batch
+# --- Arguments of `Loss.objective` in a local step: the module, the batch, and other models on that batch
 
 LayerCalls = dict[str, list[tuple[Any, Any]]]
 """Layer -> (inputs, outputs) of each call in a pass."""
@@ -120,13 +119,13 @@ class ObjectiveRun:
     """Computes the objective of local steps, for one engine.
 
     Args:
-        loss: An `Objective`.
+        loss: One with an objective.
         module: Local model.
         layout: Layout of the module.
     """
 
     def __init__(self, loss: Loss, module: nn.Module, layout: Layout) -> None:
-        self.part, self.module, self.layout = cast(Objective, loss), module, layout
+        self.part, self.module, self.layout = loss, module, layout
         self.other = copy_module(module).eval()  # holds the numbers of the last frozen model
 
     def step(
@@ -232,7 +231,7 @@ class Sequential(GroupTrainer):
         super().__init__(task, device)
         if isinstance(self.local.optimizer, TorchSteps):
             self.local.optimizer.begun(self._trained_parameters(), self.local.lr)  # fails before the first round
-        if self.layout.narrow and Traits.of(self.loss).sees_more:
+        if self.layout.narrow and self.loss.has_objective:
             raise ConfigError(
                 f"A loss that sees more than outputs, {name_of(self.loss)}, needs a model whose trained parameters are "
                 f"float32; got {narrow_types(self.module)}. Call .float() on the model."
@@ -250,7 +249,7 @@ class Sequential(GroupTrainer):
     @cached_property
     def objective(self) -> ObjectiveRun | None:
         """Objective of local steps, for losses that see more than outputs; else None."""
-        return ObjectiveRun(self.loss, self.module, self.layout) if Traits.of(self.loss).sees_more else None
+        return ObjectiveRun(self.loss, self.module, self.layout) if self.loss.has_objective else None
 
     def mean_loss(self, y: Tensor, shift: Tensor | None) -> MeanLoss:
         """Return the mean loss of a batch as a function of its outputs."""

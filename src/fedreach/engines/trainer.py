@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach._util.errors import ComponentError, ConfigError, TrainingError
-from fedreach._util.limits import check_memory
 from fedreach._util.streams import torch_seed
 from fedreach.data.datasets import Dataset
 from fedreach.data.several import IGNORED
@@ -27,10 +26,9 @@ from fedreach.engines.observation import Behaviour, batches_of, behaviour_of
 from fedreach.engines.protocols import Split, Task, Terms
 from fedreach.engines.several import add_hooks, layout_of
 from fedreach.federation.aggregation import weighted_sum
-from fedreach.federation.base import LocalSolver, Loss, MemorySolver, ShiftsOutputs
+from fedreach.federation.base import LocalSolver, Loss, name_of
 from fedreach.federation.federation import check_targets
 from fedreach.federation.local_sgd import LocalSGD, TorchSteps
-from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.types import LocalOutputs, Outputs
 
 # --- Check that a solver corrects each number by itself
@@ -93,7 +91,7 @@ def _correction(solver: Any, size: int, scale: float | None) -> Tensor:
         vectors[:, 1::2] = np.float32(scale) * rng.standard_normal((4, size // 2), np.float32)
     gradient, params, broadcast, memory = vectors
     terms: dict[str, Tensor] = {}
-    if isinstance(solver, MemorySolver):
+    if solver.is_stateful:
         prepared = solver.prepare(memory[None], {}, np.ones(1))
         terms = {name: torch.from_numpy(np.array(rows[0])) for name, rows in prepared.items()}
     with torch.random.fork_rng(devices=[]):
@@ -125,12 +123,10 @@ class GroupTrainer(ABC):
     """
 
     name: ClassVar[str]
-    forks: ClassVar[bool] = True
-    """Whether forked processes may use it."""
     written_out: ClassVar[tuple[str, ...]] = ()
-    """Traits of the losses whose gradients it implements, such as cross-entropy. Empty means any loss."""
+    """Attributes of the losses whose gradients it implements, such as cross-entropy. Empty means any loss."""
     sees_more: ClassVar[bool] = False
-    """Whether it supports losses that see more than outputs and targets (see `fedreach.federation.base.Objective`)."""
+    """Whether it supports losses that see more than outputs and targets (see `fedreach.federation.base.Loss`)."""
     any_optimizer: ClassVar[bool] = True
     """Whether it supports every optimizer; if not, plain steps only, with or without momentum."""
     follows_torch: ClassVar[bool] = False
@@ -139,13 +135,13 @@ class GroupTrainer(ABC):
     @classmethod
     def refusal(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
         """Return why it cannot train with these components, whatever the model, or None if it can."""
-        if Traits.of(loss).sees_more and not cls.sees_more:
+        if loss.has_objective and not cls.sees_more:
             return f"hands a loss outputs and targets only, and {name_of(loss)} sees more; 'sequential' trains by it"
         if not cls.follows_torch and isinstance(local.optimizer, TorchSteps):
             return f"does not follow torch.optim.{local.optimizer.optimizer}; 'sequential' does"
         if not cls.any_optimizer and local.optimizer is not None:
             return f"takes plain gradient steps only; got local.optimizer {type(local.optimizer).__name__}"
-        if not cls.written_out or any(getattr(Traits.of(loss), trait) for trait in cls.written_out):
+        if not cls.written_out or any(getattr(loss, attribute) for attribute in cls.written_out):
             return None
         loss_names = " or ".join(LOSSES[trait] for trait in cls.written_out)
         return f"trains with {loss_names} only; got {name_of(loss)}"
@@ -162,7 +158,6 @@ class GroupTrainer(ABC):
         if not self.follows_torch and (why := only_sequential(task.data.dataset)):
             raise ConfigError(f"engine.name = {self.name!r}: {why}. Use 'auto'.")
         self.device = device
-        check_memory(*_copies_of(task.module))
         self.module = copy_module(task.module).to(device)
         d, server = task.data.dataset, task.data.server
         add_hooks(self.module, layout_of(d.train_x), d.positions, d.num_classes)
@@ -186,7 +181,7 @@ class GroupTrainer(ABC):
             self.samples["server"] = Samples(server.x, self.scale_targets(server.y), d.kind, d.mean, d.std, device)
         self.shifts: Tensor | None = None  # (N, c), added to the outputs of each client in training
         self.server_shift: Tensor | None = None  # (c,), added to outputs where the server trains
-        if isinstance(self.loss, ShiftsOutputs):
+        if self.loss.shifts_outputs:
             self.shifts = self._shifts_for(self.loss, self.data.label_counts())
             if server is not None:
                 counts = np.bincount(server.y, minlength=d.num_classes)
@@ -248,7 +243,7 @@ class GroupTrainer(ABC):
         """Return the (k, c) shifts that the loss adds to the outputs of these clients."""
         return None if self.shifts is None else self.shifts[torch.from_numpy(ids).to(self.device)]
 
-    def _shifts_for(self, loss: ShiftsOutputs, counts: Ints) -> Tensor:
+    def _shifts_for(self, loss: Loss, counts: Ints) -> Tensor:
         """Return the (n, c) shifts that the loss adds to outputs, given (n, c) label counts."""
         shift = np.asarray(loss.shift(counts), np.float64)
         if shift.shape != counts.shape or not np.isfinite(shift).all():
@@ -511,9 +506,3 @@ def cause_of(error: Exception, local: LocalSGD) -> str:
     else:
         advice = f"set local.drop_last = true, which leaves out a last batch that is not full; {another}"
     return f"{message.rstrip('.')}. BatchNorm cannot normalise a batch of one example: {advice}"
-
-
-def _copies_of(module: nn.Module) -> tuple[str, int, str]:
-    """Return the smallest memory of an engine: the task's model, its own and a vector, 12 bytes per number."""
-    size = sum(numbers.numel() for numbers in (*module.parameters(), *module.buffers()))
-    return f"Training a model of {size} numbers", 12 * size, "Use a smaller model."

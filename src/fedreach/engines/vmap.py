@@ -220,31 +220,3 @@ class _recurrence:  # noqa: N801 (a context manager, used like a function)
     def __exit__(self, *exc: object) -> None:
         if self.flags is not None:
             self.flags.__exit__(None, None, None)
-
-
-class Compiled(Vmap):
-    """Trains the cohort together, with gradients compiled by `torch.compile`.
-
-    Compiling takes from seconds to a minute for each shape of a step, and on a CPU needs a C++ compiler. It pays off in
-    long runs in which clients have equal numbers of steps; after eight shapes torch stops compiling. Not every layer
-    can be compiled under `torch.func.vmap`; torch names such layers when round 1 starts. `auto` does not try this
-    engine.
-
-    When: as `vmap`, where runs are long enough for compiling to pay off.
-    """
-
-    name = "compiled"
-    forks = False  # a compiler must not be forked
-
-    def __init__(self, task: Task, device: torch.device) -> None:
-        super().__init__(task, device)
-        replayed = "reduce-overhead" if self.device.type == "cuda" else "default"
-        self._step_gradients = torch.compile(super()._gradients, mode=replayed, dynamic=False)
-
-    def _gradients(
-        self, weights: Tensors, buffers: Tensors, x: Tensor, y: Tensor, weight: Tensor | None, shift: Tensor | None
-    ) -> tuple[Tensors, tuple[Tensor, Tensors]]:
-        if self.device.type == "cuda":
-            # What the last step returned is used up.
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch's has no types
-        return self._step_gradients(weights, buffers, x, y, weight, shift)

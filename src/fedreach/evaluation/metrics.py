@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,15 +15,43 @@ from fedreach._util.errors import ComponentError, require
 from fedreach.data.several import is_labeled, position_counts
 from fedreach.evaluation.scores import worst_decile
 from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.base import Component
 from fedreach.federation.convergence import LOSSES, distances, total_disagreement
 from fedreach.federation.federation import HasTargets, check_targets
-from fedreach.federation.traits import Traits
+
+# -------------------- Base class
+
+
+class Metric(Component):
+    """One number for a model's predictions on examples of one client, of a population or of the test set."""
+
+    component_type = "metric"
+
+    lower_is_better: bool = False  # the worst clients are then those with the largest values
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """End of its columns: lowercase letters, digits and ``_``."""
+
+    @abstractmethod
+    def of(self, labels: AnyArray, scores: Floats) -> float:
+        """Return the number, or nan where it is not defined, as for a client with one class.
+
+        Clients with nan are left out of means.
+
+        Args:
+            labels: (m,) true classes, m at least 1, or (m, t) numbers. Read-only.
+            scores: (m, c) finite outputs of the model, the largest for the predicted class. Read-only. Their
+                `log_softmax` are log-probabilities. Where labels are numbers, (m, t) predicted numbers.
+        """
+
 
 # -------------------- Accuracy
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class Accuracy(Metric):
     """The share of examples whose class has the largest output; ties go to the lower class.
 
     When: classes are about as frequent as they matter. It is always reported.
@@ -33,7 +62,7 @@ class Accuracy:
         0.667
     """
 
-    needs_classes: ClassVar[bool] = True
+    needs_classes = True
 
     @property
     def name(self) -> str:
@@ -47,7 +76,7 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
-class BalancedAccuracy:
+class BalancedAccuracy(Metric):
     """The mean over classes of the share of their examples that is right; ties go to the lower class.
 
     (1 / |C|) sum over k in C of right_k / m_k, where C are the classes among the labels, m_k the examples of class k
@@ -64,7 +93,7 @@ class BalancedAccuracy:
         0.5
     """
 
-    needs_classes: ClassVar[bool] = True
+    needs_classes = True
 
     @property
     def name(self) -> str:
@@ -81,7 +110,7 @@ class BalancedAccuracy:
 
 
 @dataclass(frozen=True)
-class MacroF1:
+class MacroF1(Metric):
     """The mean over classes of F1, the harmonic mean of precision and recall; ties go to the lower class.
 
     (1 / |C|) sum over k in C of 2 right_k / (m_k + said_k), where m_k examples are of class k, said_k are predicted as
@@ -99,7 +128,7 @@ class MacroF1:
         0.4286
     """
 
-    needs_classes: ClassVar[bool] = True
+    needs_classes = True
 
     @property
     def name(self) -> str:
@@ -117,7 +146,7 @@ class MacroF1:
 
 
 @dataclass(frozen=True)
-class AUROC:
+class AUROC(Metric):
     """The area under the ROC curve of class 1, or with more than two classes the mean over classes against the rest.
 
     P(p > p') + P(p = p') / 2 for the probability p of the class on one of its examples and p' on another's. With two
@@ -135,7 +164,7 @@ class AUROC:
         0.75
     """
 
-    needs_classes: ClassVar[bool] = True
+    needs_classes = True
 
     @property
     def name(self) -> str:
@@ -164,7 +193,7 @@ BINS = 15
 
 
 @dataclass(frozen=True)
-class Miscalibration:
+class Miscalibration(Metric):
     """The expected calibration error: sum_b m_b / m |accuracy_b - mean confidence_b| over 15 bins of confidence.
 
     The m_b examples of bin b have their largest probability, the confidence, between (b - 1) / 15 and b / 15. The error
@@ -179,8 +208,8 @@ class Miscalibration:
         0.25
     """
 
-    needs_classes: ClassVar[bool] = True
-    lower_is_better: ClassVar[bool] = True
+    needs_classes = True
+    lower_is_better = True
 
     @property
     def name(self) -> str:
@@ -202,7 +231,7 @@ def expected_calibration_error(log_p: Floats, labels: Ints) -> float:
 
 
 @dataclass(frozen=True)
-class BoundDisagreement:
+class BoundDisagreement(Metric):
     """The total disagreement sum_i (u(d_i) - l(d_i)) of the bounds on the mean squared loss of the predictions.
 
     `fedreach.federation.measurements.Disagreement` measures it on a client's training data; this metric uses evaluation
@@ -228,8 +257,8 @@ class BoundDisagreement:
         ('bound_disagreement_jsd', 3.5716)
     """
 
-    needs_classes: ClassVar[bool] = True
-    lower_is_better: ClassVar[bool] = True
+    needs_classes = True
+    lower_is_better = True
 
     loss: Literal["jsd", "zero_one"] = "jsd"
     radius: float = 0.2
@@ -250,7 +279,7 @@ class BoundDisagreement:
 
 
 @dataclass(frozen=True)
-class MeanLoss:
+class MeanLoss(Metric):
     """The mean cross-entropy, log sum_c exp(z_c) - z_y, in nats; `log_loss` is another name of `loss`.
 
     scikit-learn's `log_loss` is the same number, except that it raises probabilities below 2e-16 to that value.
@@ -262,8 +291,8 @@ class MeanLoss:
         0.6931
     """
 
-    needs_classes: ClassVar[bool] = True
-    lower_is_better: ClassVar[bool] = True
+    needs_classes = True
+    lower_is_better = True
 
     @property
     def name(self) -> str:
@@ -277,7 +306,7 @@ class MeanLoss:
 
 
 @dataclass(frozen=True)
-class Perplexity:
+class Perplexity(Metric):
     """The exponential of the mean cross-entropy: 1 is certainty, c equals a uniform guess among c classes.
 
     A client's perplexity is the exponential of its own mean loss; a population's is the mean over clients.
@@ -292,9 +321,9 @@ class Perplexity:
         5.0
     """
 
-    name: ClassVar[str] = "perplexity"
-    needs_classes: ClassVar[bool] = True
-    lower_is_better: ClassVar[bool] = True
+    name = "perplexity"
+    needs_classes = True
+    lower_is_better = True
 
     def of(self, labels: Ints, scores: Floats) -> float:
         mean = MeanLoss().of(labels, scores)
@@ -305,7 +334,7 @@ class Perplexity:
 
 
 @dataclass(frozen=True)
-class MeanAbsoluteError:
+class MeanAbsoluteError(Metric):
     """The mean absolute error, (1 / (m t)) sum_ij |y_ij - z_ij|, in the target's unit.
 
     It is the main score (``mae``) where targets are numbers, as accuracy is for classes. Lower is better, so the worst
@@ -318,8 +347,8 @@ class MeanAbsoluteError:
         1.25
     """
 
-    needs_numbers: ClassVar[bool] = True
-    lower_is_better: ClassVar[bool] = True
+    needs_numbers = True
+    lower_is_better = True
 
     @property
     def name(self) -> str:
@@ -339,32 +368,8 @@ LOWER_IS_BETTER = re.compile(r"(.*_)?(loss|error|deviance)")
 """Names of functions whose lower values are better, as in scikit-learn."""
 
 
-@runtime_checkable
-class Metric(Protocol):
-    """One number for a model's predictions on examples of one client, of a population or of the test set.
-
-    Set ``lower_is_better = True`` if lower values are better; the worst clients are then those with the largest values.
-    Set ``needs_classes = True`` or ``needs_numbers = True`` if the metric takes only classes or only numbers.
-    """
-
-    @property
-    def name(self) -> str:
-        """End of its columns: lowercase letters, digits and ``_``."""
-
-    def of(self, labels: AnyArray, scores: Floats) -> float:
-        """Return the number, or nan where it is not defined, as for a client with one class.
-
-        Clients with nan are left out of means.
-
-        Args:
-            labels: (m,) true classes, m at least 1, or (m, t) numbers. Read-only.
-            scores: (m, c) finite outputs of the model, the largest for the predicted class. Read-only. Their
-                `log_softmax` are log-probabilities. Where labels are numbers, (m, t) predicted numbers.
-        """
-
-
 @dataclass(frozen=True)
-class FunctionMetric:
+class FunctionMetric(Metric):
     """A metric from ``function(y_true, scores) -> number``, of (m,) true classes and (m, c) **probabilities**.
 
     Probabilities are float64 and each row sums to 1, as functions of scikit-learn expect. A class with `of` receives
@@ -384,13 +389,16 @@ class FunctionMetric:
 
     function: Callable[[AnyArray, Floats], float]
 
+    def __post_init__(self) -> None:
+        self.take_attributes(self.function)
+
     @property
     def name(self) -> str:
         """End of its columns."""
         return str(getattr(self.function, "name", None) or getattr(self.function, "__name__", ""))
 
     @property
-    def lower_is_better(self) -> bool:
+    def lower_is_better(self) -> bool:  # type: ignore[override]
         by_name = LOWER_IS_BETTER.fullmatch(self.name) is not None
         is_lower_better: bool = getattr(self.function, "lower_is_better", by_name)
         return is_lower_better
@@ -416,7 +424,7 @@ def additional_metrics(metrics: Sequence[Metric]) -> list[Metric]:
     """Return the metrics other than accuracy, mean absolute error and loss, which are always reported.
 
     Raises:
-        ComponentError: If a name cannot end a column, is used twice, or a trait is misspelled.
+        ComponentError: If a name cannot end a column, or is used twice.
     """
     extra_metrics = [metric for metric in metrics if type(metric) not in (Accuracy, MeanAbsoluteError, MeanLoss)]
     used_names: set[str] = set()
@@ -436,7 +444,6 @@ def additional_metrics(metrics: Sequence[Metric]) -> list[Metric]:
                 "Rename it."
             )
         used_names.add(name)
-        Traits.of(metric)
     return extra_metrics
 
 
@@ -457,7 +464,7 @@ def value_of(metric: Metric, labels: AnyArray, scores: Floats) -> float:
 
 
 @dataclass(frozen=True)
-class R2:
+class R2(Metric):
     """The coefficient of determination, 1 - sum_i (y_i - z_i)^2 / sum_i (y_i - mean y)^2, a mean over t targets.
 
     1 is perfect. Predicting the mean of the targets gets 0, and a worse model gets a negative value, without bound. It
@@ -474,7 +481,7 @@ class R2:
         0.75
     """
 
-    needs_numbers: ClassVar[bool] = True
+    needs_numbers = True
 
     @property
     def name(self) -> str:
@@ -567,7 +574,7 @@ def columns_of_metric(name: str, metric: Metric, values: Floats, pooled: float |
     if len(defined):
         columns[name] = float(defined.mean())
     if len(defined) and pooled is not None:
-        columns[f"{name}_worst_decile"] = worst_decile(defined, lower_is_better=Traits.of(metric).lower_is_better)
+        columns[f"{name}_worst_decile"] = worst_decile(defined, lower_is_better=metric.lower_is_better)
     if pooled is not None and not np.isnan(pooled):
         columns[f"{name}_pooled"] = pooled
     if len(defined) < len(values):

@@ -16,9 +16,8 @@ from fedreach.evaluation.metrics import expected_calibration_error
 from fedreach.evaluation.scores import HARM_POINTS, worst_decile
 from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.fitting import FittedRule, HeldOut, fit
-from fedreach.federation.base import Adaptation, AdaptsMany, AdaptsOnline, KnowsPrior, LearnsLabels, LearnsMoreLabels
+from fedreach.federation.base import Adaptation
 from fedreach.federation.costs import FittingCost
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import Outputs, State
 
 # -------------------- Scores of one client in each prediction mode
@@ -31,9 +30,9 @@ from fedreach.federation.types import Outputs, State
 # - **oracle_prior**: the rule with the client's label distribution, an oracle. It needs labels, so it cannot be
 #   deployed.
 #
-# A rule that learns from labels (`LearnsLabels`) is given those of the client's first examples. All modes are scored on
-# the remaining `scored_count` examples. **adapted_N** is given at most N labels and is scored on the same examples as
-# for other rules.
+# A rule that learns from labels (`learns_labels`) is given those of the client's first examples. All modes are scored
+# on the remaining `scored_count` examples. **adapted_N** is given at most N labels and is scored on the same examples
+# as for other rules.
 
 SMOOTHING = 0.1
 """Added to each label count for the oracle label distribution."""
@@ -92,15 +91,15 @@ def mode_names(
         >>> mode_names(LabelShift(), [5], online=True)
         (['unadapted', 'calibrated', 'adapted', 'online', 'oracle_prior'], [['unadapted_5', 'adapted_5']])
     """
-    traits, names = Traits.of(rule), ["unadapted", "calibrated", "adapted"]
-    names += ["online"] * (online and traits.adapts_online) + ["oracle_prior"] * traits.knows_prior
-    more = [[f"unadapted_{n}"] + [f"adapted_{n}"] * (not traits.reads_oracle_prior) for n in inputs]
+    names = ["unadapted", "calibrated", "adapted"]
+    names += ["online"] * (online and rule.adapts_online) + ["oracle_prior"] * rule.knows_prior
+    more = [[f"unadapted_{n}"] + [f"adapted_{n}"] * (not rule.reads_oracle_prior) for n in inputs]
     return names, more
 
 
 def labeled_count(rule: Adaptation, count: int) -> int:
     """Return the number of first examples whose labels the rule is given: at most all but one of `count`."""
-    return min(rule.labels, count - 1) if isinstance(rule, LearnsLabels) else 0
+    return min(rule.labels, count - 1) if rule.learns_labels else 0
 
 
 def scored_count(rule: Adaptation, count: int) -> int:
@@ -175,7 +174,7 @@ def adapt_and_score(
     modes: ModeScores = {}
     noted: dict[str, int] = {}
     counts: dict[int, int] = {}
-    traits, start = Traits.of(rule), rule.start(state)
+    start = rule.start(state)
 
     def take(mode: str, client: Client, log_p: Floats, begin: int = 0) -> None:
         modes.setdefault(mode, {})[client.id] = score(log_p, client.labels[begin:])
@@ -184,7 +183,7 @@ def adapt_and_score(
         unlabeled = [
             _unlabeled_outputs(rule, client.outputs, labeled_count(rule, len(client.labels))) for client in group
         ]
-        client_states = _update_clients(rule, state, [start] * len(group), unlabeled)
+        client_states = rule.update_many(state, [start] * len(group), unlabeled)
         for full_client, client_state in zip(group, client_states, strict=True):
             label_count = labeled_count(rule, len(full_client.labels))
             client, client_state = (
@@ -195,17 +194,17 @@ def adapt_and_score(
             take("unadapted", client, log_softmax(client.outputs.logits))
             take("calibrated", client, rule.predict(state, start, client.outputs))
             state_with_prior = client_state
-            if isinstance(rule, KnowsPrior):
+            if rule.knows_prior:
                 shares = np.bincount(client.labels, minlength=client.outputs.logits.shape[1]) + SMOOTHING
                 state_with_prior = rule.with_prior(state, shares / shares.sum())
-            client_state = state_with_prior if traits.reads_oracle_prior else client_state
+            client_state = state_with_prior if rule.reads_oracle_prior else client_state
             take("adapted", client, rule.predict(state, client_state, client.outputs))
             for what in DECISIONS:
                 if what in client_state:
                     noted[what] = noted.get(what, 0) + int(np.asarray(client_state[what]).item())
-            if online and traits.adapts_online and isinstance(rule, AdaptsOnline):
+            if online and rule.adapts_online:
                 take("online", client, rule.predict_online(state, start, client.outputs)[0])
-            if traits.knows_prior:
+            if rule.knows_prior:
                 take("oracle_prior", client, rule.predict(state, state_with_prior, client.outputs))
         for n in inputs:
             enough = [client for client in group if len(client.labels) > n]
@@ -214,11 +213,11 @@ def adapt_and_score(
                 _unlabeled_outputs(rule, outputs, labeled_count(rule, len(c.labels)))
                 for outputs, c in zip(first, enough, strict=True)
             ]
-            client_states = _update_clients(rule, state, [start] * len(enough), unlabeled)
+            client_states = rule.update_many(state, [start] * len(enough), unlabeled)
             for client, client_state in zip(enough, client_states, strict=True):
                 remaining = client.outputs.rows(slice(n, None))
                 take(f"unadapted_{n}", client, log_softmax(remaining.logits), n)
-                if not traits.reads_oracle_prior:  # such a rule does not use inputs
+                if not rule.reads_oracle_prior:  # such a rule does not use inputs
                     client_state = _learn_from_labels(
                         rule, state, client_state, client, min(n, labeled_count(rule, len(client.labels)))
                     )
@@ -247,7 +246,7 @@ def _unlabeled_outputs(rule: Adaptation, outputs: Outputs, label_count: int) -> 
 
     A rule that learns from labeled and unlabeled examples does not see the first `label_count` examples again.
     """
-    return outputs.rows(slice(label_count, None)) if isinstance(rule, LearnsMoreLabels) else outputs
+    return outputs.rows(slice(label_count, None)) if rule.learns_more_labels else outputs
 
 
 def _learn_from_labels(rule: Adaptation, state: State, client_state: State, client: Client, label_count: int) -> State:
@@ -255,21 +254,13 @@ def _learn_from_labels(rule: Adaptation, state: State, client_state: State, clie
 
     A rule that does not learn from labels keeps the state unchanged.
     """
-    if isinstance(rule, LearnsMoreLabels):
+    if rule.learns_more_labels:
         return rule.learn_labels(
             state, client_state, client.outputs.rows(slice(label_count)), client.labels[:label_count]
         )
-    if not isinstance(rule, LearnsLabels):
+    if not rule.learns_labels:
         return client_state
     return rule.with_labels(state, client.outputs.rows(slice(label_count)), client.labels[:label_count])
-
-
-def _update_clients(
-    rule: Adaptation, state: State, clients: Sequence[State], outputs: Sequence[Outputs]
-) -> list[State]:
-    if isinstance(rule, AdaptsMany):
-        return rule.update_many(state, clients, outputs)
-    return [rule.update(state, client, client_outputs) for client, client_outputs in zip(clients, outputs, strict=True)]
 
 
 def tabulate_scores(
@@ -393,7 +384,7 @@ class AdaptationEvaluator:
         return *tabulate_scores(joined), fitted
 
     def _client(self, model: Float32s, split: Split, client: int, index: Ints) -> Client:
-        outputs = self.engine.answers(model, split, index, inputs=Traits.of(self.rule).reads_inputs)
+        outputs = self.engine.answers(model, split, index, inputs=self.rule.reads_inputs)
         d = self.data.dataset
         return Client(client, outputs, (d.test_y if split == "test" else d.train_y)[index])
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import combinations
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -95,7 +95,8 @@ class AnalysisPlan:
     """Planned comparisons and how they are tested; the fields are the keys of `[statistics]`.
 
     Args:
-        contrasts: ``"baseline"`` (each method minus the baseline), ``"all"`` (all pairs), or pairs (first, second).
+        contrasts: Planned comparisons: ``"baseline"`` (each method minus the baseline), ``"all"`` (all pairs), or
+            pairs (first, second).
         correction: Correction for the number of comparisons, ``"holm"`` or ``"max_t"``.
         margin_points: Equivalence margin in percentage points.
         last_rounds: Number of last evaluated rounds whose mean is compared.
@@ -110,9 +111,15 @@ class AnalysisPlan:
     detect_points: float | None = None
     max_seeds: int = 200
 
+    RULES: ClassVar[Mapping[str, str]] = {
+        "margin_points": "(0, 100]",
+        "last_rounds": "[1, inf)",
+        "detect_points": "(0, 100]",
+        "max_seeds": "[1, inf)",
+    }
+
     def __post_init__(self) -> None:
-        require(self, correction=get_args(Correction), margin_points="(0, 100]", last_rounds="[1, inf)")
-        require(self, detect_points="(0, 100]", max_seeds="[1, inf)")
+        require(self, **self.RULES, correction=get_args(Correction))
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> AnalysisPlan:

@@ -25,8 +25,8 @@ from fedreach.evaluation.metrics import AUROC, Metric, reject_metrics
 from fedreach.experiment import components
 from fedreach.experiment.schema import EvaluationSection, Experiment
 from fedreach.federation.adaptation.fitting import UNFITTED, next_query, no_held_out_error
+from fedreach.federation.base import name_of
 from fedreach.federation.federation import Federation, check_federation_targets
-from fedreach.federation.traits import name_of
 from fedreach.runs.simulation import Simulation, simulate
 
 
@@ -196,7 +196,7 @@ class Builder:
         e, federation = self.experiment, self.federation(seed)
         self._check_held_out(data, federation)
         n = len(data.population.participants)
-        if e.method.cohort_size > n and not federation.traits["selection"].ignores_cohort:
+        if e.method.cohort_size > n and not federation.selection.ignores_cohort:
             raise ConfigError(
                 f"method.cohort_size must be at most the {n} participants; got {e.method.cohort_size}. "
                 "Lower it or let more clients take part."

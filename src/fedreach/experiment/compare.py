@@ -119,7 +119,7 @@ def executor_by_name(name: str, address: str | None = None) -> Executor:
 
     Example:
         >>> executor_by_name("local")
-        Local(tries=1)
+        Local()
     """
     from fedreach.experiment.ray import OnRay
     from fedreach.experiment.workers import Local

@@ -129,12 +129,11 @@ def local_of(section: LocalSection, base: Path | None = None) -> LocalSGD:
             raise ConfigError(f"local.schedule must be a function of the round; got {section.schedule!r}.")
     if isinstance(arguments["steps"], dict):
         arguments["steps"] = UnevenSteps(**arguments["steps"])
-    options = {key: value for key, value in arguments["optimizer"].items() if value is not None}
-    arguments["optimizer"] = _optimizer_of(options.pop("name"), options)
+    arguments["optimizer"] = _optimizer_of(**(arguments["optimizer"] or {"name": "sgd"}))
     return LocalSGD(**arguments)
 
 
-def _optimizer_of(name: str, options: Mapping[str, Any]) -> Any:
+def _optimizer_of(name: str, **options: Any) -> Any:
     """Return the optimizer of a client's steps, or None for plain SGD."""
     target = OPTIMIZERS.get(name)
     parameter_names = [] if target is None else [*inspect.signature(target).parameters]
@@ -432,8 +431,8 @@ def users_code(experiment: Experiment, base: Path) -> dict[str, Path]:
     """Return the files of the user's code in the experiment, by their names there; imported files by their path."""
     files: dict[str, Path] = {}
     for choice in _parts(experiment):
-        if ":" in choice.name:
-            files |= code_files(choice.name, base)
+        if ":" in (name := registry.code_name(choice.name)):
+            files |= code_files(name, base)
     return files
 
 

@@ -32,8 +32,8 @@ from fedreach.experiment.schema import (
     format_setting,
     format_value,
 )
+from fedreach.federation.base import name_of
 from fedreach.federation.round import server_tunes
-from fedreach.federation.traits import Traits, name_of
 
 # -------------------- From the text of an experiment to raw tables
 
@@ -465,7 +465,8 @@ def _cohorts(e: Experiment) -> list[tuple[Path_, int, Choice]]:
 
 def _ignores_cohort(selection: Choice, base: Path) -> bool:
     try:
-        return Traits.of(components.make("selection", selection, base)).ignores_cohort
+        ignores: bool = components.make("selection", selection, base).ignores_cohort
+        return ignores
     except Exception:
         return True  # an unknown or invalid policy, which is reported elsewhere
 

@@ -11,7 +11,7 @@ import pydantic
 from pydantic import BaseModel
 
 from fedreach._util.errors import nearest
-from fedreach.experiment.schema import Choice, Experiment, Method, OptimizerSection
+from fedreach.experiment.schema import BROKEN_RULE, Choice, Experiment, Method
 
 Path_ = tuple[str | int, ...]
 MOST_SHOWN = 300  # characters of a value, or of a key
@@ -57,6 +57,8 @@ def explain_errors(
         elif kind == "missing":
             what = f"{owner} needs this option." if owner else "must be given; `fedreach list` shows what there is."
             problems.append(Problem(path, what))
+        elif kind == BROKEN_RULE:
+            problems.append(Problem(path, refusal["msg"]))
         else:  # a union such as `int | list[int]` gives one error for each member
             rules.setdefault(path, ([], refusal["input"]))[0].append(_rule(refusal["msg"]))
     beneath = {
@@ -74,7 +76,7 @@ def explain_errors(
 def _rule(message: str) -> str:
     """Return pydantic's rule as the end of "must be ..."."""
     if instance := re.search(r"instance of (\w+)", message):
-        choices: list[type[BaseModel]] = [Choice, *Choice.__subclasses__(), OptimizerSection]
+        choices: list[type[BaseModel]] = [Choice, *Choice.__subclasses__()]
         choice = instance[1] in {model.__name__ for model in choices}
         return "a name, or a table with a `name`" if choice else "a table"
     rule = re.sub(r"^((Input|List|Tuple|Dictionary) should (be )?|Value error, )", "", message)

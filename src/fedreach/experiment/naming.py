@@ -283,7 +283,7 @@ def to_config(kind: str, value: Any, shelf: PickleStore) -> Any:
         return _module_name(value, False, shelf)
     if value is None or isinstance(value, str | bytes | bool | int | float | Sequence | np.generic):
         return to_toml_value(value)
-    if not registry.KINDS[kind].protocol and callable(value):  # a factory object
+    if not registry.KINDS[kind].base and callable(value):  # a factory object
         return shelf.name_of(value, type(value).__name__)
     return _part_config(kind, value, shelf)
 

@@ -12,6 +12,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict
 
 from fedreach._util import registry
+from fedreach._util.component import wrong_base
 from fedreach._util.errors import ConfigError, DataError
 from fedreach._util.streams import generator
 from fedreach.experiment import components
@@ -26,7 +27,6 @@ from fedreach.experiment.schema import (
     RadioSection,
     ShiftSection,
 )
-from fedreach.federation.traits import missing_protocols
 
 # -------------------- Options, checked against the signature that their component's name refers to
 
@@ -37,12 +37,6 @@ OWN_KEYS: Mapping[str, type[Choice]] = {
     "radio": RadioSection,
     "shift": ShiftSection,
 }
-
-INHERIT: Mapping[str, str] = {
-    "selection": " Inherit from fedreach.federation.selection.base.Policy to have all but `select`.",
-    "tracker": " Inherit from fedreach.Callback to have all that you leave out.",
-}
-"""Hints for component types whose base class has defaults for all but the required methods."""
 
 
 def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) -> list[Problem]:
@@ -60,7 +54,7 @@ def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) 
         return [Problem((*path, "name"), str(error))]
     options = {key: value for key, value in choice.items() if key not in section.model_fields}
     row = registry.KINDS[kind]
-    problems = _check_nested(kind, path, options, base) if row.protocol else []
+    problems = _check_nested(kind, path, options, base) if row.base else []
     model = options_model(target, supplied)
     if model is not None:
         try:
@@ -72,7 +66,7 @@ def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) 
         return problems
     if kind == "partition" and ":" not in name and name != "natural":
         return [Problem(path, message) for message in _out_of_range(target, options)]
-    if row.protocol and registry.wrapper(kind, target) is None:
+    if row.base and registry.wrapper(kind, target) is None:
         named = Choice.model_validate({"name": name, **options})  # without the section's keys, checked elsewhere
         return [Problem(path, message) for message in _broken_contract(kind, named, base)]
     return []
@@ -113,7 +107,8 @@ def _broken_contract(kind: str, choice: Choice, base: Path) -> list[str]:
         return [str(error)]
     except Exception as error:
         return [f"{choice.name!r} cannot be made: {type(error).__name__}: {error}."]
-    return [f"{choice.name!r} {rule}{INHERIT.get(kind, '')}" for rule in missing_protocols(kind, part)]
+    base_class = registry.import_object(registry.KINDS[kind].base)
+    return [] if isinstance(part, base_class) else [f"{choice.name!r} {wrong_base(part, base_class)}"]
 
 
 def options_model(target: Callable[..., Any], supplied: Collection[str]) -> type[BaseModel] | None:

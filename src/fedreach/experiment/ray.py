@@ -48,7 +48,7 @@ class OnRay:
     """A Ray cluster whose nodes all see the folder of the comparison.
 
     A worker takes ``engine.threads`` CPUs (or one), and one GPU if ``engine.device`` is cuda. A job whose process or
-    node dies resumes from its checkpoint on any node, with at most `tries` starts in total.
+    node dies resumes from its checkpoint on any node.
 
     Args:
         address: ``"auto"``, ``"HOST:PORT"`` or ``"ray://HOST:PORT"``; None starts Ray on this machine.
@@ -58,7 +58,6 @@ class OnRay:
     """
 
     address: str | None = None
-    tries: int = 3
 
     def __post_init__(self) -> None:
         if importlib.util.find_spec("ray") is None:

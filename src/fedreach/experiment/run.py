@@ -40,7 +40,7 @@ from fedreach.runs.checkpoint import MEMORY_FILE
 from fedreach.runs.describe import Baselines, environment, git_revision
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import ENGINE, check_data, check_unchanged, finished_result, forget_failed
-from fedreach.runs.loop import Budget, consume, each_round, start_from_stored
+from fedreach.runs.loop import Budget, RunSpec, consume, each_round, start_from_stored
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import Result, RoundRow, RunRecord
 from fedreach.runs.simulation import Simulation
@@ -273,27 +273,24 @@ def each_round_of(
                 ):
                     start_from_stored(recorder, simulation)
                     return finish_with_adaptation(recorder, adaptation, done, callbacks, data, baselines)
-                return (
-                    yield from each_round(
-                        record,
-                        simulation,
-                        Evaluator(
-                            simulation.engine, data, e.evaluation.samples_per_client, metrics, e.evaluation.training
-                        ),
-                        recorder,
-                        rounds=e.rounds,
-                        every=e.evaluation.every,
-                        patience=e.evaluation.patience,
-                        budget=Budget(**e.budget.limits),
-                        local=e.evaluation.local,
-                        checkpoint_seconds=e.run.checkpoint_seconds,
-                        callbacks=callbacks,
-                        engine=engine.why,
-                        adaptation=adaptation,
-                        baselines=baselines,
-                        refit=_refit(builder, data, seed, threads, ranks),
-                    )
+                spec = RunSpec(
+                    record=record,
+                    simulation=simulation,
+                    evaluator=Evaluator(
+                        simulation.engine, data, e.evaluation.samples_per_client, metrics, e.evaluation.training
+                    ),
+                    every=e.evaluation.every,
+                    patience=e.evaluation.patience,
+                    budget=Budget(**e.budget.limits),
+                    local=e.evaluation.local,
+                    checkpoint_seconds=e.run.checkpoint_seconds,
+                    callbacks=callbacks,
+                    engine=engine.why,
+                    adaptation=adaptation,
+                    baselines=baselines,
+                    refit=_refit(builder, data, seed, threads, ranks),
                 )
+                return (yield from each_round(spec, recorder))
         except (RunFolderError, LostRankError):  # not failures of the run itself
             raise
         except Exception as error:
@@ -327,7 +324,7 @@ def _adaptation(experiment: Experiment, simulation: Simulation) -> AdaptationEva
     federation, e = simulation.federation, experiment.evaluation
     if not federation.adapts:
         return None
-    summed = exact_sum if federation.traits["label_statistics"].only_sum else None
+    summed = exact_sum if federation.label_statistics.only_sum else None
     rule, samples_per_client = federation.adaptation, e.samples_per_client
     return AdaptationEvaluator(
         simulation.engine, simulation.data, rule, samples_per_client, tuple(e.inputs), summed, simulation.fitting_cost

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+import typing
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
-from fedreach._util.errors import ConfigError, nearest
+from fedreach._util.errors import ConfigError, nearest, violation
 from fedreach._util.registry import KINDS, METHOD
 from fedreach._util.streams import generator
 from fedreach.evaluation.statistics import AnalysisPlan
-from fedreach.federation.local_sgd import Schedule
+from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
 
 # -------------------- Building blocks of tables
+
+BROKEN_RULE = "broken_rule"  # type of an error whose message is a whole sentence
 
 Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -167,9 +173,7 @@ def _values(key: str, value: Any) -> Values:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise ValueError(f"{key}: {where or 'range'}: {first['msg'].removeprefix('Value error, ')}") from None
-    raise ValueError(
-        f"{key} must list values, such as [0.01, 0.1], or be a range {{ least, most, log }}; got {value!r}."
-    )
+    raise ValueError(f"{key} must list values, such as [0.01, 0.1], or be a range {{ min, max, log }}; got {value!r}.")
 
 
 def format_setting(setting: Setting) -> str:
@@ -297,79 +301,77 @@ class RadioSection(Choice):
     """Name of the cell; its options are bandwidth, devices and prices."""
 
 
-class UnevenStepsSection(Section):
-    """Steps that differ between clients, see `fedreach.federation.local_sgd.UnevenSteps`."""
-
-    min: Positive
-    """Smallest number of steps of a client."""
-    max: Positive
-    """Largest number of steps of a client."""
-    drawn: Literal["client", "round"] = "round"
-    """Draw a client's number of steps once, or again in each round."""
-
-
-class OptimizerSection(Section):
-    """How a client follows its gradients, see `fedreach.federation.local_sgd`."""
+class OptimizerSection(Choice):
+    """How a client follows its gradients: the options are those of `Adam`, `AdamW` or `TorchSteps`."""
 
     name: Literal["sgd", "adam", "adamw", "torch"] = "sgd"
     """Plain gradient steps, or Adam, AdamW or any optimizer of PyTorch, reset in each round."""
-    beta1: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Decay of Adam's mean of gradients. Default: as in torch."""
-    beta2: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Decay of Adam's mean of squares. Default: as in torch."""
-    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Added to Adam's denominator. Default: as in torch."""
-    optimizer: str | None = None
-    """With `torch`, a class of `torch.optim`, such as `RMSprop`. Its learning rate is `local.lr`."""
-    options: dict[str, Any] | None = None
-    """With `torch`, the options of that class, such as `{ alpha = 0.9 }`. Default: as in torch."""
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
 
 
-class LocalSection(Section):
-    """Local SGD, see `fedreach.federation.local_sgd.LocalSGD`."""
+def _in_range(rule: str | Sequence[str], value: Any) -> Any:
+    """Return a value of an option that follows its rule in a dataclass."""
+    wrong = None if value is None or isinstance(value, BaseModel) else violation(value, rule)
+    if wrong is not None:
+        raise PydanticCustomError(BROKEN_RULE, "{wrong}", {"wrong": wrong})
+    return value
 
-    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
-    """Step size."""
-    batch_size: Positive = 32
-    """Examples per step."""
-    epochs: Positive = 1
-    """Passes over a client's examples in a round."""
-    steps: Positive | UnevenStepsSection | None = None
-    """Number of steps in place of epochs, or numbers that differ between clients."""
-    drop_last: bool = False
-    """Drop an incomplete last batch of an epoch; BatchNorm cannot train on one example."""
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Momentum: share of the last step that is kept."""
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Weight decay: share of the weights that is added to the gradient."""
-    clip_norm: Annotated[float, Field(gt=0)] | None = None
-    """Maximum norm of a gradient; longer gradients are scaled down to it."""
-    schedule: str = "constant"
-    """Learning rate over rounds: `constant`, `exponential`, `cosine`, `step`, `warmup`, or `FILE.py:NAME`."""
-    decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Factor per round of `exponential`; share of the rate at the end of `cosine`; factor of each step of `step`."""
-    schedule_rounds: Positive | None = None
-    """Rounds from one step of `step` to the next; rounds until `warmup` reaches the rate."""
-    optimizer: OptimizerSection = OptimizerSection()
-    """How a client follows its gradients."""
 
-    @pydantic.field_validator("schedule")
-    @classmethod
-    def _known_schedule(cls, value: str) -> str:
-        if value not in get_args(Schedule) and ":" not in value:
-            raise ValueError(f"{', '.join(map(repr, get_args(Schedule)))} or FILE.py:NAME")
-        return value
+def _schedule(value: str) -> str:
+    """Return the name of a schedule, or that of a function in a file."""
+    return value if ":" in value else str(_in_range(LocalSGD.RULES["schedule"], value))
+
+
+def section_of(dataclass: type, name: str, **types: Any) -> Any:
+    """Return the table of a file whose keys are the options of a dataclass: its types, defaults and `RULES`.
+
+    Args:
+        dataclass: The dataclass, where each option is defined.
+        name: Name of the table.
+        types: Types of options that a file writes otherwise than Python.
+
+    Example:
+        >>> section_of(UnevenSteps, "UnevenStepsSection")(min=1, max=5).model_dump()
+        {'min': 1, 'max': 5, 'drawn': 'round'}
+    """
+    hints, rules = typing.get_type_hints(dataclass), dataclass.RULES  # type: ignore[attr-defined]
+    options: dict[str, Any] = {}
+    for field in dataclasses.fields(dataclass):
+        kind = types.get(field.name, hints[field.name])
+        if field.name in rules and field.name not in types:
+            kind = Annotated[kind, pydantic.AfterValidator(partial(_in_range, rules[field.name]))]
+        default = OptimizerSection() if kind is OptimizerSection else field.default  # Python's None are plain steps
+        options[field.name] = (kind, ... if default is dataclasses.MISSING else default)
+    return pydantic.create_model(name, __base__=Section, __doc__=dataclass.__doc__, **options)
+
+
+if TYPE_CHECKING:
+
+    class LocalSection(Section):
+        """Local training; the options are those of `LocalSGD`."""
+
+        schedule: str = "constant"
+
+    StatisticsSection = Section
+else:
+    UnevenStepsSection = section_of(UnevenSteps, "UnevenStepsSection")
+    _steps = Annotated[
+        int | UnevenStepsSection | None, pydantic.AfterValidator(partial(_in_range, LocalSGD.RULES["steps"]))
+    ]
+    LocalSection = section_of(
+        LocalSGD,
+        "LocalSection",
+        steps=_steps,
+        schedule=Annotated[str, pydantic.AfterValidator(_schedule)],
+        optimizer=OptimizerSection,
+    )
+    _contrasts = Literal["baseline", "all"] | list[list[str]]
+    StatisticsSection = section_of(AnalysisPlan, "StatisticsSection", contrasts=_contrasts)
 
 
 class EngineSection(Section):
     """How training is computed; conclusions do not depend on it."""
 
-    name: Literal["auto", "native", "manual", "sequential", "vmap", "compiled"] = "auto"
+    name: Literal["auto", "native", "manual", "sequential", "vmap"] = "auto"
     """Engine; `auto` takes the fastest in a trial. Numbers agree up to rounding."""
     device: str = "cpu"
     """Device as torch names it, such as `cpu`, `cuda` or `cuda:1`."""
@@ -396,23 +398,6 @@ class EvaluationSection(Section):
     """Number of evaluations without a better `participant_loss` after which a run stops. Default: never."""
     metrics: list[Choice] = Field(default=[Choice(name="accuracy"), Choice(name="loss")])
     """Names of `fedreach list metric`, or `FILE.py:NAME`; these two always, for two classes also `auroc`."""
-
-
-class StatisticsSection(Section):
-    """The questions of a comparison, declared before it runs; does not change runs. See `AnalysisPlan`."""
-
-    contrasts: Literal["baseline", "all"] | list[list[str]] = "baseline"
-    """Planned comparisons: each method with the baseline, all pairs, or the listed pairs."""
-    correction: Literal["holm", "max_t"] = "holm"
-    """Correction for the number of planned comparisons."""
-    margin_points: Annotated[float, Field(gt=0, le=100)] = 2.0
-    """Equivalence margin in percentage points."""
-    last_rounds: Positive = 1
-    """Number of last evaluated rounds whose mean is compared."""
-    detect_points: Annotated[float, Field(gt=0, le=100)] | None = None
-    """Smallest difference in points to detect, from which the number of seeds follows; `seeds` are then the pilot."""
-    max_seeds: Positive = 200
-    """Maximum number of seeds with `detect_points`."""
 
 
 class RunSection(Section):

@@ -85,7 +85,7 @@ def main() -> None:
     jobs, read = _Jobs(), LastRead()
     while (job := jobs.next()) is not None:
         try:
-            ended = serve(job, Rounds(send), read)
+            ended = run_job(job, Rounds(send), read)
         except KeyboardInterrupt:
             if jobs.over.is_set() or signal.getsignal(signal.SIGINT) is not _interrupt_once:
                 raise
@@ -134,7 +134,7 @@ class LastRead:
         return self.dataset
 
 
-def serve(job: Message, rounds: Rounds, read: LastRead) -> Message:
+def run_job(job: Message, rounds: Rounds, read: LastRead) -> Message:
     """Run one job and return its last message."""
     try:
         run(

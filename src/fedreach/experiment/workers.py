@@ -21,7 +21,6 @@ from statistics import fmean
 from typing import Any, Protocol
 
 from fedreach._util.errors import ConfigError, TrainingError
-from fedreach._util.limits import check_processes
 from fedreach._util.processes import ONE_THREAD, cores
 from fedreach._util.registry import is_installed
 from fedreach.evaluation.scores import is_evaluated
@@ -125,6 +124,7 @@ class ComparisonCallback:
 # -------------------- Executors and workers
 
 LOG = "workers.log"
+MAX_STARTS = 3  # of a job whose process dies, for example because the machine was short of memory
 Message = dict[str, Any]
 """A message of a worker, or a job for it (see `fedreach.experiment.worker`)."""
 
@@ -153,10 +153,6 @@ class Worker(Protocol):
 
 class Executor(Protocol):
     """Machines that a comparison runs on."""
-
-    @property
-    def tries(self) -> int:
-        """Maximum number of starts of a job whose process dies."""
 
     def pool(
         self, engine: EngineSection, out: Path, jobs: int, workers: int | None
@@ -193,26 +189,25 @@ def run_jobs(
         for callback in callbacks:
             callback.begin()
         with executor.pool(engine, out, len(waiting), workers) as pool:
-            Scheduler(pool, executor.tries, waiting, status, out, base).work(callbacks)
+            Scheduler(pool, waiting, status, out, base).work(callbacks)
 
 
 class Scheduler:
     """The workers of a comparison and their jobs.
 
     Starts the workers, runs waiting jobs in order, and keeps `status` up to date. A job whose process dies is started
-    at most `tries` times.
+    at most `MAX_STARTS` times: it resumes from its checkpoint.
     """
 
     def __init__(
         self,
         workers: Sequence[Worker],
-        tries: int,
         waiting: Sequence[Job],
         status: ComparisonStatus,
         out: Path,
         base: Path,
     ) -> None:
-        self.alive, self.tries, self.status, self.out, self.base = list(workers), tries, status, out, base
+        self.alive, self.status, self.out, self.base = list(workers), status, out, base
         self.waiting = list(waiting)  # of one comparison or several
         self.files = {job: file_digests(job.experiment, base) for job in waiting}  # at the start
         self.free: list[Worker] = []
@@ -307,7 +302,7 @@ class Scheduler:
         self.status.ended = job
 
     def _replace(self, worker: Worker, cause: str) -> None:
-        """Restart a worker whose process died, and try its job again, up to `tries` times."""
+        """Restart a worker whose process died, and try its job again, up to `MAX_STARTS` times."""
         job = self.busy.pop(worker, None)
         if job is None:  # a process that dies without a job would die again
             self.alive.remove(worker)
@@ -316,15 +311,14 @@ class Scheduler:
                 raise TrainingError(f"No worker is left: the process of the last one died ({cause}){self._hint()}.")
             return
         self.deaths[job] += 1
-        if self.deaths[job] < self.tries:
+        if self.deaths[job] < MAX_STARTS:
             with self.log.open("a", encoding="utf-8") as log:
                 log.write(f"{job.label}: its process died ({cause}); it goes on from its last checkpoint.\n")
             del self.status.running[job]
             self.status.refitting.pop(job, None)
             self.waiting.insert(0, job)
         else:
-            often = f", as in all {self.tries} tries" if self.tries > 1 else ""
-            self._end(job, f"its process died ({cause}{often}){self._hint()}")
+            self._end(job, f"its process died ({cause}, as in all {MAX_STARTS} tries){self._hint()}")
         self._start(worker)
 
     def _hint(self) -> str:
@@ -333,23 +327,14 @@ class Scheduler:
 
 # -------------------- Workers on this machine, which exchange JSON lines
 
-PROCESS_BYTES = 10**8  # minimum memory of a worker, for torch alone
-
 
 @dataclass(frozen=True)
 class Local:
-    """Processes of this machine, as many as it has cores divided by ``engine.threads``.
-
-    A job whose process dies is not tried again: on a single machine, the usual cause is a lack of memory, and would
-    recur.
-    """
-
-    tries: int = 1
+    """Processes of this machine, as many as it has cores divided by ``engine.threads``."""
 
     @contextlib.contextmanager
     def pool(self, engine: EngineSection, out: Path, jobs: int, workers: int | None) -> Iterator[list[Process]]:
         size = min(workers or max(1, cores() // (engine.threads or 1)), jobs)
-        check_processes("workers", size, PROCESS_BYTES)
         threads = max(1, cores() // size)  # where the experiment does not say
         with tidy_log(out):
             yield [Process(out / LOG, threads, search_path()) for _ in range(size)]

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from fedreach._util.arrays import Bools, Float32s, Floats
+from fedreach.federation.base import Aggregator
 from fedreach.federation.types import State
 
 # -------------------- Weighted sum of updates
@@ -49,7 +50,7 @@ def weighted_sum(weights: Floats, update: Float32s) -> Floats:
 
 
 @dataclass(frozen=True)
-class Mean:
+class Mean(Aggregator):
     """The weighted mean of the updates, sum_i w_i u_i, as weights sum to 1.
 
     When: always, as the baseline; the only aggregator that secure aggregation allows.
@@ -60,7 +61,7 @@ class Mean:
         array([1.5, 3. ])
     """
 
-    linear: ClassVar[bool] = True
+    linear = True
 
     def combine(
         self, state: State, weights: Floats, update: Float32s, rng: np.random.Generator
@@ -83,7 +84,7 @@ def total_change(update: Float32s, last: Float32s) -> Floats:
 
 
 @dataclass(frozen=True)
-class FedVARP:
+class FedVARP(Aggregator):
     """FedVARP (Jhunjhunwala et al., 2022): absent clients count by their last updates y_j.
 
     With the r clients of a round, their updates u_i, and the y_j of all n participants, 0 at first::
@@ -115,9 +116,9 @@ class FedVARP:
         (array([8.]), array([6.]))
     """
 
-    remembers_updates: ClassVar[bool] = True
+    remembers_updates = True
 
-    def combine(
+    def combine(  # type: ignore[override]
         self, state: State, weights: Floats, update: Float32s, rng: np.random.Generator, *, last: Float32s, n: int
     ) -> tuple[Floats, State]:
         mean, change = state.get("mean", 0.0), total_change(update, last)
@@ -128,7 +129,7 @@ class FedVARP:
 
 
 @dataclass(frozen=True)
-class MIFA:
+class MIFA(Aggregator):
     """MIFA (Gu et al., 2021): the mean of the last updates of all clients.
 
     With the updates u_i of the clients of a round, and what all n participants sent last, y_j, 0 at first::
@@ -161,9 +162,9 @@ class MIFA:
         (array([2.]), array([3.]))
     """
 
-    remembers_updates: ClassVar[bool] = True
+    remembers_updates = True
 
-    def combine(
+    def combine(  # type: ignore[override]
         self, state: State, weights: Floats, update: Float32s, rng: np.random.Generator, *, last: Float32s, n: int
     ) -> tuple[Floats, State]:
         mean = state.get("mean", 0.0) + total_change(update, last) / n

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import importlib
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from fedreach._util.errors import ConfigError, nearest, require
+from fedreach.federation.base import Component
 from fedreach.federation.local_sgd import with_tuples
 
-# -------------------- What an augmentation must have, and a plain function as one
+# -------------------- The base class, and a plain function as an augmentation
 
 
-class Augmentation(Protocol):
+class Augmentation(Component):
     """Changes the inputs of a client's training batch at random.
 
     It draws from torch, numpy and `random`, whose generators are seeded by the run's seed, round, client and step: so a
     client trains on the same inputs in any order of clients, after a resume, and on Flower.
     """
 
+    component_type = "augmentation"
+
+    @abstractmethod
     def augment(self, inputs: Any) -> Any:
         """Return inputs of the same shape and type.
 
@@ -30,7 +35,7 @@ class Augmentation(Protocol):
 
 
 @dataclass(frozen=True)
-class FunctionAugmentation:
+class FunctionAugmentation(Augmentation):
     """Use ``function(inputs) -> inputs``, of (b, ...) tensors: a function, or a transform of torchvision.
 
     Example:
@@ -55,7 +60,7 @@ class FunctionAugmentation:
 
 
 @dataclass(frozen=True)
-class FlipAndCrop:
+class FlipAndCrop(Augmentation):
     """Random horizontal flips and random crops of padded images.
 
     Each image is flipped with probability `flip`. It is then padded by `padding` pixels of 0 on each side, and a window
@@ -112,7 +117,7 @@ class FlipAndCrop:
 
 
 @dataclass(frozen=True)
-class Torchvision:
+class Torchvision(Augmentation):
     """Transforms of `torchvision.transforms.v2`, applied to the batch one after another.
 
     They draw once per batch: all images of a batch are flipped, or none. torchvision must be installed.

@@ -8,12 +8,11 @@ import numpy as np
 
 from fedreach._util.arrays import Bools, Floats, Ints
 from fedreach._util.errors import ComponentError
-from fedreach.federation.base import KnowsPossibleLabels, LabelStatistics, Measurement
-from fedreach.federation.traits import Traits, name_of
+from fedreach.federation.base import LabelStatistics, Loss, Measurement, name_of
 from fedreach.wireless.problem import Allocation, AllocationProblem
 
 if TYPE_CHECKING:
-    from fedreach.federation.types import Selection, ServerView, State
+    from fedreach.federation.types import Cohort, ServerView, State
 
 
 # -------------------- Ranges of reported numbers
@@ -35,10 +34,9 @@ class Range(NamedTuple):
     maximum: float | None = None
 
     @classmethod
-    def of(cls, part: object) -> Range:
-        """Return the range that a measurement or a loss declares, see `Traits.minimum` and `Traits.maximum`."""
-        traits = Traits.of(part)
-        return cls(traits.minimum, traits.maximum)
+    def of(cls, part: Loss | Measurement) -> Range:
+        """Return the range that a measurement or a loss declares."""
+        return cls(part.minimum, part.maximum)
 
     def holds(self, values: Floats | float) -> Bools:
         """Return of each value whether it lies in the range, but for rounding."""
@@ -97,7 +95,7 @@ def check_ids(policy: object, method: str, ids: Ints, view: ServerView) -> Ints:
     return ids
 
 
-def check_draws(policy: object, method: str, selection: Selection) -> Ints | None:
+def check_draws(policy: object, method: str, selection: Cohort) -> Ints | None:
     """Return how often each client was drawn, ids increasing, or raise an error that names the broken rule."""
     if selection.draws is None:
         return None
@@ -105,7 +103,7 @@ def check_draws(policy: object, method: str, selection: Selection) -> Ints | Non
     if draws.shape != np.shape(selection.ids) or draws.dtype.kind not in "iu" or not (draws >= 1).all():
         raise ComponentError(
             f"{name_of(policy)}.{method} must say of each of its {np.size(selection.ids)} clients how often it was "
-            f"drawn, a whole number from 1 on; got {draws}. Return `Selection.drawn(ids)`, each id as often as it came "
+            f"drawn, a whole number from 1 on; got {draws}. Return `Cohort.drawn(ids)`, each id as often as it came "
             "up."
         )
     return draws[np.argsort(selection.ids)].astype(np.int64)
@@ -137,7 +135,7 @@ def check_measured(measurement: Measurement, values: Floats, ids: Ints) -> Float
 
 def check_labels(statistics: LabelStatistics, released: Floats, sizes: Ints, ids: Ints) -> Floats:
     """Return the (n, c) counts that were released, or raise an error if the statistics call them impossible."""
-    if isinstance(statistics, KnowsPossibleLabels) and Traits.of(statistics).knows_possible:
+    if statistics.knows_possible:
         wrong = np.flatnonzero(~statistics.possible(released, sizes))
         if wrong.size:
             first = wrong[0]

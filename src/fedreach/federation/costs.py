@@ -11,7 +11,7 @@ from fedreach._util.errors import ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.checks import check_allocation
 from fedreach.federation.federation import Federation
-from fedreach.federation.types import ClientResults, Probe, RoundCost, Selection, ServerView
+from fedreach.federation.types import ClientResults, Cohort, Probe, RoundCost, ServerView
 from fedreach.wireless.exact import allocate
 from fedreach.wireless.problem import Allocation, AllocationProblem
 from fedreach.wireless.radio import Devices, RadioState
@@ -33,7 +33,7 @@ def note_numbers(federation: Federation, p: int) -> int:
     return p * (solver is not None and solver.sends_note)
 
 
-def count_constants(view: ServerView, selection: Selection, holds: Bools | None) -> tuple[Bools | None, int, int]:
+def count_constants(view: ServerView, selection: Cohort, holds: Bools | None) -> tuple[Bools | None, int, int]:
     """Return which clients hold the model's constants after a round, the bytes sent for them, and those of a probe.
 
     A client is sent them once, with the first model that it is sent, for a probe or to train. `holds` flags the clients
@@ -42,7 +42,7 @@ def count_constants(view: ServerView, selection: Selection, holds: Bools | None)
     Example:
         >>> from dataclasses import replace
         >>> view = replace(ServerView.of(np.arange(3), np.ones(3, np.int64)), constant_bytes=100)
-        >>> count_constants(view, Selection(np.array([0, 2])), np.array([True, False, False]))
+        >>> count_constants(view, Cohort(np.array([0, 2])), np.array([True, False, False]))
         (array([ True, False,  True]), 100, 0)
     """
     if holds is None:
@@ -54,7 +54,7 @@ def count_constants(view: ServerView, selection: Selection, holds: Bools | None)
 
 
 def count_bytes(
-    federation: Federation, number: int, view: ServerView, selection: Selection, reports: ClientResults, d: int
+    federation: Federation, number: int, view: ServerView, selection: Cohort, reports: ClientResults, d: int
 ) -> tuple[int, int, int]:
     """Return (down, up, probe) bytes of a round; those of the probe are part of the other two.
 
@@ -122,7 +122,7 @@ def training_passes(federation: Federation, view: ServerView) -> Floats:
     return trained + evaluations * FORWARD_PASS
 
 
-def round_cost(federation: Federation, view: ServerView, selection: Selection, d: int) -> RoundCost | None:
+def round_cost(federation: Federation, view: ServerView, selection: Cohort, d: int) -> RoundCost | None:
     """Return what the round costs, or None without a radio.
 
     Clients that are asked work and send at the same time, with the shares and frequencies of the allocation rule, first

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 
 from fedreach._util.arrays import replace_fields
+from fedreach._util.component import wrong_base
 from fedreach._util.errors import ComponentError, ConfigError
-from fedreach._util.registry import KINDS
+from fedreach._util.registry import KINDS, import_object
 from fedreach.federation.adaptation.base import Unadapted
 from fedreach.federation.aggregation import Mean
 from fedreach.federation.augmentations import Augmentation
 from fedreach.federation.base import (
     Adaptation,
     Aggregator,
-    HasOwnWeights,
+    Component,
     LabelStatistics,
     LocalSolver,
     Loss,
     Measurement,
-    MemorySolver,
-    RemembersClients,
-    SelectionPolicy,
-    ServerStep,
-    ServerTrains,
-    ServerTunes,
+    Selection,
+    ServerOptimizer,
     Weighting,
+    name_of,
 )
 from fedreach.federation.labels import Exact
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
 from fedreach.federation.secure_aggregation import SecureAggregation, weighted_mean_of_shares
-from fedreach.federation.traits import Traits, missing_protocols, name_of
 from fedreach.federation.types import ClientResults, ServerView
 from fedreach.wireless.radio import Radio
 from fedreach.wireless.rules import AllocationRule
@@ -47,11 +44,11 @@ from fedreach.wireless.rules import AllocationRule
 class Federation:
     """A federation of freely combined components; the repr is the configuration."""
 
-    selection: SelectionPolicy
+    selection: Selection
     weighting: Weighting
     solver: LocalSolver
     local: LocalSGD
-    server: ServerStep
+    server: ServerOptimizer
     cohort_size: int
     seed: int
     aggregation: Aggregator = field(default_factory=Mean)
@@ -63,20 +60,22 @@ class Federation:
     allocation: AllocationRule | None = None  # None: the selection policy's own, or else the exact one for its choice
 
     def __post_init__(self) -> None:
+        for kind, component in self.components.items():
+            base = import_object(KINDS[kind].base)
+            if not isinstance(component, base):
+                raise ComponentError(f"{kind} {wrong_base(component, base)}")
+            component.check_attributes()
         if self.radio is None:
-            for part, asks in (
-                (self.allocation, self.allocation is not None),
-                (self.selection, self.traits["selection"].needs_radio),
-            ):
-                if asks:
-                    raise ConfigError(
-                        f"{name_of(part)} needs to know channels and devices, and there is no radio. Add a section "
-                        "`[radio]` to the experiment, or `radio=Radio()` to the `Federation`."
-                    )
+            needy: list[Component] = [] if self.allocation is None else [self.allocation]
+            for component in needy + [self.selection] * self.selection.declares("needs_radio"):
+                raise ConfigError(
+                    f"{name_of(component)} needs to know channels and devices, and there is no radio. Add a section "
+                    "`[radio]` to the experiment, or `radio=Radio()` to the `Federation`."
+                )
         for name, minimum in {"cohort_size": 1, "seed": 0}.items():
             if getattr(self, name) < minimum:
                 raise ConfigError(f"Federation.{name} must be at least {minimum}; got {getattr(self, name)}.")
-        if self.traits["label_statistics"].only_sum:
+        if self.label_statistics.only_sum:
             self._refuse_what_sees_single_clients()
         if self.adapts and not isinstance(self.label_statistics, Exact | SecureAggregation):
             raise ConfigError(
@@ -84,7 +83,7 @@ class Federation:
                 f"{name_of(self.label_statistics)} would not noise that. Use label_statistics = 'secure_aggregation', "
                 "by which the server sees sums only, or 'exact'."
             )
-        if self.traits["aggregation"].remembers_updates and self.traits["weighting"].scales_mean:
+        if self.aggregation.remembers_updates and self.weighting.scales_mean:
             raise ConfigError(
                 f"{name_of(self.weighting)} scales the mean of those that are there, and {name_of(self.aggregation)} "
                 "takes that over all clients already. Use one of them: another weighting, such as 'equal', or "
@@ -101,35 +100,32 @@ class Federation:
                 f"local.optimizer {type(self.local.optimizer).__name__}. Use 'sgd', or a solver without a memory, such "
                 "as 'fedprox'."
             )
-        for kind in self.traits:
-            part = getattr(self, kind)
-            for rule in missing_protocols(kind, part) if part is not None else ():
-                raise ComponentError(f"{name_of(part)} {rule}")
 
     def _refuse_what_sees_single_clients(self) -> None:
         hidden = f"{name_of(self.label_statistics)} shows the server sums only"
-        for kind, traits in self.traits.items():  # what a weighting needs, each client knows of itself
-            if traits.reads_updates or (kind != "weighting" and (traits.needs or traits.measures)):
-                raise ConfigError(
-                    f"{hidden}, but {name_of(getattr(self, kind))} looks at single clients' labels or updates, or "
-                    "measures them."
-                )
-        if not self.traits["aggregation"].linear:
+        for kind, component in self.components.items():
+            clients_know = kind == "weighting"  # what a weighting needs, each client knows of itself
+            for part in component.with_inner():
+                if part.reads_updates or ((part.needs or part.measures) and not clients_know):
+                    raise ConfigError(
+                        f"{hidden}, but {name_of(component)} looks at single clients' labels or updates, or measures "
+                        "them."
+                    )
+        if not self.aggregation.linear:
             raise ConfigError(
                 f"{hidden}, but {name_of(self.aggregation)} is no weighted sum. Use 'mean', or one that says `linear`."
             )
-        if not self.traits["weighting"].own_weight:
+        if not self.weighting.has_own_weights:
             raise ConfigError(
                 f"{hidden}, so that each client must know its own weight; {name_of(self.weighting)} compares clients. "
                 "Choose a weighting with a method `raw`, such as 'by_examples', 'equal', 'entropy' or 'disagreement'."
             )
 
-    # Cached: a round asks for traits many times.
     @cached_property
-    def traits(self) -> Mapping[str, Traits]:
-        """The traits of each component, by type; those of a missing component are the defaults."""
-        parts = {field.name: getattr(self, field.name) for field in fields(self) if field.name in KINDS}
-        return {kind: Traits() if part is None else Traits.of(part) for kind, part in parts.items()}
+    def components(self) -> Mapping[str, Component]:
+        """The components by type, without those that are left out."""
+        kinds = [field.name for field in fields(self) if field.name in KINDS and field.name != "radio"]
+        return {kind: component for kind in kinds if (component := getattr(self, kind)) is not None}
 
     @property
     def adapts(self) -> bool:
@@ -138,7 +134,11 @@ class Federation:
 
     def needs(self) -> frozenset[str]:
         """Return the names of the client statistics that the components need."""
-        return frozenset(fact for traits in self.traits.values() for fact in traits.needs)
+        return frozenset(name for component in self._all_components() for name in component.needs)
+
+    def _all_components(self) -> Iterator[Component]:
+        for component in self.components.values():
+            yield from component.with_inner()
 
     def measurements(self) -> tuple[Measurement, ...]:
         """Return what the components have clients measure.
@@ -148,11 +148,11 @@ class Federation:
         """
         return self._measurements
 
-    @cached_property  # as with traits
+    @cached_property  # a round asks for them many times
     def _measurements(self) -> tuple[Measurement, ...]:
         measurements: dict[str, Measurement] = {}
-        for traits in self.traits.values():
-            for measurement in traits.measures:
+        for component in self._all_components():
+            for measurement in component.measures:
                 if measurements.setdefault(measurement.name, measurement) != measurement:
                     raise ComponentError(
                         f"Two parts ask for {measurement.name!r}, but not the same: {measurements[measurement.name]} "
@@ -161,20 +161,19 @@ class Federation:
         return tuple(measurements.values())
 
     @property
-    def memory_solver(self) -> MemorySolver | None:
+    def memory_solver(self) -> LocalSolver | None:
         """The solver, where clients keep a vector between rounds."""
-        return cast(MemorySolver, self.solver) if self.traits["solver"].keeps_memory else None
+        return self.solver if self.solver.is_stateful else None
 
     @property
-    def memory_loss(self) -> RemembersClients | None:
+    def memory_loss(self) -> Loss | None:
         """The loss, where clients keep a vector between rounds for it."""
-        return cast(RemembersClients, self.loss) if self.traits["loss"].remembers_clients else None
+        return self.loss if self.loss.remembers_clients else None
 
     @property
-    def learning_server(self) -> ServerTrains | ServerTunes | None:
+    def learning_server(self) -> ServerOptimizer | None:
         """The server step, where it learns from data of the server's own."""
-        says = self.traits["server"]
-        return cast(ServerTrains | ServerTunes, self.server) if says.trains_server or says.tunes_server else None
+        return self.server if self.server.trains_server or self.server.tunes_server else None
 
     @property
     def has_memory(self) -> bool:
@@ -201,51 +200,54 @@ class HasTargets(Protocol):
         """Shape of an example's labels where each position has one; else ()."""
 
 
-def check_targets(kind: str, part: object, data: HasTargets) -> None:
+def check_targets(kind: str, component: Component, data: HasTargets) -> None:
     """Reject a component that does not accept the targets of the data.
 
     Raises:
         ConfigError: If it needs classes and they are numbers, or the other way round.
     """
-    traits = Traits.of(part)
-    measured = any(Traits.of(measurement).needs_classes for measurement in traits.measures)
-    needs_classes = traits.needs_classes or traits.needs or traits.shifts_outputs or measured
+    parts = [*component.with_inner()]
+    measures = [measurement for part in parts for measurement in part.measures]
+    needs_classes = any(part.needs_classes or part.needs for part in (*parts, *measures))
+    needs_classes = needs_classes or (isinstance(component, Loss) and component.shifts_outputs)
     if needs_classes and not data.num_classes:
         advice = "Take loss = 'mse' or 'huber'" if kind == "loss" else "Take another, or make classes of them"
         raise ConfigError(
-            f"{kind} {name_of(part)} needs targets that are classes, and those of {data.name} are numbers. {advice}; "
-            "where they stand for classes, write them as whole numbers."
+            f"{kind} {name_of(component)} needs targets that are classes, and those of {data.name} are numbers. "
+            f"{advice}; where they stand for classes, write them as whole numbers."
         )
-    if data.positions and kind != "metric" and (why := _why_not_at_positions(traits)):
+    if data.positions and kind != "metric" and (why := _why_not_at_positions(component)):
         raise ConfigError(
-            f"{kind} {name_of(part)} {why}, and {data.name} has a label at every position. Take another, or "
+            f"{kind} {name_of(component)} {why}, and {data.name} has a label at every position. Take another, or "
             "leave it out."
         )
-    if traits.needs_numbers and data.num_classes:
+    if component.declares("needs_numbers") and data.num_classes:
         advice = "loss = 'cross_entropy'" if kind == "loss" else "another"
         raise ConfigError(
-            f"{kind} {name_of(part)} needs targets that are numbers, and those of {data.name} are classes. Take "
+            f"{kind} {name_of(component)} needs targets that are numbers, and those of {data.name} are classes. Take "
             f"{advice}, or give numbers: floats as labels, or of a table `target` instead of `label`."
         )
 
 
-def _why_not_at_positions(traits: Traits) -> str:
+def _why_not_at_positions(component: Component) -> str:
     """Return why a component cannot be used if each position of an example has a label; "" if it can."""
-    if traits.needs:
+    if any(part.needs for part in component.with_inner()):
         return "goes by how many examples of each class a client has"
-    if traits.shifts_outputs:
-        return "shifts outputs by how many examples of each class a client has"
-    if traits.sees_more:
-        return "sees one output an example"
-    if traits.measures:
+    if any(part.measures for part in component.with_inner()):
         return "measures outputs of one row an example"
-    return "learns from outputs of one row an example" if traits.tunes_server else ""
+    if isinstance(component, Loss) and component.shifts_outputs:
+        return "shifts outputs by how many examples of each class a client has"
+    if isinstance(component, Loss) and component.has_objective:
+        return "sees one output an example"
+    if isinstance(component, ServerOptimizer) and component.tunes_server:
+        return "learns from outputs of one row an example"
+    return ""
 
 
 def check_federation_targets(federation: Federation, data: HasTargets) -> None:
     """Reject a federation with a component that does not accept the targets of the data, see `check_targets`."""
-    for kind in federation.traits:
-        check_targets(kind, getattr(federation, kind), data)
+    for kind, component in federation.components.items():
+        check_targets(kind, component, data)
     if federation.adapts and data.positions:
         raise ConfigError(
             f"adaptation {name_of(federation.adaptation)} estimates the class of an example, and {data.name} has a "
@@ -275,7 +277,7 @@ def visible_view(federation: Federation, view: ServerView) -> ServerView:
 
     Only policies with `reads_length` see the length of the run: the others decide the same in a longer run.
     """
-    if view.rounds is not None and not federation.traits["selection"].reads_length:
+    if view.rounds is not None and not federation.selection.declares("reads_length"):
         view = replace_fields(view, rounds=None)
     if not federation.label_statistics.only_sum:
         return view
@@ -292,7 +294,7 @@ def visible_reports(federation: Federation, reports: ClientResults) -> ClientRes
         return reports
     mean = None
     if len(reports.ids):
-        raw = np.asarray(cast(HasOwnWeights, federation.weighting).raw(reports.metrics))
+        raw = np.asarray(federation.weighting.raw(reports.metrics))
         mean = weighted_mean_of_shares(raw, reports.update)
     return replace(
         reports,

@@ -4,13 +4,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from fedreach._util.arrays import Bools, Floats, Ints, are_counts
 from fedreach._util.errors import ConfigError, require
 from fedreach.data.assignment import label_entropy
+from fedreach.federation.base import LabelStatistics
 from fedreach.federation.checks import Range
 from fedreach.federation.secure_aggregation import SecureAggregation as SecureAggregation
 
@@ -45,7 +46,7 @@ def entropy_range(classes: int) -> Range:
 
 
 @dataclass(frozen=True)
-class Exact:
+class Exact(LabelStatistics):
     """Exact label counts, if a component asks for them.
 
     Whatever is chosen here, the server knows how many examples each client has: sizes are public in FedReach.
@@ -57,7 +58,7 @@ class Exact:
         array([[3., 0.]])
     """
 
-    only_sum: ClassVar[bool] = False
+    only_sum = False
 
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
         return counts.astype(np.float64)
@@ -99,7 +100,7 @@ def spent_epsilon(one_count: Any, delta: float) -> float:
 
 
 @dataclass(frozen=True)
-class DiscreteGaussian:
+class DiscreteGaussian(LabelStatistics):
     """Label counts with discrete Gaussian noise: (epsilon, delta)-differential privacy of single examples.
 
     To each count a client adds a whole number x with probability proportional to exp(-x^2 / (2 sigma^2)), once, before
@@ -126,7 +127,7 @@ class DiscreteGaussian:
         5.275
     """
 
-    only_sum: ClassVar[bool] = False
+    only_sum = False
 
     epsilon: float
     delta: float
@@ -225,7 +226,7 @@ FURTHEST = 100.0
 
 
 @dataclass(frozen=True)
-class DiscreteLaplace:
+class DiscreteLaplace(LabelStatistics):
     """Label counts with discrete Laplace noise: epsilon-differential privacy of single examples.
 
     To each count a client adds a whole number x with probability proportional to exp(-epsilon |x| / 2), whose variance
@@ -254,7 +255,7 @@ class DiscreteLaplace:
         array([[30., 3., 1.]])
     """
 
-    only_sum: ClassVar[bool] = False
+    only_sum = False
 
     epsilon: float
 

@@ -235,8 +235,10 @@ class UnevenSteps:
     max: int
     drawn: DrawnPer = "round"
 
+    RULES: ClassVar[Mapping[str, str]] = {"min": "[1, 1e9]", "max": "[1, 1e9]"}
+
     def __post_init__(self) -> None:
-        require(self, min="[1, 1e9]", max="[1, 1e9]", drawn=get_args(DrawnPer))
+        require(self, **self.RULES, drawn=get_args(DrawnPer))
         if self.min > self.max:
             raise ConfigError(
                 f"UnevenSteps.min must be at most `max`, which is {self.max}; got {self.min}. Exchange them."
@@ -314,22 +316,23 @@ class LocalSGD:
     schedule_rounds: int | None = None
     optimizer: Adam | TorchSteps | None = None
 
+    RULES: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
+        "lr": "(0, inf)",
+        "batch_size": "[1, 1e9]",
+        "epochs": "[1, 1e9]",
+        "steps": "[1, 1e9]",
+        "momentum": "[0, 1)",
+        "weight_decay": "[0, inf)",
+        "clip_norm": "(0, inf]",
+        "schedule": get_args(Schedule),
+        "decay": "(0, 1]",
+        "schedule_rounds": "[1, 1e9]",
+    }
+
     def __post_init__(self) -> None:
-        if not isinstance(self.steps, UnevenSteps):
-            require(self, steps="[1, 1e9]")
-        require(
-            self,
-            lr="(0, inf)",
-            batch_size="[1, 1e9]",
-            epochs="[1, 1e9]",
-            momentum="[0, 1)",
-            weight_decay="[0, inf)",
-            clip_norm="(0, inf]",
-            decay="(0, 1]",
-            schedule_rounds="[1, 1e9]",
-        )
-        if not callable(self.schedule):
-            require(self, schedule=get_args(Schedule))
+        free = {"steps"} if isinstance(self.steps, UnevenSteps) else set()
+        free |= {"schedule"} if callable(self.schedule) else set()
+        require(self, **{option: rule for option, rule in self.RULES.items() if option not in free})
         if isinstance(self.optimizer, TorchSteps) and (self.momentum or self.weight_decay):
             raise ConfigError(
                 f"LocalSGD.momentum and LocalSGD.weight_decay must be 0 under torch.optim.{self.optimizer.optimizer}; "

@@ -2,20 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError, require
-from fedreach.federation.base import Loss
-from fedreach.federation.traits import Traits, name_of
+from fedreach.federation.base import Loss, name_of
 
 # -------------------- A plain function as a loss
 
 
 @dataclass(frozen=True)
-class FunctionLoss:
+class FunctionLoss(Loss):
     """Use ``function(outputs, targets) -> (b,) losses``, of torch tensors (b, c) and (b,).
 
     Where targets are numbers, both are (b, t). A function for such says ``needs_numbers = True``, and is then tried
@@ -31,6 +30,9 @@ class FunctionLoss:
 
     function: Callable[[Any, Any], Any]
 
+    def __post_init__(self) -> None:
+        self.take_attributes(self.function)
+
     @property
     def name(self) -> str:
         """The function's name, for messages."""
@@ -44,7 +46,7 @@ class FunctionLoss:
 
 
 @dataclass(frozen=True)
-class CrossEntropy:
+class CrossEntropy(Loss):
     """Cross-entropy: minus the log-probability of the true class.
 
     l(z, y) = log sum_c exp(z_c) - z_y, in nats, for the outputs z of the model and the class y.
@@ -57,9 +59,9 @@ class CrossEntropy:
         tensor([0.6931, 0.1269])
     """
 
-    cross_entropy: ClassVar[bool] = True
-    needs_classes: ClassVar[bool] = True
-    minimum: ClassVar[float] = 0.0
+    cross_entropy = True
+    needs_classes = True
+    minimum = 0.0
 
     def per_example(self, outputs: Any, targets: Any) -> Any:
         from torch.nn import functional as F
@@ -71,7 +73,7 @@ class CrossEntropy:
 
 
 @dataclass(frozen=True)
-class ExtendsLoss:
+class ExtendsLoss(Loss):
     """Base of losses that add a term to another loss by `objective`.
 
     Args:
@@ -84,18 +86,16 @@ class ExtendsLoss:
     inner: Loss = field(default=CrossEntropy(), kw_only=True)
 
     def __post_init__(self) -> None:
-        says = Traits.of(self.inner)
-        if says.sees_more or says.shifts_outputs:
-            what = "sees more itself" if says.sees_more else "shifts outputs"
+        if self.inner.has_objective or self.inner.shifts_outputs:
+            what = "has an objective itself" if self.inner.has_objective else "shifts outputs"
             raise ConfigError(
                 f"{type(self).__name__}.inner must be a loss of outputs and targets; {name_of(self.inner)} {what}. "
                 "Use 'cross_entropy', 'label_smoothing', 'mse' or 'huber', or write both into a loss of your own."
             )
 
     @property
-    def minimum(self) -> float | None:
-        """Below which no loss is."""
-        return Traits.of(self.inner).minimum
+    def minimum(self) -> float | None:  # type: ignore[override]
+        return self.inner.minimum
 
     def per_example(self, outputs: Any, targets: Any) -> Any:
         return self.inner.per_example(outputs, targets)
@@ -105,7 +105,7 @@ class ExtendsLoss:
 
 
 @dataclass(frozen=True)
-class LabelSmoothing:
+class LabelSmoothing(Loss):
     """Cross-entropy with label smoothing: (1 - share) on the class y, and share / C on every class.
 
     l(z, y) = log sum_c exp(z_c) - (1 - share) z_y - (share / C) sum_c z_c, in nats. A model that is never wholly
@@ -128,7 +128,7 @@ class LabelSmoothing:
         tensor([0.6269])
     """
 
-    needs_classes: ClassVar[bool] = True
+    needs_classes = True
     share: float = 0.1
 
     def __post_init__(self) -> None:
@@ -224,7 +224,7 @@ class FedLC(CrossEntropy):
 
 
 @dataclass(frozen=True)
-class MSE:
+class MSE(Loss):
     """Mean squared error over an example's t targets that are numbers.
 
     l(z, y) = (1/t) sum_j (z_j - y_j)^2; its gradient by z_j is 2 (z_j - y_j) / t. The
@@ -247,13 +247,13 @@ class MSE:
         tensor([1., 9.])
     """
 
-    squared_error: ClassVar[bool] = True
-    needs_numbers: ClassVar[bool] = True
-    minimum: ClassVar[float] = 0.0
+    squared_error = True
+    needs_numbers = True
+    minimum = 0.0
     scale: bool = True
 
     @property
-    def scales_targets(self) -> bool:
+    def scales_targets(self) -> bool:  # type: ignore[override]
         """Whether targets and outputs are handed over on the participants' scale."""
         return self.scale
 
@@ -265,7 +265,7 @@ class MSE:
 
 
 @dataclass(frozen=True)
-class Huber:
+class Huber(Loss):
     """Huber loss: half the squared error up to delta, linear beyond; the mean over an example's t targets.
 
     l(z, y) = (1/t) sum_j h(z_j - y_j), with h(e) = e^2 / 2 where |e| <= delta and delta (|e| - delta / 2) beyond. No
@@ -289,13 +289,13 @@ class Huber:
         tensor([0.1250, 2.5000])
     """
 
-    needs_numbers: ClassVar[bool] = True
-    minimum: ClassVar[float] = 0.0
+    needs_numbers = True
+    minimum = 0.0
     delta: float = 1.0
     scale: bool = True
 
     @property
-    def scales_targets(self) -> bool:
+    def scales_targets(self) -> bool:  # type: ignore[override]
         """Whether targets and outputs are handed over on the participants' scale."""
         return self.scale
 
@@ -434,7 +434,7 @@ class FedNTD(ExtendsLoss):
 
     beta: float = 1.0
     tau: float = 1.0
-    needs_classes: ClassVar[bool] = True
+    needs_classes = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from fedreach._util.arrays import Floats
 from fedreach._util.errors import ComponentError, require
 from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.base import Measurement
 from fedreach.federation.bounds import closed_form_score, monte_carlo_score, random_signs
 from fedreach.federation.convergence import LOSSES, distances, total_disagreement
 from fedreach.federation.types import LocalOutputs
@@ -17,7 +18,7 @@ from fedreach.federation.types import LocalOutputs
 
 
 @dataclass(frozen=True)
-class LossRMS:
+class LossRMS(Measurement):
     """Root mean square sqrt((1/m) sum_i l_i^2) of the broadcast model's cross-entropies l_i, in nats.
 
     Of targets that are numbers l_i is the mean squared error.
@@ -34,9 +35,9 @@ class LossRMS:
         1.3863
     """
 
-    wants_before: ClassVar[bool] = True
-    minimum: ClassVar[float] = 0.0
-    name: ClassVar[str] = "loss_rms"
+    wants_before = True
+    minimum = 0.0
+    name = "loss_rms"
 
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
         if outputs.before is None:
@@ -52,7 +53,7 @@ class LossRMS:
 
 
 @dataclass(frozen=True)
-class Disagreement:
+class Disagreement(Measurement):
     """Disagreement of the bounds on the squared loss of the local model under a shift of the client's data.
 
     eta = sum_i (u(d_i) - l(d_i)), where u and l are the most and the least that the mean squared loss can be within
@@ -87,8 +88,8 @@ class Disagreement:
         3.5716
     """
 
-    wants_before: ClassVar[bool] = False
-    needs_classes: ClassVar[bool] = True
+    wants_before = False
+    needs_classes = True
 
     loss: Literal["jsd", "zero_one"] = "jsd"
     radius: float = 0.2
@@ -104,13 +105,13 @@ class Disagreement:
         return "disagreement"
 
     @property
-    def minimum(self) -> float:
+    def minimum(self) -> float:  # type: ignore[override]
         """Eta of a client whose examples the model fits perfectly; a smaller number is impossible."""
         perfect = total_disagreement(np.zeros(1), distances(self.radius, self.step))
         return perfect * (1 - 1e-9)  # rounding
 
     @property
-    def maximum(self) -> float:
+    def maximum(self) -> float:  # type: ignore[override]
         """As many as there are distances: at each of them both bounds lie between 0 and 1."""
         return float(len(distances(self.radius, self.step)))
 
@@ -126,7 +127,7 @@ Estimator = Literal["monte_carlo", "closed_form"]
 
 
 @dataclass(frozen=True)
-class WLRC:
+class WLRC(Measurement):
     """Rademacher score: correlation of random signs with the local model's outputs; lower is better.
 
     The client's m examples are cut, in their order, into batches of B; the last may be shorter. With F_b the (B_b, C)
@@ -177,21 +178,21 @@ class WLRC:
         return "wlrc"
 
     @property
-    def wants_before(self) -> bool:
+    def wants_before(self) -> bool:  # type: ignore[override]
         return self.outputs == "excess_loss"
 
     @property
-    def needs_classes(self) -> bool:
+    def needs_classes(self) -> bool:  # type: ignore[override]
         """Unless it is of the outputs as they are, which may be numbers."""
         return self.outputs != "logits"
 
     @property
-    def minimum(self) -> float:
+    def minimum(self) -> float:  # type: ignore[override]
         """Scores are means of absolute values."""
         return 0.0
 
     @property
-    def maximum(self) -> float | None:
+    def maximum(self) -> float | None:  # type: ignore[override]
         """Of softmax, whose rows sum to 1, a score is at most 1/C, and there is a class."""
         return 1.0 if self.outputs == "softmax" else None
 
@@ -205,24 +206,21 @@ class WLRC:
         if self.outputs == "logits":
             return outputs.logits.astype(np.float64)
         if self.outputs == "softmax":
-            return np.exp(_log_softmax(outputs.logits))
+            return np.exp(log_softmax(outputs.logits.astype(np.float64)))
         if outputs.before is None:
             raise ComponentError(
                 "WLRC with outputs='excess_loss' must be handed the broadcast model's outputs; got none."
             )
         example = np.arange(len(outputs.labels))
-        local, broadcast = (_log_softmax(f)[example, outputs.labels] for f in (outputs.logits, outputs.before))
+        local, broadcast = (
+            log_softmax(f.astype(np.float64))[example, outputs.labels] for f in (outputs.logits, outputs.before)
+        )
         return (broadcast - local)[:, None]
 
     def _score(self, rng: np.random.Generator) -> Callable[[Floats], float]:
         if self.estimator == "closed_form":
             return closed_form_score
         return lambda batch: monte_carlo_score(batch, random_signs(self.draws, batch.size, rng))
-
-
-def _log_softmax(logits: np.ndarray) -> Floats:
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
 # -------------------- Table of measurements

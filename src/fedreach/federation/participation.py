@@ -1,37 +1,36 @@
 """Which participants are available in a round."""
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedreach._util.arrays import Bools
 from fedreach._util.errors import require
-from fedreach.federation.traits import Traits
+from fedreach.federation.base import Component
 
 
-class Participation(Protocol):
-    """Decides which clients are available; the generator is that of the round. May be a `LosesReplies`, too."""
+class Participation(Component):
+    """Decides which clients are available; the generator is that of the round."""
 
+    component_type = "participation"
+    abilities: ClassVar = {"loses_replies": ("replies",)}
+
+    loses_replies: bool = False
+
+    @abstractmethod
     def available(self, n: int, rng: np.random.Generator) -> Bools:
         """Return (n,) flags over the participants."""
 
-
-class LosesReplies(Protocol):
-    """Decides which replies arrive."""
-
     def replies(self, k: int, rng: np.random.Generator) -> Bools:
-        """Return (k,) flags over the clients that worked."""
-
-
-def replies_of(participation: Participation) -> Callable[[int, np.random.Generator], Bools] | None:
-    """Return the method `replies`, where a participation has one."""
-    return cast(LosesReplies, participation).replies if Traits.of(participation).loses_replies else None
+        """Return (k,) flags over the clients that worked: whether their replies arrive."""
+        return np.ones(k, np.bool_)
 
 
 @dataclass(frozen=True)
-class Always:
+class Always(Participation):
     """Full availability: every participant in every round.
 
     When: a cross-silo federation, or to leave availability out of a question.
@@ -46,7 +45,7 @@ class Always:
 
 
 @dataclass(frozen=True)
-class Bernoulli:
+class Bernoulli(Participation):
     """Independent availability with the same probability for each participant and round.
 
     A round without any available client is run as an empty round: the model stays, and the row reports it. (FedDyn's
@@ -73,4 +72,4 @@ class Bernoulli:
         return rng.random(k) < self.reply_prob
 
 
-PARTICIPATIONS: dict[str, type] = {"always": Always, "bernoulli": Bernoulli}
+PARTICIPATIONS: Mapping[str, Any] = {"always": Always, "bernoulli": Bernoulli}

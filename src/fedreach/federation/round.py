@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from fedreach._util.errors import ComponentError
 from fedreach._util.row_store import RowTable
 from fedreach._util.streams import generator
 from fedreach.federation.aggregation import weighted_sum
-from fedreach.federation.base import RemembersUpdates, ScalesMean, ServerTrains, ServerTunes
+from fedreach.federation.base import name_of
 from fedreach.federation.checks import (
     check_allocation,
     check_draws,
@@ -27,8 +27,7 @@ from fedreach.federation.costs import count_bytes, count_constants, round_cost
 from fedreach.federation.federation import Federation, visible_reports, visible_view
 from fedreach.federation.local_sgd import UnevenSteps
 from fedreach.federation.state import FederationState, update_clusters
-from fedreach.federation.traits import name_of
-from fedreach.federation.types import ClientResults, Probe, RoundCost, RoundResult, Selection, ServerView, State
+from fedreach.federation.types import ClientResults, Cohort, Probe, RoundCost, RoundResult, ServerView, State
 
 # -------------------- The decisions of a round as pure functions
 # `fedreach.federation.steps` has their order.
@@ -41,19 +40,19 @@ LARGE = 2**24  # bytes of what clients sent last that are not kept in main memor
 
 def server_trains(federation: Federation, state: FederationState) -> bool:
     """Return whether the server trains on its own data in round ``state.round + 1`` and no client is asked."""
-    if not federation.traits["server"].trains_server:
+    if not federation.server.trains_server:
         return False
-    return cast(ServerTrains, federation.server).trains(generator(federation.seed, "coin", state.round + 1))
+    return federation.server.trains(generator(federation.seed, "coin", state.round + 1))
 
 
 def server_tunes(federation: Federation, round_: int, rounds: int) -> bool:
     """Return whether the server continues with its own data after a round in which clients trained."""
-    return federation.traits["server"].tunes_server and cast(ServerTunes, federation.server).tunes(round_, rounds)
+    return federation.server.tunes_server and federation.server.tunes(round_, rounds)
 
 
 def plan_probe(federation: Federation, state: FederationState, view: ServerView) -> Probe | None:
     """Return the probe that the selection policy makes before round ``state.round + 1``, or None."""
-    if not federation.traits["selection"].probes:
+    if not federation.selection.probes:
         return None
     k = min(federation.cohort_size, int(np.count_nonzero(view.available)))
     if k == 0:
@@ -76,18 +75,18 @@ def observe_probe(federation: Federation, state: FederationState, answers: Clien
     return replace(state, selection=federation.selection.observe(state.selection, answers))
 
 
-def plan_round(federation: Federation, state: FederationState, view: ServerView) -> Selection:
+def plan_round(federation: Federation, state: FederationState, view: ServerView) -> Cohort:
     """Return the cohort of round ``state.round + 1``; empty if no client is available."""
     policy = federation.selection
     k = min(federation.cohort_size, int(np.count_nonzero(view.available)))
     if k == 0:
-        return Selection(np.empty(0, np.int64))
+        return Cohort(np.empty(0, np.int64))
     rng = generator(federation.seed, "select", state.round + 1)
     chosen = policy.select(state.selection, visible_view(federation, view), k, rng)
-    check_type(policy, "select", chosen, Selection)
+    check_type(policy, "select", chosen, Cohort)
     ids, draws = check_ids(policy, "select", chosen.ids, view), check_draws(policy, "select", chosen)
-    checked = Selection(ids, chosen.remark, draws=draws)
-    if checked.places > k and not federation.traits["selection"].ignores_cohort:
+    checked = Cohort(ids, chosen.remark, draws=draws)
+    if checked.places > k and not federation.selection.ignores_cohort:
         raise ComponentError(
             f"{name_of(policy)}.select must return at most the {k} clients it was asked for; got {checked.places}. "
             "Cut the choice to k, or set `ignores_cohort = True` on the policy."
@@ -102,7 +101,7 @@ def conclude_round(
     federation: Federation,
     state: FederationState,
     view: ServerView,
-    selection: Selection,
+    selection: Cohort,
     reports: ClientResults,
     summed: Callable[[Floats, Float32s], Floats] | None = None,
 ) -> tuple[FederationState, RoundResult]:
@@ -185,7 +184,7 @@ def conclude_server_round(
     federation: Federation, state: FederationState, view: ServerView, learnt: FederationState
 ) -> tuple[FederationState, RoundResult]:
     """Return the state after a round in which the server trained and no client was asked: that of the argument."""
-    nobody, d = Selection(np.empty(0, np.int64)), state.models.shape[1]
+    nobody, d = Cohort(np.empty(0, np.int64)), state.models.shape[1]
     silence = ClientResults(nobody.ids, np.empty((0, d), np.float32), {})
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, nobody, silence, d)
     cost = None if federation.radio is None else RoundCost(0.0, 0.0, 0.0, 0.0, None)
@@ -229,25 +228,25 @@ def _update_model(
     """
     solver, p, params = federation.memory_solver, reports.trainable, state.models[model]
     server_state, solver_state, aggregated = state.server[model], state.solver[model], state.aggregation[model]
-    traits, sent = federation.traits, state.sent
+    sent = state.sent
     if len(positions) < len(reports.ids):
         reports, weights = reports.at(positions), weights[positions]
         if weights.sum() == 0:
             return params, (server_state, solver_state, aggregated), sent
         weights, visible = weights / weights.sum(), visible_reports(federation, reports)
     mean = visible.secure_mean
-    if mean is None and summed is not None and traits["aggregation"].linear:
+    if mean is None and summed is not None and federation.aggregation.linear:
         mean = summed(weights, reports.update)
-    elif mean is None and traits["aggregation"].remembers_updates:
+    elif mean is None and federation.aggregation.remembers_updates:
         mean, aggregated, sent = _with_last(federation, state, view, model, weights, reports)
     elif mean is None:
         rng = generator(federation.seed, "aggregate", state.round + 1, model)
         answer = federation.aggregation.combine(aggregated, weights, reports.update, rng)
         mean, aggregated = check_update(federation.aggregation, answer, len(params))
-    step, scales = mean[:p], traits["weighting"].scales_mean
+    step, scales = mean[:p], federation.weighting.scales_mean
     n = int((state.clusters == model).sum()) if scales or solver is not None else 0
     if scales:
-        scale = cast(ScalesMean, federation.weighting).mean_scale(state.weighting, reports, n)
+        scale = federation.weighting.mean_scale(state.weighting, reports, n)
         step = check_scale(federation.weighting, scale) * step
     if solver is not None:
         step, solver_state = solver.conclude(solver_state, reports, step, n)
@@ -270,7 +269,7 @@ def _with_last(
     What is kept of a client is r w_i update_i / lr: weighed, and the same under any local learning rate. Buffers are
     averaged.
     """
-    aggregation, trained = cast(RemembersUpdates, federation.aggregation), reports.trained
+    aggregation, trained = cast(Any, federation.aggregation), reports.trained
     rows, (n, p) = view.rows(reports.ids), (len(view.ids), trained.shape[1])
     lr = federation.local.lr_at(view.round, view.rounds or view.round)
     sent = RowTable.zeros(n, p, on_disk=4 * n * p >= LARGE) if state.sent is None else state.sent
@@ -311,7 +310,7 @@ def refers_to_length(federation: Federation, rounds: int, longer: int | None = N
     longer = rounds + 1 if longer is None else longer
     if federation.local.schedule == "cosine":
         return "local.schedule 'cosine' spreads its decay over all rounds of a run"
-    if federation.traits["selection"].reads_length:
+    if federation.selection.declares("reads_length"):
         return f"the selection {name_of(federation.selection)} goes by how many rounds a run has"
     checked_rounds = [*range(1, min(rounds, CHECKED_ROUNDS) + 1), rounds]
     if any(

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import ComponentError
+from fedreach.federation.base import LabelStatistics
 
 # -------------------- Masked sums
 # The server sees two sums only: sum_i a_i update_i and sum_i a_i.
@@ -218,7 +218,7 @@ def error_bound(raw: Floats, update: Float32s) -> Floats:
 
 
 @dataclass(frozen=True)
-class SecureAggregation:
+class SecureAggregation(LabelStatistics):
     """Secure aggregation: the server sees sums over clients, not their labels, weights or updates.
 
     Clients weigh and scale their updates themselves; the server sees sum_i a_i update_i and sum_i a_i. Their quotient
@@ -232,7 +232,7 @@ class SecureAggregation:
     When: the server must see nothing of any single client; then only sums can be used.
     """
 
-    only_sum: ClassVar[bool] = True
+    only_sum = True
 
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
         """Return nan: clients compute with their counts, the server does not see them."""

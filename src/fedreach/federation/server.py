@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError, require
-from fedreach.federation.base import ServerOperations, ServerStep, ServerTrains, ServerTunes
+from fedreach.federation.base import ServerOperations, ServerOptimizer
 from fedreach.federation.local_sgd import optimizer_class, with_tuples
 from fedreach.federation.types import NO_STATE, State
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Average:
+class Average(ServerOptimizer):
     """Averaging: the model moves along the weighted mean update u.
 
     v <- momentum * v + u;  x <- x + lr * v.  With rate 1 and momentum 0 the new model is the weighted mean of
@@ -99,7 +99,7 @@ class FedAvgM(Average):
 
 
 @dataclass(frozen=True)
-class Adaptive(ABC):
+class Adaptive(ServerOptimizer):
     """Inherit from it and write `second_moment`."""
 
     lr: float = 0.01
@@ -195,7 +195,7 @@ class FedYogi(Adaptive):
 
 
 @dataclass(frozen=True)
-class TorchOptimizer:
+class TorchOptimizer(ServerOptimizer):
     """An optimizer of PyTorch at the server, with the weighted mean update as its gradient.
 
     The gradient is -u, with u the weighted mean update, as an optimizer goes down a gradient; so SGD with rate 1 is
@@ -306,13 +306,13 @@ def batches(
             yield np.sort(order[begin : begin + batch_size])
 
 
-def check_inner(part: object, inner: object) -> None:
+def check_inner(part: object, inner: ServerOptimizer) -> None:
     """Reject an `inner` step that uses the server's data in a step that does so, too.
 
     Raises:
         ConfigError: If it does.
     """
-    if isinstance(inner, ServerTrains | ServerTunes):
+    if inner.trains_server or inner.tunes_server:
         raise ConfigError(
             f"{type(part).__name__}.inner must be the step of the clients' rounds; got {type(inner).__name__}, which "
             "trains on the server's data itself. Use one that does not, such as 'average'."
@@ -325,7 +325,7 @@ PLAIN = Average()
 
 
 @dataclass(frozen=True)
-class FedDF:
+class FedDF(ServerOptimizer):
     """FedDF (Lin et al., 2020): ensemble distillation on the server's unlabeled inputs.
 
     Clients train in every round, and `inner` takes the step. From there on, `steps` times::
@@ -366,10 +366,10 @@ class FedDF:
         (True, False)
     """
 
-    reads_updates: ClassVar[bool] = True
-    needs_classes: ClassVar[bool] = True  # a softmax of what is predicted
+    reads_updates = True
+    needs_classes = True  # a softmax of what is predicted
 
-    inner: ServerStep = PLAIN
+    inner: ServerOptimizer = PLAIN
     lr: float = 0.1
     batch_size: int = 64
     steps: int = 20
@@ -404,7 +404,7 @@ When = Literal["each_round", "end"]
 
 
 @dataclass(frozen=True)
-class FineTune:
+class FineTune(ServerOptimizer):
     """Fine-tuning of the aggregated model on the server's data by stochastic gradient descent.
 
     Clients train in every round, and `inner` takes the step. Then, E epochs or exactly `steps` times::
@@ -439,7 +439,7 @@ class FineTune:
         [False, False, True]
     """
 
-    inner: ServerStep = PLAIN
+    inner: ServerOptimizer = PLAIN
     when: When = "each_round"
     lr: float = 0.1
     batch_size: int = 64
@@ -473,7 +473,7 @@ class FineTune:
 
 
 @dataclass(frozen=True)
-class ServerOnly:
+class ServerOnly(ServerOptimizer):
     """Training on the server's data alone by stochastic gradient descent, `steps` steps per round.
 
     The control experiment of all methods that use the server's data. No model is sent. As it is, one
@@ -563,7 +563,7 @@ class ServerOnly:
 
 
 @dataclass(frozen=True)
-class Safari:
+class Safari(ServerOptimizer):
     """SAFARI: some rounds train on the server's data, which also cover unseen clients.
 
     For each round one number u is drawn uniformly from [0, 1). If u < `client_probability`, the round is like any
@@ -603,7 +603,7 @@ class Safari:
         0.2...
     """
 
-    inner: ServerStep = PLAIN
+    inner: ServerOptimizer = PLAIN
     client_probability: float = 0.8
     lr: float = 0.1
     batch_size: int = 64

@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Any, get_args
 
 import numpy as np
 
-from fedreach._util.arrays import Float32s, Floats
+from fedreach._util.arrays import Dtype, Float32s, Floats
 from fedreach._util.errors import require
-from fedreach._util.row_store import Dtype
-from fedreach.federation.base import LocalSolver as LocalSolver
-from fedreach.federation.base import MemorySolver as MemorySolver
+from fedreach.federation.base import LocalSolver
 from fedreach.federation.local_sgd import LocalSGD as LocalSGD
 from fedreach.federation.local_sgd import Schedule as Schedule
 from fedreach.federation.types import ClientResults, State
@@ -19,7 +17,7 @@ from fedreach.federation.types import ClientResults, State
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(LocalSolver):
     """FedAvg (McMahan et al., 2017): plain gradient steps.
 
     When: always, as the baseline; no memory at clients and the fewest bytes.
@@ -32,7 +30,7 @@ class FedAvg:
         2.0
     """
 
-    affine: ClassVar[bool] = True
+    affine = True
 
     def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
         return gradient
@@ -42,7 +40,7 @@ class FedAvg:
 
 
 @dataclass(frozen=True)
-class FedProx:
+class FedProx(LocalSolver):
     """FedProx (Li et al., 2020): a pull of each local step towards the broadcast parameters.
 
     The local objective is F_i(w) + mu / 2 ||w - w0||^2, so the gradient becomes g + mu (w - w0).
@@ -60,7 +58,7 @@ class FedProx:
     """
 
     mu: float = 0.01
-    affine: ClassVar[bool] = True
+    affine = True
 
     def __post_init__(self) -> None:
         require(self, mu="[0, inf)")
@@ -75,7 +73,7 @@ class FedProx:
 
 
 @dataclass(frozen=True)
-class FedDyn:
+class FedDyn(LocalSolver):
     """FedDyn (Acar et al., 2021): each client is pulled by its accumulated updates h_i.
 
     Local gradient: g + a_i (w - w0 + h_i) with a_i = alpha / (N p_i), where N p_i is the client's number of examples
@@ -106,14 +104,14 @@ class FedDyn:
     """
 
     alpha: float = 0.01
-    affine: ClassVar[bool] = True
-    sends_note: ClassVar[bool] = False  # the change of h_i is the update
-    sends_state: ClassVar[bool] = False
+    affine = True
+    sends_note = False  # the change of h_i is the update
+    sends_state = False
 
     def __post_init__(self) -> None:
         require(self, alpha="(0, inf): Without a pull it is FedAvg.")
 
-    def correct(self, gradient: Any, params: Any, broadcast: Any, pull: Any, memory: Any) -> Any:
+    def correct(self, gradient: Any, params: Any, broadcast: Any, pull: Any, memory: Any) -> Any:  # type: ignore[override]
         return gradient + pull * (params - broadcast + memory)
 
     def prepare(self, memory: Float32s, state: State, share: Floats) -> Mapping[str, Float32s]:
@@ -141,7 +139,7 @@ class FedDyn:
 
 
 @dataclass(frozen=True)
-class Scaffold:
+class Scaffold(LocalSolver):
     """SCAFFOLD (Karimireddy et al., 2020): control variates c_i and c that correct client drift.
 
     Local step: w <- w - lr (g + c - c_i). After K steps from x to y, each client that was heard keeps
@@ -171,14 +169,14 @@ class Scaffold:
     """
 
     memory_dtype: Dtype = "float32"
-    affine: ClassVar[bool] = True
-    sends_note: ClassVar[bool] = True
-    sends_state: ClassVar[bool] = True
+    affine = True
+    sends_note = True
+    sends_state = True
 
     def __post_init__(self) -> None:
         require(self, memory_dtype=get_args(Dtype))
 
-    def correct(self, gradient: Any, params: Any, broadcast: Any, drift: Any) -> Any:
+    def correct(self, gradient: Any, params: Any, broadcast: Any, drift: Any) -> Any:  # type: ignore[override]
         return gradient + drift
 
     def prepare(self, memory: Float32s, state: State, share: Floats) -> Mapping[str, Float32s]:

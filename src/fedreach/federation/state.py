@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 
 from fedreach._util.arrays import Bools, Float32s, Floats, Ints
 from fedreach._util.errors import ComponentError
 from fedreach._util.row_store import RowTable
-from fedreach.federation.base import Clustering
 from fedreach.federation.checks import check_clusters
 from fedreach.federation.federation import Federation, visible_view
 from fedreach.federation.types import NO_STATE, ServerView, State
@@ -81,9 +79,9 @@ def update_clusters(federation: Federation, state: FederationState) -> Federatio
     A new cluster's model starts as that of the one its members come from. What server, solver and aggregation kept, and
     what the clients in a cluster that changed keep or sent, belong to an average over other clients, and are forgotten.
     """
-    if not federation.traits["selection"].clusters:
+    if not federation.selection.makes_clusters:
         return state
-    policy = cast(Clustering, federation.selection)
+    policy = federation.selection
     clusters = check_clusters(policy, policy.clusters(state.selection), len(state.clusters), len(state.models))
     changed = np.unique(
         np.concatenate([clusters[clusters != state.clusters], state.clusters[clusters != state.clusters]])

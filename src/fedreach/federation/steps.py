@@ -23,9 +23,9 @@ from fedreach._util.arrays import Float32s, Floats, Ints, replace_fields
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.row_store import RowTable
 from fedreach._util.streams import generator
-from fedreach.federation.base import Measurement
+from fedreach.federation.base import Measurement, name_of
 from fedreach.federation.federation import Federation
-from fedreach.federation.participation import Always, Participation, replies_of
+from fedreach.federation.participation import Always, Participation
 from fedreach.federation.round import (
     conclude_round,
     conclude_server_round,
@@ -36,8 +36,7 @@ from fedreach.federation.round import (
     server_tunes,
 )
 from fedreach.federation.state import FederationState
-from fedreach.federation.traits import name_of
-from fedreach.federation.types import ClientResults, LocalOutputs, Probe, RoundResult, Selection, ServerView
+from fedreach.federation.types import ClientResults, Cohort, LocalOutputs, Probe, RoundResult, ServerView
 
 NUMBERS = 2**21  # of clients' memories that are worked on at a time
 
@@ -57,7 +56,7 @@ class AskUpdates:
 
     state: FederationState
     view: ServerView
-    selection: Selection
+    selection: Cohort
     probe: bool = False  # whether what they send counts for nothing but the policy's `observe`
 
 
@@ -132,7 +131,7 @@ def run_round(
     probe = plan_probe(federation, state, view)
     if probe is not None:
         if probe.asks == "update":
-            answers = yield AskUpdates(state, view, Selection(probe.ids), probe=True)
+            answers = yield AskUpdates(state, view, Cohort(probe.ids), probe=True)
         else:
             answers = yield AskLosses(state, view, probe)
         state, view = after_probe(federation, state, view, probe, answers)
@@ -223,10 +222,9 @@ def after_probe(
 
 def lost_replies(participation: Participation, ids: Ints, seed: int, round_: int, *, probe: bool) -> Ints:
     """Return which of these clients' replies get lost on the way, ids increasing; none without `replies`."""
-    replies = None if type(participation) is Always else replies_of(participation)
-    if replies is None:
+    if not participation.loses_replies:
         return ids[:0]
-    return ids[~replies(len(ids), generator(seed, "probe-replies" if probe else "replies", round_))]
+    return ids[~participation.replies(len(ids), generator(seed, "probe-replies" if probe else "replies", round_))]
 
 
 # -------------------- Memories of clients
@@ -241,7 +239,7 @@ def new_memory(federation: Federation, n: int, width: int, path: Path | None = N
     """Return the memory of n clients before round 1, in a file if one is named; None if they keep nothing."""
     if not federation.has_memory:
         return None
-    return RowTable.zeros(n, width, path, dtype=federation.traits["solver"].memory_dtype)
+    return RowTable.zeros(n, width, path, dtype=federation.solver.memory_dtype)
 
 
 def update_client_state(
@@ -284,7 +282,7 @@ def _remembered_by_loss(
 
 
 def keep_for_loss(federation: Federation, memory: Float32s, local: Float32s) -> Float32s:
-    """Return what clients keep for the loss after local training, see `RemembersClients.keep`.
+    """Return what clients keep for the loss after local training, see `Loss.keep`.
 
     Raises:
         ComponentError: If it is not float32 of the same shape.

@@ -84,7 +84,7 @@ class Probe:
 
 
 @dataclass(frozen=True, eq=False)
-class Selection:
+class Cohort:
     """The cohort of a round.
 
     A policy that draws with replacement stores in `draws` how often it drew each client. Such a client trains once and
@@ -97,11 +97,11 @@ class Selection:
     draws: Ints | None = None  # (k,) how often each was drawn, 1 at least; None: once
 
     @classmethod
-    def drawn(cls, ids: Ints, remark: str = "") -> Selection:
+    def drawn(cls, ids: Ints, remark: str = "") -> Cohort:
         """Return the selection of clients that may be listed several times.
 
         Example:
-            >>> selection = Selection.drawn(np.array([7, 3, 7]))
+            >>> selection = Cohort.drawn(np.array([7, 3, 7]))
             >>> selection.ids, selection.draws
             (array([3, 7]), array([1, 2]))
         """
@@ -131,7 +131,7 @@ class ClientResults:
 
     ids: Ints  # (r,)
     update: Float32s  # (r, d) local - broadcast, always this sign
-    # name -> (r,): num_examples, loss, label_entropy where asked for, measurements, draws where a `Selection` has them;
+    # name -> (r,): num_examples, loss, label_entropy where asked for, measurements, draws where a `Cohort` has them;
     # where reports are weighed, also steps: `LocalSGD.moved_steps` of those that each client ran
     metrics: Mapping[str, Floats]
     label_counts: Floats | None = None  # (r, c) where asked for

@@ -1,24 +1,23 @@
 """Aggregation weights: how much each client result counts."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ComponentError, ConfigError, require
-from fedreach.federation.base import HasOwnWeights, Weighting
+from fedreach.federation.base import Weighting, name_of
 from fedreach.federation.checks import check_weights
 from fedreach.federation.measurements import Disagreement
-from fedreach.federation.traits import name_of, types_of
 from fedreach.federation.types import ClientResults, State
 
 # -------------------- Weights of the client's own, and functions
 
 
-class OwnWeight(ABC):
+class OwnWeight(Weighting):
     """A weighting w_i = a_i / sum_j a_j, in which a_i depends on client i alone; inherit from it and write `raw`.
 
     Clients can then scale their updates themselves, and the server needs the sums of a_i update_i and a_i only (see
@@ -41,11 +40,11 @@ def normalize_weights(weighting: object, raw: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class FunctionWeighting:
+class FunctionWeighting(Weighting):
     """Use ``function(reports) -> (r,) numbers``; they are divided by their sum.
 
-    Its attribute ``needs`` names the client statistics that the function needs (see `FACTS`), ``measures`` what
-    clients measure for it.
+    Its attributes count: ``needs`` names the client statistics that the function needs, ``measures`` what clients
+    measure for it.
 
     Example:
         >>> update = np.zeros((2, 1), np.float32)
@@ -55,6 +54,9 @@ class FunctionWeighting:
     """
 
     function: Callable[[ClientResults], Floats]
+
+    def __post_init__(self) -> None:
+        self.take_attributes(self.function)
 
     @property
     def name(self) -> str:
@@ -128,14 +130,14 @@ def check_parts(owner: str, parts: Any) -> tuple[Weighting, ...]:
     """Return the parts as a tuple, or raise an error that names the part that is not a weighting.
 
     Raises:
-        ConfigError: If `parts` is empty, or one lacks a method `weights`.
+        ConfigError: If `parts` is empty, or one is not a weighting.
     """
     listed = isinstance(parts, Iterable) and not isinstance(parts, str)
     weightings: tuple[Any, ...] = tuple(parts) if listed else (parts,)
     if not weightings:
         raise ConfigError(f"{owner} must have at least one weighting in it; got none.")
     for part in weightings:
-        if "weighting" not in types_of(part) or isinstance(part, type):
+        if not isinstance(part, Weighting):
             raise ConfigError(
                 f"{owner} must be made of weightings, such as ByEntropy(); got {part!r}. Names of weightings stand for "
                 "them in experiment files only."
@@ -177,7 +179,7 @@ def weights_of(parts: Mapping[str, Weighting], state: State, reports: ClientResu
 
 
 @dataclass(frozen=True)
-class Clip:
+class Clip(Weighting):
     """Clipped weights: none above a largest weight; the excess goes to the others in proportion.
 
     v_i = min(cap, factor * w_i), with the factor for which they sum to 1, as in
@@ -246,7 +248,7 @@ def cap_weights(weights: Floats, cap: float) -> Floats:
 
 
 @dataclass(frozen=True)
-class Mix:
+class Mix(Weighting):
     """Averages of weightings: w_i = sum_j s_j w_ij, where w_ij is the weight that part j gives client i.
 
     The influence of a part is its share s_j; under `Product`, a part with equal weights has none. With
@@ -290,7 +292,7 @@ class Mix:
 
 
 @dataclass(frozen=True)
-class Product:
+class Product(Weighting):
     """Products of weightings: only clients with large weights in all parts count much.
 
     w_i is proportional to prod_j (w_ij)^e_j, where w_ij is the weight that part j gives client i. By entropy and number
@@ -323,10 +325,12 @@ class Product:
         object.__setattr__(self, "exponents", check_factors("Product.exponents", self.exponents, parts))
 
     @property
-    def raw(self) -> Callable[[Mapping[str, Floats]], Floats]:
-        """The function prod_j (a_ij)^e_j of the metrics; an AttributeError unless every part has one."""
-        functions = [cast(HasOwnWeights, part).raw for part in self.parts]
-        return lambda metrics: self._multiply([function(metrics) for function in functions])
+    def has_own_weights(self) -> bool:  # type: ignore[override]
+        return all(part.has_own_weights for part in self.parts)
+
+    def raw(self, metrics: Mapping[str, Floats]) -> Floats:
+        """Return prod_j (a_ij)^e_j; every part must have own weights."""
+        return self._multiply([part.raw(metrics) for part in self.parts])
 
     def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
         part_weights, new = weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
@@ -381,7 +385,7 @@ class ByDisagreement(OwnWeight):
         _ = self.measures  # checks the options
 
     @property
-    def measures(self) -> tuple[Disagreement]:
+    def measures(self) -> tuple[Disagreement]:  # type: ignore[override]
         return (Disagreement(self.loss, self.radius, self.step, self.confidence),)
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
@@ -417,7 +421,7 @@ class ByEntropy(OwnWeight):
         (array([0.0944, 0.1887, 0.3394, 0.3775]), array([0.0295, 0.1179, 0.3811, 0.4715]))
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("label_entropy",)
+    needs = ("label_entropy",)
 
     temperature: float = 1.0
 
@@ -443,7 +447,7 @@ def softmax(logits: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class FedAU:
+class FedAU(Weighting):
     """FedAU (Wang and Ji, 2024): larger weights for clients that take part rarely, estimated from the past.
 
     The rounds of each client are cut into intervals that end where its report counts, or are `cutoff` rounds long. Its
@@ -528,7 +532,7 @@ EXAMPLES = ByExamples()
 
 
 @dataclass(frozen=True)
-class FedNova:
+class FedNova(Weighting):
     """FedNova (Wang et al., 2020): normalized averaging of updates per local step.
 
     With update u_i of a client that took tau_i local steps, and weights p_i by `inner`, the server's step is

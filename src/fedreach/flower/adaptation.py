@@ -29,7 +29,6 @@ from fedreach.federation.checks import SHARE
 from fedreach.federation.costs import fitting_cost
 from fedreach.federation.federation import Federation
 from fedreach.federation.secure_aggregation import Words, limbs
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import State
 from fedreach.flower import messages
 from fedreach.flower.clients import ClientRegistry, send_and_wait
@@ -246,7 +245,7 @@ class RemoteAdaptation:
         if self.engine is None or not len(self.engine.task.data.dataset.test_y):
             return []
         labels = self.engine.task.data.dataset.test_y
-        outputs = self.engine.answers(model, "test", np.arange(len(labels)), inputs=Traits.of(self.rule).reads_inputs)
+        outputs = self.engine.answers(model, "test", np.arange(len(labels)), inputs=self.rule.reads_inputs)
         return [adapt_and_score(self.rule, state, [Client(0, outputs, labels)])]
 
     def _message(self, content: RecordDict, node: int, kind: str, group: str | None = None) -> Message:

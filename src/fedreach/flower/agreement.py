@@ -18,11 +18,10 @@ from fedreach.data.datasets import Dataset, form_to_json
 from fedreach.engines.models.flat import Layout
 from fedreach.engines.protocols import Engine
 from fedreach.experiment.naming import PickleStore, to_config
-from fedreach.federation.base import KnowsPossibleLabels, KnowsPossibleSums
+from fedreach.federation.base import LabelStatistics, name_of
 from fedreach.federation.checks import NOT_NEGATIVE, SHARE, Range, is_part_of
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact, entropy_range
-from fedreach.federation.traits import name_of
 from fedreach.federation.types import State
 from fedreach.flower.messages import EXAMPLES, LOSS, MAX_COUNT, STEPS, ReplyError, number, whole_number
 from fedreach.runs.folder import RunFolder
@@ -294,11 +293,11 @@ class Checks:
             raise ReplyError(f"its label_counts must be from 0 to {MAX_COUNT}; got {_shorten(counts)}")
         statistics = self.federation.label_statistics
         # A custom app may release them differently.
-        if isinstance(statistics, KnowsPossibleLabels) and facts.trains_as_asked:
+        if statistics.knows_possible and facts.trains_as_asked:
             self._check_possible(statistics, counts, facts)
         return tuple(map(float, counts))
 
-    def _check_possible(self, statistics: KnowsPossibleLabels, counts: Floats, facts: ClientStatistics) -> None:
+    def _check_possible(self, statistics: LabelStatistics, counts: Floats, facts: ClientStatistics) -> None:
         if not statistics.possible(counts[None], np.array([facts.num_examples]))[0]:
             raise ReplyError(
                 f"its label_counts cannot be those of {facts.num_examples} examples, as {name_of(statistics)} tells "
@@ -385,7 +384,7 @@ class Checks:
     def are_contributions(self, query: State, sums: State, facts: Sequence[ClientStatistics]) -> bool:
         """Return whether participants with these examples can contribute these sums."""
         rule = self.federation.adaptation
-        if not isinstance(rule, KnowsPossibleSums):
+        if not rule.knows_possible:
             return True
         try:
             held_out, trained = (

@@ -107,6 +107,11 @@ class FlowerExperiment:
     ) -> FedReachStrategy:
         """Return the strategy of the server; see `FedReachStrategy` for the arguments."""
         simulation, builder = self.simulation, Builder(self.experiment, self.base)
+        name = self.experiment.engine.name
+        if name not in ("auto", "sequential"):
+            LOG.warning(
+                f"engine sequential: on Flower each client trains by itself; engine.name = {name!r} has no effect"
+            )
         reject_metrics(builder.metrics(), self.data.dataset)
         return FedReachStrategy(
             simulation.federation,

@@ -19,10 +19,10 @@ from fedreach.evaluation.metrics import ClientOutputs, Metric, Values, columns_o
 from fedreach.evaluation.modes import folds
 from fedreach.evaluation.scores import ACCURACY, MAE
 from fedreach.federation.adaptation.fitting import UNFITTED, FittedRule, after_exchange, next_query, plain_sum
+from fedreach.federation.base import name_of
 from fedreach.federation.federation import Federation
 from fedreach.federation.secure_aggregation import LARGEST_EXACT, NO_SUM, sum_of_limbs
 from fedreach.federation.state import FederationState
-from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.types import State
 from fedreach.flower import messages
 from fedreach.flower.agreement import Checks, ClientStatistics
@@ -336,7 +336,7 @@ def _read_part_scores(
         loss = checks.score(metrics, f"{name}_loss")
         names = [metric for metric in metric_names if f"{name}_{metric}" in metrics]  # the others are undefined
         metric_values = {metric: messages.number(metrics, f"{name}_{metric}") for metric in names}
-        if Traits.of(checks.federation.loss).needs_numbers:
+        if checks.federation.loss.declares("needs_numbers"):
             scores[part] = PartScore(
                 count, checks.score(metrics, f"{name}_{SHORT_NAMES[MAE.name]}"), loss, MAE, metric_values
             )

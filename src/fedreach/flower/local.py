@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -27,11 +27,9 @@ from fedreach.evaluation.metrics import ClientOutputs, Metric, additional_metric
 from fedreach.evaluation.modes import AdaptationScores, Client, adapt_and_score
 from fedreach.evaluation.scores import ACCURACY, MAE, MainScore
 from fedreach.federation.adaptation.fitting import check_contribution
-from fedreach.federation.base import HasOwnWeights
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.steps import keep_for_loss, measure_outputs, memory_width, new_memory, probe_batch
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import Outputs, State
 
 Examples = tuple[Any, Any] | TorchDataset[Any]
@@ -265,7 +263,7 @@ class LocalClient:
         metrics = {name: np.array([value]) for name, value in work.metrics.items()}
         if self.data.dataset.example_classes:
             metrics["label_entropy"] = released_entropy(self._label_counts()[None].astype(np.float64))
-        return float(np.asarray(cast(HasOwnWeights, self.federation.weighting).raw(metrics))[0])
+        return float(np.asarray(self.federation.weighting.raw(metrics))[0])
 
     def scores(self, params: Float32s) -> dict[str, PartScore]:
         """Score a model on the client's ``train`` and ``held_out`` part, and on ``both`` without label noise."""
@@ -327,7 +325,7 @@ class LocalClient:
         return adapt_and_score(self.federation.adaptation, state, [client], inputs, online=online)
 
     def _outputs(self, params: Float32s, index: Ints) -> Outputs:
-        return self.engine.answers(params, "true", index, inputs=Traits.of(self.federation.adaptation).reads_inputs)
+        return self.engine.answers(params, "true", index, inputs=self.federation.adaptation.reads_inputs)
 
 
 def server_engine(

@@ -18,10 +18,10 @@ from torch import nn
 from fedreach._util.arrays import AnyArray, Float32s
 from fedreach._util.errors import ConfigError, TrainingError
 from fedreach.engines.models.flat import Layout, bind
+from fedreach.federation.base import name_of
 from fedreach.federation.checks import ANY, Range
 from fedreach.federation.federation import Federation
 from fedreach.federation.secure_aggregation import Words, mask
-from fedreach.federation.traits import name_of
 
 # ---- Contents of the messages between server and clients
 # ```
@@ -353,7 +353,7 @@ def refuse_without_secure_aggregation_support(federation: Federation) -> None:
             f"has it look at them. Use a {'loss' if keeper is federation.loss else 'solver'} without memory, such as "
             f"{'FedNTD' if keeper is federation.loss else 'FedProx'}."
         )
-    if federation.traits["selection"].clusters:
+    if federation.selection.makes_clusters:
         raise ConfigError(
             f"SecureAggregation on Flower is one sum over the whole cohort, and {name_of(federation.selection)} gives "
             "clusters of clients a model each. Use a selection without clusters."

@@ -17,6 +17,7 @@ from fedreach._util.arrays import AnyArray, Float32s, Floats
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.engines.models.flat import Layout
 from fedreach.engines.protocols import Engine
+from fedreach.federation.base import name_of
 from fedreach.federation.federation import Federation
 from fedreach.federation.participation import Participation
 from fedreach.federation.secure_aggregation import FixedPoint, mean_of
@@ -31,7 +32,6 @@ from fedreach.federation.steps import (
     next_request,
     run_until_cohort,
 )
-from fedreach.federation.traits import name_of
 from fedreach.federation.types import ClientResults, ServerView
 from fedreach.flower import messages
 from fedreach.flower.agreement import Checks

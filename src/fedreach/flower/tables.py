@@ -36,7 +36,6 @@ from fedreach.experiment import components, load
 from fedreach.experiment.build import Builder
 from fedreach.federation.federation import check_federation_targets
 from fedreach.federation.secure_aggregation import limbs, sum_of_limbs
-from fedreach.federation.traits import Traits
 from fedreach.flower import messages
 from fedreach.flower.agreement import MAX_CLIENTS
 from fedreach.flower.app import client_app, client_of, private_key
@@ -518,7 +517,9 @@ class FlowerTables:
         module = build_model(
             self.builder.model(), shape, agreed.outputs, seed=seed, options=self.builder.model_options()
         )
-        scale = agreed.target_scale if Traits.of(federation.loss).scales_targets else None  # else outputs have no scale
+        scale = (
+            agreed.target_scale if federation.loss.declares("scales_targets") else None
+        )  # else outputs have no scale
         last = max(table_agreement.names)
         about = {
             "target_scale": None if scale is None else scale.to_json(),

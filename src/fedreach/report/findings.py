@@ -86,7 +86,7 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
     Example:
         >>> flatten({"data": {"name": "digits"}, "cohort_size": 10})
-        {'data.name': 'digits', 'cohort': '10'}
+        {'data.name': 'digits', 'cohort_size': '10'}
     """
     flat: dict[str, str] = {}
     for key, value in settings.items():

@@ -19,7 +19,6 @@ from fedreach.engines.models.flat import Layout
 from fedreach.evaluation.modes import AdaptationScorer
 from fedreach.federation.adaptation import trust
 from fedreach.federation.adaptation.fitting import FittedRule
-from fedreach.federation.traits import Traits
 from fedreach.runs.callbacks import Callback, callback_lifecycle
 from fedreach.runs.checkpoint import Snapshot, read_models
 from fedreach.runs.describe import Baselines
@@ -89,7 +88,7 @@ def write_adaptation(folder: RunFolder, layout: Layout, evaluator: AdaptationSco
             missed_exchanges[name] = departed
         if name == "last":
             costs = _costs(fitted)
-    rule, needs_labels = repr(evaluator.rule), Traits.of(evaluator.rule).needs_labels
+    rule, needs_labels = repr(evaluator.rule), evaluator.rule.needs_labels
     folder.write_tensors(ADAPTATION_FILE, tensors, {"rule": rule})
     folder.write(
         AdaptationRecord(

@@ -87,34 +87,14 @@ def consume(rounds: Generator[RoundRow, None, R]) -> R:
             return result
 
 
-def each_round(
-    run: RunRecord,
-    simulation: Simulation,
-    evaluator: Evaluator,
-    recorder: Recorder,
-    *,
-    rounds: int,
-    every: int = 1,
-    patience: int | None = None,
-    budget: Budget = UNLIMITED,
-    local: bool = False,
-    checkpoint_seconds: float = 2.0,
-    callbacks: Sequence[Callback] = (),
-    engine: str = "",
-    adaptation: AdaptationEvaluator | None = None,
-    baselines: Baselines | None = None,
-    refit: Refit | None = None,
-) -> Generator[RoundRow, None, Result]:
-    """Run the rounds that the run folder does not contain yet; yield the row of each and return the result.
-
-    If the caller stops the generator, the folder contains all rounds so far.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RunSpec:
+    """A run, apart from its folder.
 
     Args:
-        run: Record of the run, which is written to the folder.
-        simulation: Simulation of the federation.
+        record: Record of the run, which is written to the folder.
+        simulation: Simulation of the federation; its `rounds` are the largest number of rounds.
         evaluator: Evaluator of its models.
-        recorder: Recorder of the run folder, which this process has locked.
-        rounds: Largest number of rounds.
         every: Rounds between evaluations; the last round is always evaluated.
         patience: Evaluations without a lower held-out loss after which the run ends; None: never.
         budget: Budget of the run.
@@ -125,31 +105,65 @@ def each_round(
         adaptation: Adapts the last and the best model at the end; None: no adaptation.
         baselines: Baselines to write at the end; None: none.
         refit: Trains the model again on all rows at the end, for the rounds of the best model; None: no refit.
+    """
+
+    record: RunRecord
+    simulation: Simulation
+    evaluator: Evaluator
+    every: int = 1
+    patience: int | None = None
+    budget: Budget = UNLIMITED
+    local: bool = False
+    checkpoint_seconds: float = 2.0
+    callbacks: Sequence[Callback] = ()
+    engine: str = ""
+    adaptation: AdaptationEvaluator | None = None
+    baselines: Baselines | None = None
+    refit: Refit | None = None
+
+    def is_over(self, snapshot: Snapshot) -> bool:
+        """Return whether all rounds are done or the budget is spent."""
+        return snapshot.state.round >= self.simulation.rounds or self.budget.is_spent(snapshot)
+
+    def is_last(self, snapshot: Snapshot) -> bool:
+        """Return whether this is the last round."""
+        ran_out = self.patience is not None and snapshot.evaluations_since_best >= self.patience
+        return ran_out or self.is_over(snapshot)
+
+
+def each_round(spec: RunSpec, recorder: Recorder) -> Generator[RoundRow, None, Result]:
+    """Run the rounds that the run folder does not contain yet; yield the row of each and return the result.
+
+    If the caller stops the generator, the folder contains all rounds so far.
+
+    Args:
+        spec: The run.
+        recorder: Recorder of the run folder, which this process has locked.
 
     Raises:
         RunFolderError: If the folder contains another federation or is not writable.
         TrainingError: If the run fails.
     """
+    simulation, callbacks = spec.simulation, spec.callbacks
     record = federation_record(simulation.data)
     check_federation(recorder.folder, record)
-    run = recorder.describe(run, record)
+    run = recorder.describe(spec.record, record)
     start_from_stored(recorder, simulation)
-    loop = _Loop(simulation, evaluator, recorder, rounds, every, patience, budget, local, checkpoint_seconds, callbacks)
 
-    def finish_run(last: Snapshot) -> Mapping[str, Any] | None:
-        if adaptation is not None:
-            write_adaptation(recorder.folder, recorder.layout, adaptation)
-        if baselines is not None:
-            baselines.write(recorder.folder)
-        if refit is None:
+    def finish_run() -> Mapping[str, Any] | None:
+        if spec.adaptation is not None:
+            write_adaptation(recorder.folder, recorder.layout, spec.adaptation)
+        if spec.baselines is not None:
+            spec.baselines.write(recorder.folder)
+        if spec.refit is None:
             return None
         rounds = last.best_round if np.isfinite(last.best_loss) else last.state.round
-        return refit.write(recorder, rounds, callbacks)
+        return spec.refit.write(recorder, rounds, callbacks)
 
-    engine = "\n".join(filter(None, [engine, simulation.engine.note]))
+    engine = "\n".join(filter(None, [spec.engine, simulation.engine.note]))
     with callback_lifecycle(callbacks, run, simulation.data, engine, recorder.folder.path):
-        last = yield from loop.run()
-        result = recorder.finish(last, lambda: finish_run(last))
+        last = yield from _Loop(spec, recorder).run()
+        result = recorder.finish(last, finish_run)
         for callback in callbacks:
             callback.end(result)
     return result
@@ -172,32 +186,24 @@ class LocalModels(NamedTuple):
 
 @dataclass(eq=False)
 class _Loop:
-    simulation: Simulation
-    evaluator: Evaluator
+    spec: RunSpec
     recorder: Recorder
-    rounds: int
-    every: int
-    patience: int | None
-    budget: Budget
-    local: bool
-    checkpoint_seconds: float
-    callbacks: Sequence[Callback]
     saved: Snapshot | None = None  # clients' memory in it must not be overwritten before the next checkpoint
 
     def run(self) -> Generator[RoundRow, None, Snapshot]:
         written = saved = time.monotonic()
         snapshot = self.saved = self._load() or self._begin()
         try:
-            while not self._is_last(snapshot):
+            while not self.spec.is_last(snapshot):
                 snapshot, row, timing, lost = self._run_round(snapshot)
                 now = time.monotonic()
-                if now - saved >= self.checkpoint_seconds:
+                if now - saved >= self.spec.checkpoint_seconds:
                     snapshot = self._save(snapshot)
                     saved = written = now
                 elif now - written >= ROWS_SECONDS:
                     snapshot = self.recorder.written(snapshot)
                     written = now
-                for callback in self.callbacks:
+                for callback in self.spec.callbacks:
                     callback.round(row, timing, lost)
                 yield row
         finally:
@@ -208,30 +214,23 @@ class _Loop:
     def _load(self) -> Snapshot | None:
         """Return the run at its checkpoint; reopen a run that is extended."""
         snapshot = self.recorder.load()
-        if snapshot is None or snapshot.state.round % self.every == 0:
-            return snapshot
-        if snapshot.state.round >= self.rounds or self.budget.is_spent(snapshot):
+        if snapshot is None or snapshot.state.round % self.spec.every == 0 or self.spec.is_over(snapshot):
             return snapshot
         return self.recorder.save(self.recorder.reopened(snapshot))  # so that all rounds so far can be read
-
-    def _is_last(self, snapshot: Snapshot) -> bool:
-        """Return whether this is the last round."""
-        over = snapshot.state.round >= self.rounds or self.budget.is_spent(snapshot)
-        return over or (self.patience is not None and snapshot.evaluations_since_best >= self.patience)
 
     def _save(self, snapshot: Snapshot) -> Snapshot:
         self.saved = self.recorder.save(snapshot)
         return self.saved
 
     def _begin(self) -> Snapshot:
-        snapshot, row = self.recorder.begin(self.simulation.start())
+        snapshot, row = self.recorder.begin(self.spec.simulation.start())
         evaluated, seconds = self._evaluate(snapshot, None)
         snapshot, _ = self.recorder.close(snapshot, row, Timing(round=0, evaluate_seconds=seconds), evaluated)
         return self.recorder.save(snapshot)
 
     def _run_round(self, snapshot: Snapshot) -> tuple[Snapshot, RoundRow, Timing, Mapping[int, str]]:
         began = time.perf_counter()
-        done = simulated_round(self.simulation, snapshot.state, self.recorder.folder)
+        done = simulated_round(self.spec.simulation, snapshot.state, self.recorder.folder)
         cohort = done.result.cohort
         local = LocalModels(cohort, self._broadcast(snapshot.state, cohort), done.update)
         snapshot, row = self.recorder.after(snapshot, done.state, done.result)
@@ -244,14 +243,14 @@ class _Loop:
     def _evaluate(self, snapshot: Snapshot, local: LocalModels | None) -> tuple[Evaluated | None, float | None]:
         """Return the evaluation after a round and its duration in seconds, if an evaluation is due."""
         state = snapshot.state
-        if state.round % self.every != 0 and not self._is_last(snapshot):
+        if state.round % self.spec.every != 0 and not self.spec.is_last(snapshot):
             return None, None
         began = time.perf_counter()
-        models = state.adapted(self.simulation.federation)
-        columns, lines = self.evaluator.evaluate(models, state.round, state.clusters)
-        if local is not None and self.local and local.cohort:
+        models = state.adapted(self.spec.simulation.federation)
+        columns, lines = self.spec.evaluator.evaluate(models, state.round, state.clusters)
+        if local is not None and self.spec.local and local.cohort:
             cohort = np.array(local.cohort, dtype=np.int64)
-            local_columns, local_lines = self.evaluator.evaluate_local(
+            local_columns, local_lines = self.spec.evaluator.evaluate_local(
                 local.broadcast + local.update, cohort, state.round
             )
             columns, lines = {**columns, **local_columns}, lines + local_lines
@@ -261,5 +260,5 @@ class _Loop:
         """Return the model that was sent to these clients."""
         if len(state.models) == 1:
             return state.params
-        rows = self.simulation.first_view.rows(np.array(cohort, dtype=np.int64))
+        rows = self.spec.simulation.first_view.rows(np.array(cohort, dtype=np.int64))
         return np.asarray(state.models[state.clusters[rows]])

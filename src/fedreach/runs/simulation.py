@@ -14,7 +14,6 @@ from torch import nn
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import STEADIER, ComponentError, ConfigError, DataError, TrainingError
-from fedreach._util.limits import check_memory
 from fedreach._util.registry import is_installed
 from fedreach._util.streams import generator, torch_seed
 from fedreach.data.datasets import ServerData
@@ -26,6 +25,7 @@ from fedreach.engines.models.state import constant_bytes
 from fedreach.engines.protocols import LOSS_MEMORY, Engine, Precision, Task
 from fedreach.evaluation.evaluator import mean_of
 from fedreach.federation.aggregation import finite_rows
+from fedreach.federation.base import name_of
 from fedreach.federation.checks import check_labels, check_measured
 from fedreach.federation.costs import FittingCost, fitting_cost, with_radio
 from fedreach.federation.federation import Federation
@@ -48,7 +48,6 @@ from fedreach.federation.steps import (
     server_batches,
     server_split,
 )
-from fedreach.federation.traits import name_of
 from fedreach.federation.types import ClientResults, LocalUpdates, ServerView
 from fedreach.runs.checkpoint import MEMORY_FILE, SENT
 from fedreach.runs.folder import RunFolder
@@ -113,7 +112,7 @@ class EngineData:
         return mean_of(self.engine.predict(params, "server", index)[1], counts)
 
     def local_models(self) -> Iterator[Float32s]:
-        if not self.federation.traits["server"].reads_updates:
+        if not self.federation.server.reads_updates:
             raise ComponentError(
                 f"{name_of(self.federation.server)}.learn looks at clients' local models, and does not say so. Write "
                 "`reads_updates = True` into its class."
@@ -285,23 +284,11 @@ class Simulation:
             expected, actual = getattr(self.federation, part), getattr(self.engine.task, part)
             if expected != actual:
                 raise ConfigError(f"federation.{part} {expected} and that of the engine, {actual}, must be the same.")
-        self._check_cohort_fits()
         if self.federation.learning_server is not None and self.data.server is None:
             raise ConfigError(
                 f"{type(self.federation.server).__name__} trains on data of the server's own, and there is none. "
                 "Add `[server_data] examples = 100` to the experiment, or server_examples=100 to `federate`."
             )
-
-    def _check_cohort_fits(self) -> None:
-        """Reject a cohort of k whose updates and three models of d numbers exceed main memory: 4 (k + 3) d bytes.
-
-        If the server stores updates, those of the cohort need three times the memory: new, weighted and old.
-        """
-        k = 1 if self.federation.traits["selection"].ignores_cohort else self.federation.cohort_size
-        d = len(self.engine.initial)
-        what = f"A cohort of {k} that sends {d} numbers each"
-        times = 3 if self.federation.traits["aggregation"].remembers_updates else 1
-        check_memory(what, 4 * (times * k + 3) * d, "Lower method.cohort_size, or use a smaller model.")
 
     @cached_property
     def first_view(self) -> ServerView:

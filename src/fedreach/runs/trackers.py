@@ -1,7 +1,6 @@
-"""Trackers: TensorBoard, MLflow, CSV."""
+"""Trackers: TensorBoard, MLflow."""
 
 import copy
-import csv
 import getpass
 import importlib.util
 import json
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 from fedreach._util.errors import ConfigError, FedReachError, TrainingError, require
 from fedreach._util.files import Folder
 from fedreach._util.registry import is_installed
-from fedreach._util.tables import csv_text, visible_lines
+from fedreach._util.tables import visible_lines
 from fedreach.data.federated import FederatedData
 from fedreach.runs.callbacks import Callback, callback_lifecycle
 from fedreach.runs.folder import BEST, LAST, REFIT, RunFolder, json_line
@@ -217,51 +216,6 @@ def replay_run(folder: RunFolder, trackers: Sequence[NamedTracker], warn: Warn =
                 tracked.end(result)
             else:
                 raise TrainingError("it has not finished" if result is None else f"{result.error}")
-
-
-# ---- CSV: the rounds of a run as a table
-
-CSV_FILE = "rounds.csv"
-
-
-@dataclass
-class CSV(Callback):
-    """Writes ``rounds.csv`` into the run folder: one row per round, one column per number.
-
-    When: you read rounds in a spreadsheet, or with a program that cannot read JSON.
-    """
-
-    columns: list[str] = field(init=False, repr=False, default_factory=list)
-    waiting: list[dict[str, Any]] = field(init=False, repr=False, default_factory=list)
-    clock: Clock = field(init=False, repr=False, default_factory=Clock)
-
-    def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
-        self.columns, self.waiting, self.path = [], [], folder / CSV_FILE
-        self.path.unlink(missing_ok=True)  # it is rewritten from round 0
-
-    def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
-        self.waiting.append({"round": row.round, **numbers(row, timing), "remark": row.remark})
-        if self.clock.is_due():
-            self._write()
-
-    def close(self, error: BaseException | None) -> None:
-        self._write()
-
-    def _write(self) -> None:
-        """Append the waiting rows; rewrite the file if they have new columns, as at the first evaluation."""
-        if not self.waiting:
-            return
-        new = dict.fromkeys(key for row in self.waiting for key in row if key not in self.columns)
-        rows = [*self._read(), *self.waiting] if new and self.columns else self.waiting
-        self.columns += new
-        text = csv_text([dict.fromkeys(self.columns) | row for row in rows])
-        with self.path.open("w" if new else "a", encoding="utf-8", newline="") as file:
-            file.write(text if new else text.partition("\n")[2])
-        self.waiting = []
-
-    def _read(self) -> list[dict[str, Any]]:
-        with self.path.open(encoding="utf-8", newline="") as file:
-            return list(csv.DictReader(file))
 
 
 # ---- TensorBoard: event files
@@ -535,5 +489,4 @@ def _tags(run: RunRecord) -> dict[str, str]:
 TRACKERS: Mapping[str, Any] = {
     "tensorboard": TensorBoard,
     "mlflow": MLflow,
-    "csv": CSV,
 }

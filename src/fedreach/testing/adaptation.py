@@ -14,7 +14,7 @@ from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach._util.streams import generator
 from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.fitting import FittedRule, HeldOut, fit
-from fedreach.federation.traits import Traits, name_of
+from fedreach.federation.base import name_of
 from fedreach.federation.types import Outputs, State
 from fedreach.testing.base import Check, Subject, shown
 from fedreach.testing.checks.common import Outcome, RepeatedRuns, as_it_is
@@ -116,7 +116,7 @@ class AdaptationFixture:
 
     def outputs(self, component: Any, inputs: Float32s) -> Outputs:
         """Return the outputs of the model, as far as the component asks for it."""
-        return self.model.of(inputs, all_there_is=Traits.of(component).reads_inputs)
+        return self.model.of(inputs, all_there_is=component.reads_inputs)
 
     def fitted(self, component: Any) -> FittedRule:
         """Return the component fitted by these participants."""
@@ -314,17 +314,17 @@ def adaptation_outcomes(
             outcomes.append(
                 _outcome(f"client {number}, after {number_seen}", component.predict(state, client, everything))
             )
-        if Traits.of(component).knows_prior:
+        if component.knows_prior:
             client = keep(component.with_prior(state, uneven_shares(case.classes)))
             outcomes.append(
                 _outcome(f"client {number}, its shares known", component.predict(state, client, everything))
             )
-        if Traits.of(component).learns_labels:
+        if component.learns_labels:
             client = keep(component.with_labels(state, *label_half(everything)))
             outcomes.append(
                 _outcome(f"client {number}, some labels known", component.predict(state, client, everything))
             )
-        if Traits.of(component).adapts_online:
+        if component.adapts_online:
             online, _ = component.predict_online(state, component.start(state), everything)
             outcomes.append(_outcome(f"client {number}, each input before it counts", online))
     return outcomes

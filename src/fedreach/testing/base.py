@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach._util.arrays import AnyArray
+from fedreach._util.component import CLIENT_STATISTICS
 from fedreach._util.errors import ConfigError, FedReachError
 from fedreach._util.registry import KINDS, import_object
-from fedreach.federation.traits import CLIENT_STATISTICS, name_of
+from fedreach.federation.base import name_of
 
 NEEDS_LIBRARY = "pip install 'fedreach["  # part of the error message of a component whose optional library is missing
 

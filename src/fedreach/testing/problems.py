@@ -25,7 +25,7 @@ from fedreach.engines.models.networks import build
 from fedreach.engines.protocols import Engine, Task
 from fedreach.engines.sequential import Sequential
 from fedreach.federation.aggregation import weighted_sum
-from fedreach.federation.base import LocalSolver, Measurement, ServerStep, Weighting
+from fedreach.federation.base import LocalSolver, Measurement, ServerOptimizer, Weighting
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.local_sgd import Adam, LocalSGD
@@ -46,7 +46,6 @@ from fedreach.federation.steps import (
     run_round,
     run_until_cohort,
 )
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import ClientResults, LocalOutputs, LocalUpdates, ServerView, State
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.runs.simulation import Simulation
@@ -401,7 +400,7 @@ class QuadraticEngine:
 def two_quadratics(
     solver: LocalSolver | None = None,
     weighting: Weighting | None = None,
-    server: ServerStep | None = None,
+    server: ServerOptimizer | None = None,
     local: LocalSGD | None = None,
 ) -> Simulation:
     """Return two clients that disagree: A_0 = diag(1, 2), b_0 = (1, -1), A_1 = diag(3, 1/2), b_1 = (-2, 4).
@@ -469,7 +468,7 @@ class PlayedRound:
 
 def federation_of(policy: Any, world: ToyFederation, seed: int = 0) -> Federation:
     """Return a federation of plain components around a selection policy."""
-    radio = Radio(fading="none") if Traits.of(policy).needs_radio else None
+    radio = Radio(fading="none") if policy.declares("needs_radio") else None
     return Federation(
         policy, Equal(), FedAvg(), LocalSGD(), Average(), cohort_size=world.cohort_size, seed=seed, radio=radio
     )

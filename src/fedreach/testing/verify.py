@@ -8,7 +8,6 @@ from typing import Any
 
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError, nearest
-from fedreach.federation.traits import types_of
 from fedreach.federation.weighting import ByEntropy, ByExamples
 from fedreach.testing.base import NEEDS_LIBRARY, Check, CheckResults, Subject, run_checks
 
@@ -29,18 +28,16 @@ EXAMPLE_OPTIONS: Mapping[tuple[str, str], Mapping[str, Any]] = MappingProxyType(
 
 
 def kind_of(thing: Any) -> str:
-    """Return the type of a component, by its methods, or a function's number of arguments and their names.
+    """Return the type of a component or of its class, or that of a function, by its arguments.
 
     Raises:
-        ConfigError: If it has the methods of no type.
+        ConfigError: If it is not derived from the base class of a type.
 
     Example:
         >>> from fedreach.federation.weighting import Equal
         >>> kind_of(Equal())
         'weighting'
     """
-    for kind in types_of(thing):
-        return kind
     if inspect.isfunction(thing):
         parameters = [p.name for p in inspect.signature(thing).parameters.values() if p.default is p.empty]
         parameters_of = {kind: row.handed for kind, row in registry.KINDS.items() if row.function}
@@ -51,9 +48,12 @@ def kind_of(thing: Any) -> str:
                 -len({*parameters} & {*parameters_of[kind]}),
             ),
         )
-    name = thing.__name__ if inspect.isclass(thing) else type(thing).__name__
-    methods = "; ".join(f"{kind}: {', '.join(registry.KINDS[kind].known_by)}" for kind in registry.VERIFIED)
-    raise ConfigError(f"{name} has the methods of no kind of part ({methods}). Say which it is meant to be: --kind.")
+    kind: str = getattr(thing, "component_type", "")
+    if kind not in registry.VERIFIED:
+        name = thing.__name__ if inspect.isclass(thing) else type(thing).__name__
+        bases = ", ".join(registry.KINDS[kind].base.rpartition(":")[2] for kind in registry.VERIFIED)
+        raise ConfigError(f"{name} is not a component. Derive it from one of fedreach's base classes: {bases}.")
+    return kind
 
 
 def checks_of(kind: str) -> tuple[Check, ...]:
@@ -118,7 +118,7 @@ def check(component: Any, kind: str | None = None, *, without: Sequence[str] = (
     Args:
         component: The component, or a function such as ``(view, k, rng) -> ids`` that selects or
             ``(reports) -> numbers`` that weighs.
-        kind: One of `fedreach._util.registry.VERIFIED`; None: that of the component's methods.
+        kind: One of `fedreach._util.registry.VERIFIED`; None: that of the component's base class.
         without: Names of checks that are left out.
 
     Raises:

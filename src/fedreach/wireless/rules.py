@@ -1,24 +1,28 @@
 """Allocation rules: bandwidth and CPU frequency of each client."""
 
 import heapq
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
+from fedreach._util.component import Component
 from fedreach._util.errors import require
 from fedreach.wireless import exact
 from fedreach.wireless.problem import Allocation, AllocationProblem
 
-# -------------------- Protocol and frequencies
+# -------------------- Base class and frequencies
 
 
-@runtime_checkable
-class AllocationRule(Protocol):
+class AllocationRule(Component):
     """Gives every client of a problem its share of the band and its CPU frequency; the clients are given."""
 
+    component_type = "allocation"
+
+    @abstractmethod
     def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
         """Return an allocation of all clients of `problem`, at least one, whose shares sum to at most 1.
 
@@ -66,7 +70,7 @@ def printed_frequency(problem: AllocationProblem) -> Floats:
 
 
 @dataclass(frozen=True)
-class Equal:
+class Equal(AllocationRule):
     """Equal shares b = 1 / k of the band, and the best frequency of each client on its own.
 
     f_k = min(f_k^max, (a1 / (2 a2 eps))^(1/3)), and f_k^max where joules are free (a2 = 0).
@@ -89,7 +93,7 @@ class Equal:
 
 
 @dataclass(frozen=True)
-class Exact:
+class Exact(AllocationRule):
     """The shares and frequencies with the least cost for the given clients (see `exact.allocate`).
 
     When: always, where clients are chosen by something else: the default under `[radio]`.
@@ -117,7 +121,7 @@ def marginal_gains(problem: AllocationProblem, share: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Greedy:
+class Greedy(AllocationRule):
     """Greedy allocation: the band in equal units, each to the client whose cost falls fastest.
 
     Each client begins with one unit. The next goes where the marginal gain (a1 + a2 P_k) tau_k / b_k^2 is largest,
@@ -193,7 +197,7 @@ LEAST_SHARE = 1e-15  # a draw of exactly 0 is possible, if hardly ever met, and 
 
 
 @dataclass(frozen=True)
-class Random:
+class Random(AllocationRule):
     """Random shares and CPU frequencies: the floor for every other rule.
 
     b is Dirichlet(c, ..., c) with c = `concentration`, and f_k / f_k^max uniform from `slowest` to 1. With c = 1, b is

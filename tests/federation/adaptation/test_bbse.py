@@ -7,7 +7,7 @@ from fedreach._util.errors import ConfigError
 from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.methods import BBSE, RLLS, solve_penalized
-from fedreach.federation.base import Adaptation, KnowsPrior
+from fedreach.federation.base import Adaptation
 from fedreach.federation.types import Outputs
 
 from .worlds import C, draw, exact_logits, means_of, participants
@@ -28,7 +28,7 @@ def fitted(rule):
 @pytest.mark.parametrize("rule", RULES)
 def test_it_is_fitted_in_one_exchange(rule):
     assert isinstance(rule, Adaptation)
-    assert isinstance(rule, KnowsPrior)
+    assert rule.knows_prior
     found = fit(rule, participants(np.random.default_rng(0)))
     assert (found.exchanges, found.bytes_down) == (1, 0)
     assert found.state["confusion"].sum() == pytest.approx(1)

@@ -9,8 +9,7 @@ from fedreach._util.errors import ConfigError
 from fedreach.evaluation.modes import Client, adapt_and_score
 from fedreach.federation.adaptation.base import Unadapted, log_softmax
 from fedreach.federation.adaptation.few_labels import FewLabels, fit_head
-from fedreach.federation.base import Adaptation, LearnsLabels
-from fedreach.federation.traits import Traits
+from fedreach.federation.base import Adaptation
 from fedreach.federation.types import Outputs
 from fedreach.testing import check
 
@@ -26,9 +25,9 @@ def test_it_keeps_all_laws():
 
 def test_it_says_what_it_is():
     assert isinstance(FewLabels(), Adaptation)
-    assert isinstance(FewLabels(), LearnsLabels)
-    assert Traits.of(FewLabels()).needs_labels
-    assert not Traits.of(Unadapted()).needs_labels
+    assert FewLabels().learns_labels
+    assert FewLabels().needs_labels
+    assert not Unadapted().needs_labels
 
 
 @pytest.mark.parametrize(("m", "h", "pull"), [(1, 4, 0.5), (12, 5, 0.01), (60, 3, 1e-4)])
@@ -96,15 +95,15 @@ def test_an_example_whose_label_is_known_is_not_scored():
     rule, who = FewLabels(labels=3), clients()
     found = adapt_and_score(rule, {}, who, [2, 3, 5])
     assert list(found.modes) == [
-        *("plain", "calibrated", "adapted"),
-        *(f"{r}_{n}" for n in (2, 3, 5) for r in ("plain", "adapted")),
+        *("unadapted", "calibrated", "adapted"),
+        *(f"{r}_{n}" for n in (2, 3, 5) for r in ("unadapted", "adapted")),
     ]
     for one, known in zip(who, (0, 2, 3, 3), strict=True):
         own = rule.with_labels({}, one.outputs.rows(slice(known)), one.labels[:known])
         rest = Client(one.id, one.outputs.rows(slice(known, None)), one.labels[known:])
         log_p = rule.predict({}, own, rest.outputs)
         assert found.modes["adapted"][one.id].accuracy == pytest.approx((log_p.argmax(axis=1) == rest.labels).mean())
-        assert found.modes["plain"][one.id] == adapt_and_score(Unadapted(), {}, [rest]).modes["plain"][one.id]
+        assert found.modes["unadapted"][one.id] == adapt_and_score(Unadapted(), {}, [rest]).modes["unadapted"][one.id]
 
 
 def test_with_so_many_inputs_it_is_scored_on_the_examples_of_every_other_rule():

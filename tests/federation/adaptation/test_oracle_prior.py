@@ -7,7 +7,7 @@ from fedreach._util.errors import ConfigError
 from fedreach.federation.adaptation.fitting import fit
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.adaptation.methods import OraclePrior
-from fedreach.federation.base import Adaptation, KnowsPrior
+from fedreach.federation.base import Adaptation
 from fedreach.federation.types import Outputs
 
 from .worlds import participants
@@ -34,6 +34,6 @@ def test_inputs_teach_it_nothing():
 
 def test_it_says_what_it_is():
     assert isinstance(OraclePrior(), Adaptation)
-    assert isinstance(OraclePrior(), KnowsPrior)
+    assert OraclePrior().knows_prior
     with pytest.raises(ConfigError, match="calibration"):
         OraclePrior(calibration="biased")

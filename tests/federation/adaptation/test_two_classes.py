@@ -13,7 +13,7 @@ from fedreach.data.splits import draws, split_held_out
 from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.adaptation.methods import BBSE, RLLS, OraclePrior
-from fedreach.federation.base import Adaptation, KnowsPrior
+from fedreach.federation.base import Adaptation
 from fedreach.federation.types import Outputs
 
 HOSPITALS, PARTICIPANTS = 12, 5
@@ -58,7 +58,7 @@ def test_thresholds_move_and_the_order_of_a_hospitals_tumours_does_not(rule: Ada
     state, before, moved = fit(rule, asked).state, [], 0.0
     for outputs, labels in clients:
         if isinstance(rule, OraclePrior):
-            assert isinstance(rule, KnowsPrior)
+            assert rule.knows_prior
             kept = rule.with_prior(state, (np.bincount(labels, minlength=2) + 0.1) / (len(labels) + 0.2))
         else:
             kept = rule.update(state, rule.start(state), outputs)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 30  # without a byte
 BLOCK_BYTES = 1 << 16
-LOOK = {"unit_scale": True, "leave": False, "bar_format": "{desc} {bar} {n_fmt}B/{total_fmt}B, {remaining} left"}
 
 
 @dataclass(frozen=True)
@@ -158,13 +157,15 @@ def _download(address: str, checksum: str, target: Path, *, progress: bool) -> N
     request = Request(address, headers={"Accept-Encoding": "identity", "User-Agent": "fedreach"})
     try:
         with _bars(address, target, progress=progress) as add, urlopen(request, timeout=TIMEOUT_S) as reply:
-            bar = None if add is None else add(target.name, total=reply.length, **LOOK)
+            total, received = reply.length, 0
+            bar = None if add is None else add(target.name, total=total, leave=False)
             with partial_file.open("xb") as file:
                 while block := reply.read(BLOCK_BYTES):
                     file.write(block)
                     digest.update(block)
                     if bar is not None:
-                        bar.update(len(block))
+                        received += len(block)
+                        bar.show(received, total, "", f"{received / 1e6:.1f}/{(total or 0) / 1e6:.1f} MB")
             if reply.length:
                 raise OSError(f"the connection ended {reply.length} bytes early")
         if digest.hexdigest() != expected:

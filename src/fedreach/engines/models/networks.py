@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 
 from fedreach._util.errors import ConfigError, check, nearest
-from fedreach._util.limits import check_memory
 from fedreach.engines.models.draws import seeded_generators
 from fedreach.engines.models.outputs import TakeOutput
 
@@ -297,11 +296,16 @@ def build(
         inspect.signature(factory).bind(**arguments, **options)
     except TypeError as error:
         raise ConfigError(f"The model {name!r} cannot be built: {error}. Give its arguments as options.") from error
-    if isinstance(model, str):
-        _check_fits(name, factory, {**arguments, **options})
     with seeded_generators(seed):
         torch.manual_seed(seed)  # also of a GPU, where the model may be created
-        module = factory(**arguments, **options)
+        try:
+            module = factory(**arguments, **options)
+        except (RuntimeError, OverflowError, TypeError) as error:
+            if not isinstance(model, str):
+                raise
+            raise ConfigError(  # sizes below 0, beyond memory, or beyond 64 bits
+                f"The model {name!r} cannot be built: {str(error).splitlines()[0]}. Check the sizes among its options."
+            ) from error
         if not isinstance(module, nn.Module):
             raise ConfigError(f"The model {name!r} must return a torch.nn.Module; got {type(module).__name__}.")
         _give_sizes(module, None if is_several else shape)
@@ -337,23 +341,3 @@ def _give_sizes(module: nn.Module, sample_shape: Any) -> None:
             f"{tuple(sample_shape)}, and it does not take these: {failed}. Give the layers their sizes."
         )
     module.train(was_training)
-
-
-def _check_fits(name: str, factory: Callable[..., nn.Module], arguments: Mapping[str, Any]) -> None:
-    """Reject a built-in model that does not fit into memory, by creating it without numbers first.
-
-    Custom models are not checked, so that they are created only once.
-
-    Raises:
-        ConfigError: If the model is larger than the memory limit, or torch cannot create layers of these sizes.
-    """
-    try:
-        with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            module = factory(**arguments)
-    except (RuntimeError, OverflowError, TypeError) as error:  # sizes below 0, or beyond 64 bits
-        message = str(error).splitlines()[0]
-        raise ConfigError(
-            f"The model {name!r} cannot be built: {message}. Check the sizes among its options."
-        ) from error
-    size = sum(numbers.numel() for numbers in (*module.parameters(), *module.buffers()))
-    check_memory(f"The model {name!r} of {size} numbers", 4 * size, "Make its layers smaller.")

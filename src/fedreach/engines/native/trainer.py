@@ -43,7 +43,6 @@ from fedreach.engines.recognition import (
 from fedreach.engines.trainer import Group, GroupTrainer
 from fedreach.federation.base import LocalSolver, Loss
 from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
-from fedreach.federation.traits import Traits
 
 # --- The layers of a model for C: one row of integers each, the fields of `Layer` in `layers.h`
 
@@ -279,7 +278,7 @@ class Native(GroupTrainer):
 
     @classmethod
     def refusal(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
-        if not Traits.of(solver).affine:
+        if not solver.affine:
             return f"needs a solver that says `affine = True`, see `LocalSolver`; {type(solver).__name__} does not"
         return super().refusal(solver, loss, local)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
+from fedreach.federation.base import Adaptation
 from fedreach.federation.types import NO_STATE, Outputs, State
 
 # -------------------- Log softmax
@@ -29,7 +30,7 @@ def log_softmax(z: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Unadapted:
+class Unadapted(Adaptation):
     """No adaptation: log softmax of the logits, without exchanges and state.
 
     When: always, as the baseline of the other prediction modes.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.calibration import center_logits
 from fedreach.federation.adaptation.inference import input_order
 from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.base import Adaptation
 from fedreach.federation.types import NO_STATE, Outputs, State
 
 # -------------------- How far few labels are trusted
@@ -114,7 +115,7 @@ ROUNDING = 1e-14
 
 
 @dataclass(frozen=True)
-class FewLabels:
+class FewLabels(Adaptation):
     """Fine-tuning of the last layer on m labeled examples of the client: a reference.
 
     h are features, what goes into the last linear layer, and z = V h + v the model's logits. With D and d, what is
@@ -155,8 +156,8 @@ class FewLabels:
         [[0.739, 0.261], [0.261, 0.739]]
     """
 
-    reads_inputs: ClassVar[bool] = True
-    needs_features: ClassVar[bool] = True
+    reads_inputs = True
+    needs_features = True
 
     labels: int = 20
     strength: float = 1.0
@@ -293,7 +294,7 @@ OWN_SUMS = ("feature_squares", "label_gains")
 
 
 @dataclass(frozen=True)
-class FewShot:
+class FewShot(Adaptation):
     """Few-shot adaptation: class prior from labels, then the last layer as labels grow; inputs where they help.
 
     With the counts n of a client's m labels, the participants' class prior base and the pseudo-counts B of the client's
@@ -342,7 +343,7 @@ class FewShot:
         array([[0.75, 0.25]])
     """
 
-    reads_inputs: ClassVar[bool] = True
+    reads_inputs = True
 
     labels: int = 5
     head: bool = True

@@ -15,8 +15,7 @@ import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import ComponentError, DataError
-from fedreach.federation.base import Adaptation
-from fedreach.federation.traits import name_of
+from fedreach.federation.base import Adaptation, name_of
 from fedreach.federation.types import NO_STATE, Outputs, State
 
 MAX_EXCHANGES = 200

@@ -17,6 +17,7 @@ from fedreach.federation.adaptation.base import TINY, blend_priors, log_softmax,
 from fedreach.federation.adaptation.inference import ClientPrior, infer_priors, input_order
 from fedreach.federation.adaptation.repair import Intensity
 from fedreach.federation.adaptation.safeguard import Guard, GuardedOutputs
+from fedreach.federation.base import Adaptation
 from fedreach.federation.types import NO_STATE, Outputs, State
 
 FITTED = ("base", "shares", "pseudo_counts", "inverse_temperature", *trust.FITTED)
@@ -24,7 +25,7 @@ FITTED = ("base", "shares", "pseudo_counts", "inverse_temperature", *trust.FITTE
 
 
 @dataclass(frozen=True)
-class LabelShift:
+class LabelShift(Adaptation):
     """Label-shift adaptation by MAP-EM (Saerens et al., 2002), as strong as participants' held-out labels support.
 
     z are the model's logits. Participants fit a, b (calibration), base (their class prior), A (how far the class
@@ -237,11 +238,11 @@ class LabelShift:
         return {**client, **batch}
 
     @property
-    def keeps_bias(self) -> bool:
+    def keeps_bias(self) -> bool:  # type: ignore[override]
         return self.calibration != "bias"
 
     @property
-    def reads_inputs(self) -> bool:
+    def reads_inputs(self) -> bool:  # type: ignore[override]
         return self.guard
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:

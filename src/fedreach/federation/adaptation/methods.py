@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from fedreach._util.errors import ConfigError, require
 from fedreach.federation.adaptation import trust
 from fedreach.federation.adaptation.base import blend_priors, log_softmax, source_prior
 from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.base import Adaptation
 from fedreach.federation.types import NO_STATE, Outputs, RunningStatistics, State
 
 # -------------------- BBSE and RLLS: class priors from a confusion matrix
@@ -22,7 +23,7 @@ CONFIDENCE = 0.05
 HALVINGS = 100
 
 
-class _ByConfusion(ABC):
+class _ByConfusion(Adaptation):
     """Base of `BBSE` and `RLLS`: all but the solution for the importance weights."""
 
     hard: bool
@@ -198,7 +199,7 @@ def _nearest(confusion: Floats, mu: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class OraclePrior:
+class OraclePrior(Adaptation):
     """Prior correction with the true class prior pi: log p(y|x) = a z + b - log base + log pi + constant.
 
     a, b and base are those of `LabelShift`, which estimates pi where this knows it. An estimate can beat the truth by
@@ -221,7 +222,7 @@ class OraclePrior:
         [[0.9, 0.1]]
     """
 
-    reads_oracle_prior: ClassVar[bool] = True
+    reads_oracle_prior = True
 
     calibration: Literal["bias", "temperature", "none"] = "bias"
 
@@ -229,7 +230,7 @@ class OraclePrior:
         require(self, calibration=("bias", "temperature", "none"))
 
     @property
-    def keeps_bias(self) -> bool:
+    def keeps_bias(self) -> bool:  # type: ignore[override]
         return self.calibration != "bias"
 
     @property
@@ -267,7 +268,7 @@ class OraclePrior:
 
 
 @dataclass(frozen=True)
-class BatchNormRefresh:
+class BatchNormRefresh(Adaptation):
     """BatchNorm statistics of the client's own inputs (Schneider et al., 2020), then `LabelShift`.
 
     A client with n inputs puts its own mean and variance of what comes to a layer, over inputs and places, in place of
@@ -315,8 +316,8 @@ class BatchNormRefresh:
         array([0.353, 0.484, 0.163])
     """
 
-    reads_inputs: ClassVar[bool] = True
-    needs_batchnorm: ClassVar[bool] = True
+    reads_inputs = True
+    needs_batchnorm = True
 
     strength: float = 1.0
     odds: float = 9.0
@@ -332,7 +333,7 @@ class BatchNormRefresh:
             require(self, pseudo_counts="[1e-6, inf): Or 'fitted'.")
 
     @property
-    def keeps_bias(self) -> bool:
+    def keeps_bias(self) -> bool:  # type: ignore[override]
         return self.calibration != "bias"
 
     @property

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedreach.federation.selection.base import FunctionSelection as FunctionSelection
-from fedreach.federation.selection.base import Policy as Policy
 from fedreach.federation.selection.geometry import GradientTable as GradientTable
 from fedreach.federation.selection.labels import Clustered as Clustered
 from fedreach.federation.selection.labels import EntropyTopK as EntropyTopK

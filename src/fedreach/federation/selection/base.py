@@ -1,4 +1,4 @@
-"""What most policies share, and a plain function as a policy."""
+"""The largest of some scores, and a plain function as a selection."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,20 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Ints
-from fedreach.federation.traits import name_of, no_probe
-from fedreach.federation.types import NO_STATE, ClientResults, Selection, ServerView, State
-
-
-class Policy:
-    """A policy without state and without a probe; inherit from it and write `select`."""
-
-    def init(self, view: ServerView) -> State:
-        return NO_STATE
-
-    probe = no_probe
-
-    def observe(self, state: State, reports: ClientResults) -> State:
-        return state
+from fedreach.federation.base import Selection, name_of
+from fedreach.federation.types import Cohort, ServerView, State
 
 
 def largest(ids: Ints, score: AnyArray, k: int) -> Ints:
@@ -33,8 +21,8 @@ def largest(ids: Ints, score: AnyArray, k: int) -> Ints:
 
 
 @dataclass(frozen=True)
-class FunctionSelection(Policy):
-    """Use ``function(view, k, rng) -> ids``; its attribute ``needs`` names client statistics, see `FACTS`.
+class FunctionSelection(Selection):
+    """Use ``function(view, k, rng) -> ids``; its attributes, such as ``needs``, count.
 
     Example:
         >>> most_data = FunctionSelection(lambda view, k, rng: view.ids[np.argsort(-view.num_examples)[:k]])
@@ -44,10 +32,13 @@ class FunctionSelection(Policy):
 
     function: Callable[[ServerView, int, np.random.Generator], Ints]
 
+    def __post_init__(self) -> None:
+        self.take_attributes(self.function)
+
     @property
     def name(self) -> str:
         """The function's name, for messages."""
         return name_of(self.function)
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
-        return Selection(np.asarray(self.function(view, k, rng)))
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
+        return Cohort(np.asarray(self.function(view, k, rng)))

@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
-from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints, pack_rows, unpack_rows
+from fedreach._util.arrays import AnyArray, Bools, Dtype, Float32s, Floats, Ints, pack_rows, unpack_rows
 from fedreach._util.errors import ComponentError, require
-from fedreach._util.row_store import Dtype, RowTable
+from fedreach._util.row_store import RowTable
 from fedreach._util.streams import generator
 from fedreach.federation.aggregation import weighted_sum
-from fedreach.federation.selection.base import Policy
-from fedreach.federation.types import ClientResults, Probe, Selection, ServerView, State
+from fedreach.federation.base import Selection
+from fedreach.federation.types import ClientResults, Cohort, Probe, ServerView, State
 
 # -------------------- Table of the latest updates
 
@@ -23,7 +23,7 @@ TOGETHER = 2**16  # bytes of the rows of a large table that are copied, and stor
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientTable(Policy):
+class GradientTable(Selection):
     """Base of policies that remember each participant's last update; write `choose`.
 
     The state holds ``ids`` (n,), ``rows`` (n, p), p numbers per client, and ``heard`` (n,), the round of each
@@ -58,7 +58,7 @@ class GradientTable(Policy):
     Chen and Farach-Colton, "Finding Frequent Items in Data Streams", ICALP 2002.
     """
 
-    reads_updates: ClassVar[bool] = True
+    reads_updates = True
 
     refresh: int | None = None
     explore: float = 0.0
@@ -88,7 +88,7 @@ class GradientTable(Policy):
         ids = view.ids[view.available & due]
         return Probe(ids, asks="update") if ids.size else None
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         """Return what `choose` finds among the available clients with a row, then those without one if too few.
 
         Of a share `explore` of the cohort nothing is asked: they are drawn from the rest.
@@ -99,22 +99,22 @@ class GradientTable(Policy):
             return selection
         unchosen = np.setdiff1d(view.ids[view.available], selection.ids)
         lucky = rng.choice(unchosen, min(drawn, len(unchosen)), replace=False)
-        return Selection(np.concatenate([selection.ids, lucky]), selection.remark)
+        return Cohort(np.concatenate([selection.ids, lucky]), selection.remark)
 
-    def _select_by_rows(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
+    def _select_by_rows(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         has_row = view.available & (state["heard"] > 0)
         count = int(has_row.sum())
-        chosen = Selection(view.ids[:0])
+        chosen = Cohort(view.ids[:0])
         if count:
             chosen = self._choose_from(state, view.ids[has_row], has_row, min(k, count), rng)
         silent = view.ids[view.available & ~has_row][: max(0, k - count)]
-        return Selection(np.concatenate([chosen.ids, silent]), chosen.remark)
+        return Cohort(np.concatenate([chosen.ids, silent]), chosen.remark)
 
-    def _choose_from(self, state: State, ids: Ints, has_row: Bools, k: int, rng: np.random.Generator) -> Selection:
+    def _choose_from(self, state: State, ids: Ints, has_row: Bools, k: int, rng: np.random.Generator) -> Cohort:
         rows = rows_of(state)  # a choice of all rows would copy the table
         return self.choose(ids, np.asarray(rows) if len(ids) == len(rows) else rows[has_row], k, rng)
 
-    def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
+    def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Cohort:
         """Return k of these (a,) clients by their (a, p) rows; 1 <= k <= a."""
         raise NotImplementedError(f"{type(self).__name__} must have a method choose(ids, rows, k, rng).")
 
@@ -451,7 +451,7 @@ class NearestTable(GradientTable):
     In addition to the table the state holds ``length``, ``nearest`` and ``whom`` (n,), see `Nearest`.
     """
 
-    def _choose_from(self, state: State, ids: Ints, has_row: Bools, k: int, rng: np.random.Generator) -> Selection:
+    def _choose_from(self, state: State, ids: Ints, has_row: Bools, k: int, rng: np.random.Generator) -> Cohort:
         if "nearest" not in state or len(ids) < 2:
             return super()._choose_from(state, ids, has_row, k, rng)
         rows = rows_of(state)
@@ -460,7 +460,7 @@ class NearestTable(GradientTable):
 
     def choose(
         self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
-    ) -> Selection:
+    ) -> Cohort:
         """Return k of these (a,) clients; `nearest` (a,) are their largest cosines, where these are known."""
         raise NotImplementedError(f"{type(self).__name__} must have a method choose(ids, rows, k, rng, nearest).")
 

@@ -1,22 +1,23 @@
 """Client selection by labels."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Bools, Floats, Ints
 from fedreach._util.errors import ComponentError, require
-from fedreach.federation.selection.base import Policy, largest
+from fedreach.federation.base import Selection
+from fedreach.federation.selection.base import largest
 from fedreach.federation.selection.geometry import GradientTable, gram, inverse, lengths
 from fedreach.federation.selection.random import DivergenceFilter
-from fedreach.federation.types import ClientResults, Probe, Selection, ServerView, State
+from fedreach.federation.types import ClientResults, Cohort, Probe, ServerView, State
 
 # -------------------- Highest label entropy
 
 
 @dataclass(frozen=True)
-class EntropyTopK(Policy):
+class EntropyTopK(Selection):
     """Selection of the k available clients with the highest label entropy; ties go to the lower id.
 
     It follows from the tight form of the bound in "Advocating for the Silent" (arXiv 2310.07171, proof of
@@ -27,13 +28,13 @@ class EntropyTopK(Policy):
     round.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("label_entropy",)
+    needs = ("label_entropy",)
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         assert view.label_entropy is not None  # because of `needs`
         # Entropies of equal histograms in another class order differ by rounding; that must not decide a tie.
         entropy = view.label_entropy[view.available].round(12)
-        return Selection(largest(view.ids[view.available], entropy, k))
+        return Cohort(largest(view.ids[view.available], entropy, k))
 
 
 # -------------------- KL filter
@@ -79,11 +80,11 @@ class KLFilter(DivergenceFilter):
         array([0, 3])
     """
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         """Return the cohort; the remark says where clients beyond the threshold were let in, or too few were not."""
         ids, _, enough, is_within, summary = self.admitted(view, k)
         remark = "" if is_within and enough and len(ids) >= k else summary
-        return Selection(ids if len(ids) <= k else rng.choice(ids, size=k, replace=False), remark)
+        return Cohort(ids if len(ids) <= k else rng.choice(ids, size=k, replace=False), remark)
 
 
 # -------------------- Clusters of rows
@@ -194,7 +195,7 @@ Thresholds = Literal["relative", "absolute"]
 
 
 @dataclass(frozen=True)
-class Clustered(Policy):
+class Clustered(Selection):
     """Clustered federated learning (Sattler et al., 2021): clusters split when their model stands still.
 
     All start in one cluster. From round `first_round` on, a cluster of which more than two clients reported splits in
@@ -240,7 +241,7 @@ class Clustered(Policy):
         array([0, 0, 1, 1, 0])
     """
 
-    reads_updates: ClassVar[bool] = True
+    reads_updates = True
 
     eps1: float = 0.4
     eps2: float = 0.7
@@ -274,8 +275,8 @@ class Clustered(Policy):
         ids = view.ids[view.available & state["asked"] & (state["heard"] == 0)]
         return Probe(ids, asks="update") if ids.size else None
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
-        return Selection(rng.choice(view.available_ids, size=k, replace=False))
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
+        return Cohort(rng.choice(view.available_ids, size=k, replace=False))
 
     def observe(self, state: State, reports: ClientResults) -> State:
         """Return the state with the new updates and, after a round, the clusters that they split."""
@@ -336,7 +337,7 @@ def _nearer(rows: AnyArray, fresh: AnyArray, side: Bools) -> Bools:
 
 
 @dataclass(frozen=True)
-class HiCS(Policy):
+class HiCS(Selection):
     """HiCS-FL (Chen and Vikalo, 2024): groups with varied labels first, inferred from the output layer's bias.
 
     The update b_i of the output layer's bias grows with a class's share of client i's examples. Its labels' entropy is
@@ -387,9 +388,9 @@ class HiCS(Policy):
         [1, 3]
     """
 
-    reads_updates: ClassVar[bool] = True
-    reads_length: ClassVar[bool] = True
-    needs_classes: ClassVar[bool] = True
+    reads_updates = True
+    reads_length = True
+    needs_classes = True
 
     temperature: float = 0.0025
     entropy_weight: float = 10.0
@@ -419,15 +420,15 @@ class HiCS(Policy):
         bias[where], heard[where] = reports.trained[:, -c:], True
         return {**state, "bias": bias, "heard": heard}
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         new = np.flatnonzero(view.available & ~state["heard"])
         if len(new) >= k:
-            return Selection(view.ids[rng.choice(new, k, replace=False)])
+            return Cohort(view.ids[rng.choice(new, k, replace=False)])
         heard = np.flatnonzero(view.available & state["heard"])
         chance = self._log_chance(state["bias"][heard], view.num_examples[heard], view, k)
         # Places drawn one after the other, again where it was had: the largest log p_i - log(-log U_i).
         drawn = np.argsort(-(chance + rng.gumbel(size=len(heard))), kind="stable")[: k - len(new)]
-        return Selection(view.ids[np.concatenate([new, heard[drawn]])])
+        return Cohort(view.ids[np.concatenate([new, heard[drawn]])])
 
     def _log_chance(self, bias: Floats, num_examples: Ints, view: ServerView, k: int) -> Floats:
         """Return (a,) the logarithm of the probability with which each client gets a place, up to a constant."""

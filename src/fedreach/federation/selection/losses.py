@@ -1,18 +1,19 @@
 """Client selection by losses."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import ComponentError, require
+from fedreach.federation.base import Selection
 from fedreach.federation.bounds import cluster_scores
 from fedreach.federation.measurements import WLRC, Estimator, LossRMS, Outputs
-from fedreach.federation.selection.base import Policy, largest
+from fedreach.federation.selection.base import largest
 from fedreach.federation.selection.geometry import GradientTable, NearestTable, first_by_similarity, principal_points
 from fedreach.federation.selection.labels import kmeans
-from fedreach.federation.types import ClientResults, Probe, Selection, ServerView, State
+from fedreach.federation.types import ClientResults, Cohort, Probe, ServerView, State
 
 # -------------------- Power of choice
 
@@ -20,7 +21,7 @@ Loss = Literal["full", "batch", "last"]
 
 
 @dataclass(frozen=True)
-class PowerOfChoice(Policy):
+class PowerOfChoice(Selection):
     """Power-of-choice client selection (Cho et al., 2022): the largest losses among candidates.
 
     Candidates are drawn without replacement with probability proportional to their number of examples. A candidate
@@ -63,12 +64,12 @@ class PowerOfChoice(Policy):
         ids = self._candidates(view, k, rng)
         return Probe(ids) if self.loss == "full" else Probe(ids, "batch_loss", self.batch_size)
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         if self.loss == "last":
             rows = view.rows(np.sort(self._candidates(view, k, rng)))
             loss = view.loss[rows]
-            return Selection(largest(view.ids[rows], np.where(np.isnan(loss), np.inf, loss), k))
-        return Selection(largest(view.ids[view.probed], view.loss[view.probed], k))
+            return Cohort(largest(view.ids[rows], np.where(np.isnan(loss), np.inf, loss), k))
+        return Cohort(largest(view.ids[view.probed], view.loss[view.probed], k))
 
     def _candidates(self, view: ServerView, k: int, rng: np.random.Generator) -> Ints:
         """Return the ids of the candidates."""
@@ -86,7 +87,7 @@ DOUBT = 0.1  # factor within the root of how long ago a client was heard
 
 
 @dataclass(frozen=True)
-class Oort(Policy):
+class Oort(Selection):
     """Oort (Lai et al., 2021): selection by loss and speed, with exploration.
 
     In round t, with e = max(least_exploration, exploration decay^(t-1)), about e k clients are drawn of those never
@@ -134,7 +135,7 @@ class Oort(Policy):
         [1, 3]
     """
 
-    measures: ClassVar[tuple[LossRMS]] = (LossRMS(),)
+    measures = (LossRMS(),)
 
     exploration: float = 0.9
     decay: float = 0.98
@@ -180,7 +181,7 @@ class Oort(Policy):
             "before": np.array([now]),
         }
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         seconds = _seconds(view, k)
         heard = np.flatnonzero(view.available & (state["heard"] > 0))
         new = np.flatnonzero(view.available & (state["heard"] == 0))
@@ -192,13 +193,13 @@ class Oort(Policy):
             else new[:0]
         )
         if new_count == k:
-            return Selection(view.ids[tried])
+            return Cohort(view.ids[tried])
         utility = self._utility(state, view, heard, seconds)
         bar = self.cutoff * np.partition(utility, len(heard) - (k - new_count))[len(heard) - (k - new_count)]
         draw = heard[utility >= bar]
         chance = np.maximum(utility[utility >= bar], 1e-12)  # clients without utility can fill free places
         best = rng.choice(draw, k - new_count, replace=False, p=chance / chance.sum())
-        return Selection(view.ids[np.concatenate([best, tried])])
+        return Cohort(view.ids[np.concatenate([best, tried])])
 
     def _utility(self, state: State, view: ServerView, heard: Ints, seconds: Floats) -> Floats:
         """Return u of the clients at these places."""
@@ -256,8 +257,8 @@ class Minimax(NearestTable):
 
     def choose(
         self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
-    ) -> Selection:
-        return Selection(ids[first_by_similarity(rows, k, nearest=nearest)])
+    ) -> Cohort:
+        return Cohort(ids[first_by_similarity(rows, k, nearest=nearest)])
 
 
 # -------------------- Rademacher clusters
@@ -268,7 +269,7 @@ Average = Literal["mean", "by_examples"]
 
 
 @dataclass(frozen=True)
-class Rademacher(Policy):
+class Rademacher(Selection):
     """Selection from clusters of updates with a low Rademacher score.
 
     In round 1, and then every `every` rounds, all available clients are asked for an update and their score (see
@@ -315,7 +316,7 @@ class Rademacher(Policy):
         [0, 2]
     """
 
-    reads_updates: ClassVar[bool] = True
+    reads_updates = True
 
     use: Use = "best"
     every: int | None = 10
@@ -333,7 +334,7 @@ class Rademacher(Policy):
         self.measures  # noqa: B018  checks its options
 
     @property
-    def measures(self) -> tuple[WLRC]:
+    def measures(self) -> tuple[WLRC]:  # type: ignore[override]
         return (WLRC(self.outputs, self.draws, self.estimator, self.batch_size),)
 
     @property
@@ -380,13 +381,13 @@ class Rademacher(Policy):
         examples = view.num_examples[has_cluster] if self.average == "by_examples" else None
         return cluster_scores(state["score"][has_cluster], state["cluster"][has_cluster], examples).round(12)
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         ids = rng.permutation(view.ids[view.available])  # so that a cluster's first members are drawn at random
         cluster, scores = state["cluster"][view.rows(ids)], self.scores(state, view)
         members = np.bincount(cluster[cluster >= 0], minlength=len(scores))
         places = self._places(scores, members, min(k, int(members.sum())), rng)
         chosen = [ids[cluster == number][:count] for number, count in enumerate(places)]
-        return Selection(np.concatenate([*chosen, ids[cluster < 0][: k - places.sum()]]))
+        return Cohort(np.concatenate([*chosen, ids[cluster < 0][: k - places.sum()]]))
 
     def _places(self, scores: Floats, members: Ints, k: int, rng: np.random.Generator) -> Ints:
         """Return how many of each cluster's available members are chosen, k together."""

@@ -1,14 +1,15 @@
 """Client selection by channels and devices."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from fedreach._util.errors import require
-from fedreach.federation.selection.base import Policy, largest
+from fedreach.federation.base import Selection
+from fedreach.federation.selection.base import largest
 from fedreach.federation.selection.random import DivergenceFilter
-from fedreach.federation.types import Selection, ServerView, State
+from fedreach.federation.types import Cohort, ServerView, State
 from fedreach.wireless.baselines import DC, check_solver, genetic_selection, sqrt_sort
 from fedreach.wireless.exact import allocate
 from fedreach.wireless.problem import Allocation, AllocationProblem
@@ -18,7 +19,7 @@ from fedreach.wireless.solve import solve
 
 
 @dataclass(frozen=True)
-class BestChannels(Policy):
+class BestChannels(Selection):
     """Choose the k available clients that could send fastest in this round.
 
     Their rate R over the whole band is compared (see `fedreach.wireless.radio.bits_per_second`); ties go to the
@@ -37,12 +38,12 @@ class BestChannels(Policy):
         array([1, 3])
     """
 
-    needs_radio: ClassVar[bool] = True
+    needs_radio = True
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         assert view.radio is not None  # because of `needs_radio`
         available = view.available
-        return Selection(largest(view.ids[available], view.radio.bits_per_second[available], k))
+        return Cohort(largest(view.ids[available], view.radio.bits_per_second[available], k))
 
 
 # -------------------- CSRA: clients, bandwidth and CPU frequencies together
@@ -106,8 +107,8 @@ class CSRA(DivergenceFilter):
     search: Search = "certified"
     tolerance: float = 1e-4
     max_nodes: int = 2000
-    ignores_cohort: ClassVar[bool] = True
-    needs_radio: ClassVar[bool] = True
+    ignores_cohort = True
+    needs_radio = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,16 +116,16 @@ class CSRA(DivergenceFilter):
         if self.search == "paper":
             check_solver()
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         """Return the cohort with its allocation; the remark says what could not be kept."""
         assert view.radio is not None  # because of `needs_radio`
         admitted = self.admitted(view, k)
         problem = view.radio.problem().only(view.rows(admitted.ids))
         remarks = [] if admitted.kept and admitted.enough else [admitted.said]
         if not admitted.enough:
-            return Selection(admitted.ids, remarks[0], allocate(problem))
+            return Cohort(admitted.ids, remarks[0], allocate(problem))
         allocation, remark = self._search(problem, max(1, admitted.min_examples), rng)
-        return Selection(allocation.ids, "; ".join([*remarks, *([remark] if remark else [])]), allocation)
+        return Cohort(allocation.ids, "; ".join([*remarks, *([remark] if remark else [])]), allocation)
 
     def _search(
         self, problem: AllocationProblem, min_examples: int, rng: np.random.Generator

@@ -2,21 +2,21 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.divergence import Direction, label_divergences
 from fedreach._util.errors import ComponentError, require
-from fedreach.federation.selection.base import Policy
-from fedreach.federation.types import Selection, ServerView, State
+from fedreach.federation.base import Selection
+from fedreach.federation.types import Cohort, ServerView, State
 
 # -------------------- Uniform selection
 
 
 @dataclass(frozen=True)
-class Uniform(Policy):
+class Uniform(Selection):
     """Uniform selection of k available clients, each set of k equally likely.
 
     When: always, as the baseline; it is unbiased and asks nothing of clients.
@@ -27,15 +27,15 @@ class Uniform(Policy):
         2
     """
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
-        return Selection(rng.choice(view.available_ids, size=k, replace=False))
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
+        return Cohort(rng.choice(view.available_ids, size=k, replace=False))
 
 
 # -------------------- All available clients
 
 
 @dataclass(frozen=True)
-class Full(Policy):
+class Full(Selection):
     """Full participation: all available participants, whatever the cohort size.
 
     When: there are few clients, or to see what choosing costs.
@@ -45,16 +45,16 @@ class Full(Policy):
         array([0, 1, 2])
     """
 
-    ignores_cohort: ClassVar[bool] = True
+    ignores_cohort = True
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
-        return Selection(view.ids[view.available])
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
+        return Cohort(view.ids[view.available])
 
 
 # -------------------- Urns with whole numbers of balls, so that nothing is rounded
 
 
-class Urns(Policy):
+class Urns(Selection):
     """Base of policies that draw one client from each of k urns, with repeats; write `urns`.
 
     Each of k urns holds M = sum_i m_i balls, m_i the examples of client i. If client i has k m_i balls in them all, the
@@ -66,11 +66,11 @@ class Urns(Policy):
         """Return (k, a) balls of each of the a available clients in each urn; all urns hold equally many."""
         raise NotImplementedError(f"{type(self).__name__} must have a method urns(state, view, k).")
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         drawn = [
             np.searchsorted(urn.cumsum(), rng.integers(urn.sum()), side="right") for urn in self.urns(state, view, k)
         ]
-        return Selection.drawn(view.available_ids[np.array(drawn)])
+        return Cohort.drawn(view.available_ids[np.array(drawn)])
 
 
 def fill_urns(balls: Ints, groups: Sequence[Sequence[int]], k: int) -> Ints:
@@ -232,7 +232,7 @@ class AdmittedClients(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DivergenceFilter(Policy):
+class DivergenceFilter(Selection):
     """What `KLFilter` and `CSRA` share: the filter of clients. See them for the options."""
 
     threshold: float = 0.2
@@ -240,7 +240,7 @@ class DivergenceFilter(Policy):
     smoothing: float = 1.0
     min_examples: int | None = 0
     infeasible: Infeasible = "admit"
-    needs: ClassVar[tuple[str, ...]] = ("label_counts",)
+    needs = ("label_counts",)
 
     def __post_init__(self) -> None:
         require(self, threshold="[0, inf]", smoothing="[0, inf]", min_examples="[0, inf]")

@@ -1,7 +1,7 @@
 """Client selection by updates."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from fedreach.federation.selection.geometry import (
 )
 from fedreach.federation.selection.labels import angles, ward
 from fedreach.federation.selection.random import Urns, fill_urns, groups_within
-from fedreach.federation.types import ClientResults, Selection, ServerView, State
+from fedreach.federation.types import ClientResults, Cohort, ServerView, State
 
 # -------------------- Most similar updates
 
@@ -47,8 +47,8 @@ class MaxSimilarity(NearestTable):
 
     def choose(
         self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
-    ) -> Selection:
-        return Selection(ids[first_by_similarity(rows, k, most_similar=True, nearest=nearest)])
+    ) -> Cohort:
+        return Cohort(ids[first_by_similarity(rows, k, most_similar=True, nearest=nearest)])
 
 
 # -------------------- Convex hull
@@ -98,12 +98,12 @@ class ConvexHull(Hull):
     exact: bool = True
 
     @property
-    def ignores_cohort(self) -> bool:
+    def ignores_cohort(self) -> bool:  # type: ignore[override]
         return not self.exact
 
-    def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
+    def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Cohort:
         points = principal_points(rows, self.components, normalize=self.normalize)
-        return Selection(ids[np.sort(spanning_points(points, k)) if self.exact else vertices(points)])
+        return Cohort(ids[np.sort(spanning_points(points, k)) if self.exact else vertices(points)])
 
 
 # -------------------- Distance to the hull of the others
@@ -133,7 +133,7 @@ class HullDistance(GradientTable):
         array([9])
     """
 
-    def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
+    def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Cohort:
         inner = _centred_gram(rows)
         squares = np.diag(inner).clip(0)
         score = (_hull_distances(inner) / (np.sqrt(squares.max()) or 1.0)).round(9)
@@ -144,7 +144,7 @@ class HullDistance(GradientTable):
             return np.asarray(np.sqrt((squares + squares[i] - 2 * inner[i]).clip(0)))
 
         chosen = extreme[:k].tolist()
-        return Selection(ids[np.sort(farthest_first(distance, np.sqrt(squares), inside, chosen, k))])
+        return Cohort(ids[np.sort(farthest_first(distance, np.sqrt(squares), inside, chosen, k))])
 
 
 def hull_distances(rows: AnyArray) -> Floats:
@@ -247,15 +247,13 @@ class Interior(Hull):
         (array([4]), '1 of 5 clients inside the hull, fewer than the cohort of 2')
     """
 
-    def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
+    def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Cohort:
         inside = np.delete(ids, vertices(principal_points(rows, self.components, normalize=self.normalize)))
         if len(inside) == 0:
-            return Selection(rng.choice(ids, size=k, replace=False), f"all {len(ids)} clients vertices, so any drawn")
+            return Cohort(rng.choice(ids, size=k, replace=False), f"all {len(ids)} clients vertices, so any drawn")
         if len(inside) < k:
-            return Selection(
-                inside, f"{len(inside)} of {len(ids)} clients inside the hull, fewer than the cohort of {k}"
-            )
-        return Selection(rng.choice(inside, size=k, replace=False))
+            return Cohort(inside, f"{len(inside)} of {len(ids)} clients inside the hull, fewer than the cohort of {k}")
+        return Cohort(rng.choice(inside, size=k, replace=False))
 
 
 # -------------------- DivFL
@@ -303,7 +301,7 @@ class DivFL(GradientTable):
         super().__post_init__()
         require(self, candidates="[1, inf)")
 
-    def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
+    def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Cohort:
         apart = distances(rows)
         apart /= apart.max() or 1.0
         total = apart.sum(axis=0).round(12)
@@ -317,7 +315,7 @@ class DivFL(GradientTable):
             nearest = np.minimum(nearest, apart[best])
             candidates = candidates[candidates != best]
             chosen.append(best)
-        return Selection(ids[chosen])
+        return Cohort(ids[chosen])
 
 
 def distances(rows: Float32s) -> Floats:
@@ -389,7 +387,7 @@ class UrnsBySimilarity(Urns):
                [ 0, 20,  0, 20]])
     """
 
-    reads_updates: ClassVar[bool] = True
+    reads_updates = True
 
     measure: Measure = "angle"
     sketch: int | None = None

@@ -12,7 +12,6 @@ import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.streams import generator
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import Outputs, State
 from fedreach.testing.adaptation import (
     PLAYING,
@@ -77,7 +76,7 @@ def sums_of_one_shape(subject: Subject, case: AdaptationFixture) -> None:
 def contributions_are_possible(subject: Subject, case: AdaptationFixture) -> None:
     """A rule that says which contributions are impossible allows those of its own participants, and their sums."""
     component = subject.component
-    if not Traits.of(component).knows_possible:
+    if not component.knows_possible:
         return
     contributions = list[tuple[State, State, int, int]]()
 
@@ -164,7 +163,7 @@ def a_constant_in_the_logits(subject: Subject, case: AdaptationFixture) -> None:
 
     Where a rule reads inputs, it may look at the size of logits, too: there the constant is the same for all examples.
     """
-    rows = not Traits.of(subject.component).reads_inputs
+    rows = not subject.component.reads_inputs
 
     def moved(logits: Floats) -> Floats:
         return logits + (5 * np.sin(logits[:, :1]) - 2 if rows else 3.0)
@@ -184,7 +183,7 @@ def no_shift_no_change(subject: Subject, case: AdaptationFixture) -> None:
     """
     component = subject.component
     for federation in (calibrate(case), case):
-        if federation is case and Traits.of(component).keeps_bias:
+        if federation is case and component.keeps_bias:
             return
         state = federation.fitted(component).state
         outputs = federation.outputs(component, np.concatenate([holding.inputs for holding in federation.participants]))
@@ -217,7 +216,7 @@ def no_labels_of_those_adapted(subject: Subject, case: AdaptationFixture) -> Non
     outputs = case.outputs(component, np.concatenate(case.clients[0]))
     sealed = Sealed(outputs.logits, outputs.features, outputs.inputs, outputs.again, outputs.statistics)
     component.predict(state, component.update(state, component.start(state), sealed), sealed)
-    if hasattr(component, "predict_online"):
+    if component.adapts_online:
         component.predict_online(state, component.start(state), sealed)
 
 
@@ -225,7 +224,7 @@ def no_labels_of_those_adapted(subject: Subject, case: AdaptationFixture) -> Non
 def known_shares_stay_with_their_client(subject: Subject, case: AdaptationFixture) -> None:
     """What `with_prior` learns of one client does not affect another."""
     component = subject.component
-    if not Traits.of(component).knows_prior:
+    if not component.knows_prior:
         return
     state = case.fitted(component).state
     outputs = case.outputs(component, np.concatenate(case.clients[0]))
@@ -244,7 +243,7 @@ def known_shares_weigh(subject: Subject, case: AdaptationFixture) -> None:
     So with base itself for shares a client is predicted as before its first input.
     """
     component, c = subject.component, case.classes
-    if not Traits.of(component).knows_prior:
+    if not component.knows_prior:
         return
     state = _state(subject, case)
     outputs = case.outputs(component, np.concatenate([np.concatenate(batches) for batches in case.clients]))
@@ -265,9 +264,9 @@ def known_shares_weigh(subject: Subject, case: AdaptationFixture) -> None:
 def known_labels_stay_with_their_client(subject: Subject, case: AdaptationFixture) -> None:
     """What `with_labels` learns of one client does not affect another. `labels` is a whole number, 0 or more."""
     component = subject.component
-    if not Traits.of(component).learns_labels:
+    if not component.learns_labels:
         return
-    if not isinstance(component.labels, int) or component.labels < 0:
+    if component.labels < 0:
         fail(f"`labels` must be a whole number, 0 or more; it is {component.labels!r}")
     state, outputs = case.fitted(component).state, case.outputs(component, np.concatenate(case.clients[0]))
     before = component.predict(state, component.start(state), outputs)
@@ -284,7 +283,7 @@ def known_labels_stay_with_their_client(subject: Subject, case: AdaptationFixtur
 def no_labels_no_change(subject: Subject, case: AdaptationFixture) -> None:
     """Without any label, `with_labels` leaves predictions as before, to the bit."""
     component = subject.component
-    if not Traits.of(component).learns_labels:
+    if not component.learns_labels:
         return
     state, outputs = _state(subject, case), case.outputs(component, np.concatenate(case.clients[0]))
     client = component.with_labels(state, outputs.rows(slice(0)), np.zeros(0, np.int64))
@@ -310,8 +309,6 @@ def one_or_many_at_a_time(subject: Subject, case: AdaptationFixture) -> None:
             client = client_after(component, state, [case.outputs(component, batch) for batch in inputs])
             what = f"client {number}, whose inputs came in {len(inputs)} pieces, predicted"
             _alike(what, component.predict(state, client, outputs), at_once)
-    if not hasattr(component, "update_many"):
-        return
     clients = [component.start(state) for _ in everything]
     for _ in range(2):
         alone = [component.update(state, client, batch) for client, batch in zip(clients, everything, strict=True)]
@@ -345,7 +342,7 @@ def nothing_that_comes_later(subject: Subject, case: AdaptationFixture) -> None:
     `predict_online(state, client, outputs)` returns predictions and the client, which continues from there.
     """
     component = subject.component
-    if not hasattr(component, "predict_online"):
+    if not component.adapts_online:
         return
     state = _state(subject, case)
     for batches in case.clients:

@@ -8,7 +8,6 @@ import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats
 from fedreach._util.streams import generator
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import NO_STATE, State
 from fedreach.testing.base import Subject, define_check, fail, must_be_close, shown
 from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, as_it_is, options_are_all_it_is
@@ -56,7 +55,7 @@ def whatever_the_order(subject: Subject, case: Updates) -> None:
 @define_check(updates)
 def linear_is_the_weighted_sum(subject: Subject, case: Updates) -> None:
     """One that says `linear = True` gives sum_i w_i u_i, so that secure aggregation may replace it."""
-    if not Traits.of(subject.component).linear:
+    if not subject.component.linear:
         return
     for combined, sent in zip(combined_updates(subject.component, case), case.updates, strict=True):
         must_be_close("the update", combined, case.weights @ sent.astype(np.float64), str(case), 1e-9)
@@ -88,7 +87,7 @@ CHECKS = (
 def combined_updates(component: Any, case: Updates, keep: Any = as_it_is) -> list[Floats]:
     """Return the update of each round."""
     state: State = NO_STATE
-    results, remembers, last = [], Traits.of(component).remembers_updates, np.zeros_like(case.updates[0])
+    results, remembers, last = [], component.remembers_updates, np.zeros_like(case.updates[0])
     for number, sent in enumerate(case.updates, start=1):
         handed = {"last": last, "n": 2 * len(sent)} if remembers else {}
         answer = component.combine(state, case.weights.copy(), sent.copy(), generator(0, "aggregate", number), **handed)

@@ -9,7 +9,6 @@ import numpy as np
 from fedreach._util.arrays import Ints
 from fedreach._util.streams import generator
 from fedreach.federation.labels import entropy_range, released_entropy
-from fedreach.federation.traits import Traits
 from fedreach.testing.base import Subject, define_check, fail, shown
 from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, options_are_all_it_is
 
@@ -61,7 +60,7 @@ def entropies_in_range(subject: Subject, case: Labels) -> None:
 @define_check(labels)
 def counts_are_possible(subject: Subject, case: Labels) -> None:
     """Statistics that say which counts are impossible allow those that they release."""
-    if not Traits.of(subject.component).knows_possible:
+    if not subject.component.knows_possible:
         return
     ((_, released),) = PLAYING.straight(subject, case)
     sizes = case.counts.sum(axis=1)

@@ -11,9 +11,7 @@ import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.streams import generator
-from fedreach.federation.base import ShiftsOutputs
 from fedreach.federation.checks import Range
-from fedreach.federation.traits import Traits
 from fedreach.testing.base import Check, Subject, define_check, fail, must_be_close, same, shown
 from fedreach.testing.checks.common import Case, options_are_all_it_is, other_global_seeds
 from fedreach.testing.checks.label_statistics import Labels
@@ -40,7 +38,7 @@ def of_objectives(check: Callable[[Subject, Moment], None]) -> Check:
 
     @wraps(check)
     def suited(subject: Subject, case: Moment) -> None:
-        if Traits.of(subject.component).sees_more:
+        if subject.component.has_objective:
             check(subject, case)
 
     return define_check(moments)(suited)
@@ -77,7 +75,7 @@ def steps_untouched(subject: Subject, case: Moment) -> None:
 @define_check()
 def keeps_its_own(subject: Subject) -> None:
     """What a client keeps is float32, as long as before, by its own vector and model, and no argument is written to."""
-    if not Traits.of(subject.component).remembers_clients:
+    if not subject.component.remembers_clients:
         return
     rng = generator(0, "testing keep")
     memory, local = rng.standard_normal((2, 3, 7)).astype(np.float32)
@@ -105,7 +103,7 @@ class ObjectiveStep:
         from fedreach.engines.models.networks import build
         from fedreach.engines.sequential import ObjectiveRun, Step
 
-        numbers, rng = Traits.of(component).needs_numbers, generator(0, "testing step")
+        numbers, rng = component.declares("needs_numbers"), generator(0, "testing step")
         module = build("mlp", (4,), 3, seed=0, options={"hidden": [5]})
         self.broadcast = flatten(module)
         p = len(self.broadcast)
@@ -203,7 +201,7 @@ def of_batches(check: Callable[[Subject, Batch], None]) -> Check:
 
     @wraps(check)
     def suited(subject: Subject, case: Batch) -> None:
-        if Traits.of(subject.component).needs_numbers is (case.targets.dtype.kind == "f"):
+        if subject.component.declares("needs_numbers") is (case.targets.dtype.kind == "f"):
             check(subject, case)
 
     return define_check(batches)(suited)
@@ -257,7 +255,7 @@ def labels() -> Iterator[Labels]:
 @define_check(labels)
 def shifts_by_what_each_has(subject: Subject, case: Labels) -> None:
     """What a loss adds to outputs is one finite number a class, by what labels a client itself has."""
-    if not isinstance(subject.component, ShiftsOutputs):
+    if not subject.component.shifts_outputs:
         return
     shifts = np.asarray(subject.component.shift(case.counts))
     if shifts.shape != case.counts.shape or not np.isfinite(shifts).all():

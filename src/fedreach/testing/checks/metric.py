@@ -9,7 +9,7 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats
 from fedreach._util.streams import generator
-from fedreach.federation.traits import Traits
+from fedreach.evaluation.metrics import Metric
 from fedreach.testing.base import Check, Subject, define_check, fail
 from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, options_are_all_it_is
 
@@ -41,9 +41,9 @@ def answers() -> Iterator[Answers]:
     yield Answers("6 examples with the same number", np.full((6, 1), 2.5), rng.standard_normal((6, 1)))
 
 
-def is_suitable(component: object, case: Answers) -> bool:
+def is_suitable(component: Metric, case: Answers) -> bool:
     """Say whether a metric is asked about such answers: numbers only if it needs them."""
-    return Traits.of(component).needs_numbers is (case.labels.dtype.kind == "f")
+    return component.needs_numbers is (case.labels.dtype.kind == "f")
 
 
 def of_answers(check: Callable[[Subject, Answers], None]) -> Check:

@@ -3,7 +3,6 @@
 import numpy as np
 
 from fedreach._util.streams import generator
-from fedreach.federation.participation import replies_of
 from fedreach.testing.base import Subject, define_check, fail, same, shown
 from fedreach.testing.checks.common import options_are_all_it_is, other_global_seeds
 
@@ -24,7 +23,7 @@ def sizes() -> list[Size]:
 def a_flag_for_each(subject: Subject, case: Size) -> None:
     """Each participant gets a flag from `available`, each that worked one from `replies` if there is such a method."""
     for method, count in (("available", int(case)), ("replies", int(case)), ("replies", 0)):
-        if method == "available" or replies_of(subject.component):
+        if method == "available" or subject.component.loses_replies:
             answer = getattr(subject.component, method)(count, generator(0, method))
             if not isinstance(answer, np.ndarray) or answer.shape != (count,) or answer.dtype != np.bool_:
                 fail(f"{method} should return {count} flags; got {shown(answer)}")
@@ -34,7 +33,7 @@ def a_flag_for_each(subject: Subject, case: Size) -> None:
 def same_again(subject: Subject, case: Size) -> None:
     """The same stream gives the same flags, in whatever order the rounds are asked for."""
     for method in ("available", "replies"):
-        if method == "replies" and replies_of(subject.component) is None:
+        if method == "replies" and not subject.component.loses_replies:
             continue
         rounds = [*range(1, 6), *range(5, 0, -1)]
         answers = []

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import State
 from fedreach.testing.base import Subject, define_check, fail
 from fedreach.testing.checks.common import Outcome, RepeatedRuns, as_it_is, options_are_all_it_is
@@ -36,7 +35,7 @@ def _straight(subject: Subject, case: ToyFederation) -> list[PlayedRound]:
 
 @define_check(toy_federations)
 def valid_choice(subject: Subject, case: ToyFederation) -> None:
-    """In every round a policy chooses participants that can be reached, each once, and says so in a `Selection`."""
+    """In every round a policy chooses participants that can be reached, each once, and says so in a `Cohort`."""
     _straight(subject, case)
 
 
@@ -46,12 +45,12 @@ def cohort_size(subject: Subject, case: ToyFederation) -> None:
 
     A client that was drawn several times counts as often. A policy with `ignores_cohort` may choose any number.
     """
-    if Traits.of(subject.component).ignores_cohort:
+    if subject.component.ignores_cohort:
         return
     for turn in _straight(subject, case):
         expected_size = min(case.cohort_size, turn.reachable)
         if turn.places != expected_size and not (turn.remark and turn.places < expected_size):
-            fail(f"{turn}, which makes {turn.places} instead of {expected_size}; `Selection.remark` is {turn.remark!r}")
+            fail(f"{turn}, which makes {turn.places} instead of {expected_size}; `Cohort.remark` is {turn.remark!r}")
 
 
 @define_check(distinct_federations)
@@ -83,7 +82,7 @@ def open_about_updates(subject: Subject, case: ToyFederation) -> None:
 
     Otherwise it would be let into a federation in which the server must see sums only.
     """
-    if Traits.of(subject.component).reads_updates:
+    if subject.component.reads_updates:
         return
     changed = replace(case, direction=-np.roll(case.direction, 1, axis=0))
     for a, b in zip(_straight(subject, case), play_rounds(subject.component, changed), strict=True):

@@ -8,9 +8,7 @@ import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.streams import generator
-from fedreach.federation.base import ServerTrains
 from fedreach.federation.steps import server_batches, server_split
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import NO_STATE, State
 from fedreach.testing.base import Check, Subject, define_check, fail, shown
 from fedreach.testing.checks.common import (
@@ -113,7 +111,7 @@ def learn_rounds(
 ) -> tuple[list[Float32s], list[Regression]]:
     """Return the models after each round in which the server learns, and what it looked at; none of others."""
     params, state, models, looked = first_model(), NO_STATE, [], []
-    if not callable(getattr(component, "learn", None)):
+    if not (component.trains_server or component.tunes_server):
         return [], []
     for number in range(1, rounds + 1):
         data = change(server_data(number))
@@ -150,10 +148,7 @@ def other_batches_in_other_rounds(subject: Subject) -> None:
 @define_check()
 def says_that_it_reads_updates(subject: Subject) -> None:
     """A server step that looks at the clients' local models says so: `reads_updates = True`."""
-    if (
-        any(data.read_locals for data in learn_rounds(subject.component)[1])
-        and not Traits.of(subject.component).reads_updates
-    ):
+    if any(data.read_locals for data in learn_rounds(subject.component)[1]) and not subject.component.reads_updates:
         fail("it asked for local models; `reads_updates` is not set")
 
 
@@ -232,9 +227,7 @@ def where_nobody_moved(subject: Subject, case: Moves) -> None:
 def where_the_clients_went(subject: Subject, case: Moves) -> None:
     """If the mean update is the same u in each round, the model moves along u and not against it."""
     component, u = subject.component, case.updates[0]
-    if isinstance(component, ServerTrains) and all(
-        component.trains(generator(0, "coin", number)) for number in range(100)
-    ):
+    if component.trains_server and all(component.trains(generator(0, "coin", number)) for number in range(100)):
         return  # clients are never asked
     for number, params in enumerate(_run(subject.component, Moves("", case.params, np.tile(u, (ROUNDS, 1)))), start=1):
         moved = params.astype(np.float64) - case.params
@@ -246,7 +239,7 @@ def where_the_clients_went(subject: Subject, case: Moves) -> None:
 def trains_as_the_coin_says(subject: Subject) -> None:
     """Where a server step trains on the server's own data, the round's stream alone decides when."""
     component = subject.component
-    if not isinstance(component, ServerTrains):
+    if not component.trains_server:
         return
     for number in range(1, 30):
         answers = []

@@ -8,10 +8,9 @@ import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats
 from fedreach._util.streams import generator
-from fedreach.federation.base import MemorySolver
+from fedreach.federation.base import LocalSolver
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Bernoulli
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import ClientResults, State
 from fedreach.federation.weighting import Equal
 from fedreach.testing.base import Subject, define_check, fail, same, shown
@@ -53,7 +52,7 @@ def _play(solver: Any, case: ClientStack, keep: Callable[[State], State] = as_it
         terms = _terms(solver, now, state)
         followed = np.asarray(solver.correct(now.gradient, now.params, now.broadcast, **terms))
         outcomes.append(Outcome(f"in round {number} the clients followed {shown(followed)}", followed))
-        if _remembers(solver):
+        if solver.is_stateful:
             new_memory = _new_memory(solver, now, state)
             step, state = _conclude(solver, now, state, new_memory)
             state, now = keep(state), replace(now, memory=new_memory)
@@ -105,7 +104,7 @@ def the_same_in_torch(subject: Subject, case: ClientStack) -> None:
 def affine_if_it_says_so(subject: Subject, case: ClientStack) -> None:
     """A solver that says ``affine = True`` returns g + pull (w - w0) + shift, pull the same for all numbers."""
     solver, none = subject.component, np.zeros_like(case.gradient)
-    if not Traits.of(solver).affine:
+    if not solver.affine:
         return
     for number, state in _states(solver, case):
         terms = _terms(solver, case, state)
@@ -120,7 +119,7 @@ def affine_if_it_says_so(subject: Subject, case: ClientStack) -> None:
 def own_memory(subject: Subject, case: ClientStack) -> None:
     """What a client is handed and what it keeps depends on its own memory and update, not on who else was chosen."""
     solver = subject.component
-    if not isinstance(solver, MemorySolver):
+    if not solver.is_stateful:
         return
     for number, state in _states(solver, case):
         handed, new_memory = solver.prepare(case.memory, state, case.share), _new_memory(solver, case, state)
@@ -153,7 +152,7 @@ def stops_where_the_clients_balance(subject: Subject, case: str) -> None:
 
     Reference: specification, section 1.4
     """
-    if isinstance(subject.component, MemorySolver) and _clients_follow_it(subject.component):
+    if subject.component.is_stateful and _clients_follow_it(subject.component):
         must_balance(subject.component, case)
 
 
@@ -229,18 +228,14 @@ def must_balance(solver: Any, case: str) -> None:
 def _states(solver: Any, case: ClientStack) -> Iterator[tuple[int, State]]:
     """Yield rounds and the server's state in them: empty at first, and after two rounds."""
     yield 1, {}
-    if _remembers(solver):
+    if solver.is_stateful:
         state: State = {}
         for _ in range(2):
             state = _conclude(solver, case, state, _new_memory(solver, case, state))[1]
         yield 3, state
 
 
-def _remembers(solver: Any) -> bool:
-    return hasattr(solver, "prepare")  # and not `isinstance`, which sees no methods of a `Watched` solver
-
-
-def _clients_follow_it(solver: MemorySolver) -> bool:
+def _clients_follow_it(solver: LocalSolver) -> bool:
     """Say whether what clients are handed depends on their memory."""
     *_, case = stacks()
     blank = replace(case, memory=np.zeros_like(case.memory))
@@ -251,7 +246,7 @@ def _clients_follow_it(solver: MemorySolver) -> bool:
     return False
 
 
-def _conclude(solver: MemorySolver, case: ClientStack, state: State, new_memory: Float32s) -> tuple[Floats, State]:
+def _conclude(solver: LocalSolver, case: ClientStack, state: State, new_memory: Float32s) -> tuple[Floats, State]:
     """Return the step and the state after a round in which all k clients of 2 k replied."""
     update, k = case.params - case.broadcast, len(case.params)
     note = (new_memory - case.memory).astype(np.float32) if solver.sends_note else None
@@ -265,12 +260,12 @@ def _conclude(solver: MemorySolver, case: ClientStack, state: State, new_memory:
     return step, new
 
 
-def _new_memory(solver: MemorySolver, case: ClientStack, state: State) -> Float32s:
+def _new_memory(solver: LocalSolver, case: ClientStack, state: State) -> Float32s:
     return solver.remember(case.memory, state, case.params - case.broadcast, case.steps, 0.1)
 
 
 def _terms(solver: Any, case: ClientStack, state: State) -> Mapping[str, Float32s]:
-    if not _remembers(solver):
+    if not solver.is_stateful:
         return {}
     terms: Mapping[str, Float32s] = solver.prepare(case.memory, state, case.share)
     for key, term in terms.items():

@@ -8,7 +8,6 @@ import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
 from fedreach.federation.checks import check_weights
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import NO_STATE, ClientResults, State
 from fedreach.testing.base import Subject, define_check, fail, shown
 from fedreach.testing.checks.common import Outcome, RepeatedRuns, as_it_is, options_are_all_it_is
@@ -52,7 +51,7 @@ def order_does_not_count(subject: Subject, case: ReportSeries) -> None:
 @define_check(report_series)
 def raw_gives_the_weights(subject: Subject, case: ReportSeries) -> None:
     """Where there is a method `raw`, its numbers divided by their sum are the weights."""
-    if not Traits.of(subject.component).own_weight:
+    if not subject.component.has_own_weights:
         return
     reports = _reports(subject.component, case.rounds[0])
     raw, weights = np.asarray(subject.component.raw(reports.metrics)), _weights(subject.component, reports)
@@ -65,7 +64,7 @@ def raw_gives_the_weights(subject: Subject, case: ReportSeries) -> None:
 @define_check(report_series)
 def raw_is_each_clients_own(subject: Subject, case: ReportSeries) -> None:
     """Each number of `raw` depends on that client's own metrics only, so that the client can compute it alone."""
-    if not Traits.of(subject.component).own_weight:
+    if not subject.component.has_own_weights:
         return
     metrics = _reports(subject.component, case.rounds[0]).metrics
     together = np.asarray(subject.component.raw(metrics))
@@ -91,8 +90,8 @@ CHECKS = (
 
 
 def _reports(component: Any, report: Callable[..., ClientResults]) -> ClientResults:
-    traits = Traits.of(component)
-    return report(traits.needs, traits.measures)
+    parts = [*component.with_inner()]
+    return report({name for part in parts for name in part.needs}, [m for part in parts for m in part.measures])
 
 
 def _weights(component: Any, reports: ClientResults) -> Floats:

@@ -1,4 +1,4 @@
-"""What parts say of themselves: read in one place, and never taken for something else without a word."""
+"""What components declare: by plain attributes, whose names and types are checked where a class is defined."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.federation.labels import Exact
 from fedreach.federation.measurements import WLRC, Disagreement
 from fedreach.federation.participation import Always, Bernoulli
 from fedreach.federation.secure_aggregation import SecureAggregation
-from fedreach.federation.selection.base import FunctionSelection, Policy
+from fedreach.federation.selection.base import FunctionSelection
 from fedreach.federation.selection.labels import Clustered
 from fedreach.federation.selection.losses import Rademacher
 from fedreach.federation.selection.radio import CSRA
 from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average, FedDF, FineTune, Safari, ServerOnly
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
-from fedreach.federation.traits import Traits
 from fedreach.federation.weighting import ByEntropy, ByExamples, Clip, FunctionWeighting, Mix, Product
 from fedreach.testing.checks.common import WatchedGenerator
 from fedreach.wireless.rules import Equal as EqualShares
@@ -33,7 +33,16 @@ def made(base: type, **attributes: object) -> object:
     return type("Mine", (base,), attributes)()
 
 
-# ------------------------------------------------------------------------------------------------- misspelt
+def declared(component: fr.Selection) -> dict[str, object]:
+    """Return what a component declares beyond the defaults of its type."""
+    return {
+        name: getattr(component, name)
+        for name, default in component.attributes().items()
+        if getattr(component, name) != default
+    }
+
+
+# ------------------------------------------------------------------------------------------------- misspelled
 
 
 @pytest.mark.parametrize(
@@ -56,17 +65,16 @@ def made(base: type, **attributes: object) -> object:
         (Disagreement, "minimun", 0.0, "minimum"),
     ],
 )
-def test_a_misspelt_trait_is_answered_with_the_nearest(base, name, value, meant):
-    with pytest.raises(ComponentError, match=rf"^`{name}` is no trait of Mine; did you mean `{meant}`\?$"):
-        Traits.of(made(base, **{name: value}))
+def test_a_misspelled_name_is_answered_with_the_nearest_where_the_class_is_defined(base, name, value, meant):
+    sort = "method" if callable(value) else "attribute"
+    with pytest.raises(ComponentError, match=rf"^Mine has no {sort} `{name}`\. Did you mean `{meant}`\?$"):
+        made(base, **{name: value})
 
 
-def test_a_federation_refuses_a_misspelt_trait_of_any_of_its_parts():
-    whole = federation()
-    parts = {"selection": Uniform, "weighting": ByExamples, "solver": FedAvg, "server": Average}
-    for kind, base in {**parts, "label_statistics": Exact, "allocation": EqualShares}.items():
-        with pytest.raises(ComponentError, match="did you mean `needs_radio`"):
-            replace(whole, **{kind: made(base, need_radio=True)})
+@pytest.mark.parametrize("base", [Uniform, ByExamples, FedAvg, Average, Exact, EqualShares])
+def test_attributes_of_all_components_are_known_to_each_type(base):
+    with pytest.raises(ComponentError, match="Did you mean `needs_radio`"):
+        made(base, need_radio=True)
 
 
 def test_a_misspelling_is_found_on_instances_functions_and_measurements_too():
@@ -74,33 +82,28 @@ def test_a_misspelling_is_found_on_instances_functions_and_measurements_too():
         return reports.metrics["num_examples"]
 
     mine.need = ("label_entropy",)
-    with pytest.raises(ComponentError, match=r"`need` is no trait of mine; did you mean `needs`"):
+    with pytest.raises(ComponentError, match=r"mine has no attribute `need`\. Did you mean `needs`"):
         federation(weighting=FunctionWeighting(mine))
 
-    class Late(Policy):
+    class Late(fr.Selection):
         def __init__(self):
             self.read_updates = True
 
-    with pytest.raises(ComponentError, match=r"`read_updates` is no trait of Late"):
-        Traits.of(Late())
+        select = Uniform.select
 
-    class Measures(ByExamples):
-        measures: ClassVar = (made(Disagreement, minimun=0.0),)
-
-    with pytest.raises(ComponentError, match="did you mean `minimum`"):
-        Traits.of(Measures())
+    with pytest.raises(ComponentError, match=r"Late has no attribute `read_updates`"):
+        federation(Late())
 
 
 def test_a_flag_that_became_an_option_by_its_annotation_is_found():
-    @dataclass(frozen=True)
-    class Mine(Uniform):
-        read_updates: bool = True
+    with pytest.raises(ComponentError, match="Did you mean `reads_updates`"):
 
-    with pytest.raises(ComponentError, match="did you mean `reads_updates`"):
-        Traits.of(Mine())
+        @dataclass(frozen=True)
+        class Mine(Uniform):
+            read_updates: bool = True
 
 
-def test_what_a_part_has_for_itself_is_its_own():
+def test_other_names_are_the_components_own():
     @dataclass(frozen=True)
     class Mine(Clustered):
         measure: str = "cosine"  # options are not compared, but for flags
@@ -124,7 +127,7 @@ def test_what_a_part_has_for_itself_is_its_own():
         def draw(self, rng):
             return rng
 
-    assert Traits.of(Mine()) == Traits.of(Clustered())
+    assert declared(Mine()) == declared(Clustered())
 
 
 # ------------------------------------------------------------------------------------------------- wrong types
@@ -136,53 +139,68 @@ def test_what_a_part_has_for_itself_is_its_own():
         (
             "needs",
             "label_counts",
-            r"^Mine\.needs must be a tuple of facts, such as .*; got 'label_counts'\.$",
+            r"^Mine\.needs must be a tuple of client statistics, such as .*; got 'label_counts'\.$",
         ),
-        ("needs", None, "a tuple of facts"),
-        ("needs", lambda self: ("label_counts",), "a tuple of facts"),
-        ("needs", ("label_count",), r"must list facts; got 'label_count'\. Did you mean 'label_counts'\?"),
+        ("needs", None, "a tuple of client statistics"),
+        ("needs", lambda self: ("label_counts",), "a tuple of client statistics"),
+        ("needs", ("label_count",), r"must list client statistics; got 'label_count'\. Did you mean 'label_counts'\?"),
         ("measures", Disagreement(), "a tuple of measurements"),
-        ("measures", (Disagreement,), r"must list measurements, with `name`, `wants_before` and `measure`"),
-        ("measures", (3,), "must list measurements"),
+        ("measures", (Disagreement,), "must list instances of subclasses of Measurement"),
+        ("measures", (3,), "must list instances"),
         ("reads_updates", "yes", r"Mine\.reads_updates must be True or False; got 'yes'"),
         ("ignores_cohort", 1, "True or False"),
         ("memory_dtype", "float64", r"one of 'float32', 'float16'; got 'float64'"),
         ("minimum", "0", "a number, or None"),
     ],
 )
-def test_a_trait_of_the_wrong_type_is_refused(name, value, rule):
+def test_a_value_of_the_wrong_type_is_refused(name, value, rule):
+    base = Disagreement if name == "minimum" else Scaffold if name == "memory_dtype" else Uniform
     with pytest.raises(ComponentError, match=rule):
-        Traits.of(made(Uniform, **{name: value}))
+        made(base, **{name: value})
 
 
-def test_an_error_inside_a_trait_is_not_taken_for_its_absence():
-    class Mine(Policy):
+def test_a_property_is_checked_when_a_federation_is_made():
+    class Mine(Uniform):
+        @property
+        def needs(self):
+            return "label_counts"
+
+    with pytest.raises(ComponentError, match=r"Mine\.needs must be a tuple of client statistics"):
+        federation(Mine())
+
+
+def test_an_error_inside_a_property_is_not_taken_for_its_absence():
+    class Mine(Uniform):
         @property
         def needs(self):
             return self.nowhere
 
     with pytest.raises(AttributeError, match="nowhere"):
-        Traits.of(Mine())
+        federation(Mine())
 
 
-# ------------------------------------------------------------------------------------------------- what is read
+# ------------------------------------------------------------------------------------------------- what is declared
 
 
-def test_traits_are_what_the_parts_say():
-    assert Traits.of(Uniform()) == Traits()
-    assert Traits.of(CSRA(threshold=1.0)) == Traits(ignores_cohort=True, needs_radio=True, needs=("label_counts",))
-    assert Traits.of(Clustered()) == Traits(reads_updates=True, clusters=True, probes=True)
-    assert Traits.of(Rademacher(n_clusters=2)) == Traits(measures=(WLRC(),), reads_updates=True, probes=True)
-    assert Traits.of(Scaffold(memory_dtype="float16")) == Traits(
-        affine=True, keeps_memory=True, sends_note=True, sends_state=True, memory_dtype="float16"
-    )
-    assert Traits.of(FedDyn()) == Traits(affine=True, keeps_memory=True)
-    assert Traits.of(ServerOnly()) == Traits.of(Safari()) == Traits(trains_server=True)
-    assert Traits.of(FineTune()) == Traits(tunes_server=True)
-    assert Traits.of(FedDF()) == Traits(tunes_server=True, reads_updates=True, needs_classes=True)
-    assert Traits.of(SecureAggregation()) == Traits(only_sum=True)
-    assert Traits.of(Bernoulli(0.5)) == Traits(loses_replies=True)
-    assert Traits.of(Disagreement()).minimum > 0
+def test_attributes_are_what_the_components_say():
+    assert declared(Uniform()) == {}
+    assert declared(CSRA(threshold=1.0)) == {"ignores_cohort": True, "needs_radio": True, "needs": ("label_counts",)}
+    assert declared(Clustered()) == {"reads_updates": True, "makes_clusters": True, "probes": True}
+    assert declared(Rademacher(n_clusters=2)) == {"measures": (WLRC(),), "reads_updates": True, "probes": True}
+    assert declared(Scaffold(memory_dtype="float16")) == {
+        "affine": True,
+        "is_stateful": True,
+        "sends_note": True,
+        "sends_state": True,
+        "memory_dtype": "float16",
+    }
+    assert declared(FedDyn()) == {"affine": True, "is_stateful": True}
+    assert declared(ServerOnly()) == declared(Safari()) == {"trains_server": True}
+    assert declared(FineTune()) == {"tunes_server": True}
+    assert declared(FedDF()) == {"tunes_server": True, "reads_updates": True, "needs_classes": True}
+    assert declared(SecureAggregation()) == {"only_sum": True}
+    assert declared(Bernoulli(0.5)) == {"loses_replies": True}
+    assert Disagreement().minimum > 0
 
 
 def test_parts_made_of_parts_need_what_those_need():
@@ -191,13 +209,13 @@ def test_parts_made_of_parts_need_what_those_need():
 
     mine.needs = ["label_counts"]
     nested = Clip(Mix((ByEntropy(), Product((ByEntropy(), FunctionWeighting(mine))))), max=0.5)
-    assert Traits.of(nested).needs == ("label_entropy", "label_counts")
-    assert not Traits.of(nested).own_weight
-    assert Traits.of(Product((ByEntropy(), ByExamples()))).own_weight
-    assert not Traits.of(Product((ByEntropy(), nested))).own_weight
+    assert federation(weighting=nested).needs() == {"label_entropy", "label_counts"}
+    assert not nested.has_own_weights
+    assert Product((ByEntropy(), ByExamples())).has_own_weights
+    assert not Product((ByEntropy(), nested)).has_own_weights
 
     @dataclass(frozen=True)
-    class Halves:  # a user's, which says nothing of `needs`
+    class Halves(fr.Weighting):
         inner: object
 
         def weights(self, state, reports):
@@ -206,23 +224,33 @@ def test_parts_made_of_parts_need_what_those_need():
     assert federation(weighting=Halves(nested)).needs() == {"label_entropy", "label_counts"}
 
     @dataclass(frozen=True)
-    class Tries(Policy):
+    class Tries(fr.Selection):
         inner: object
 
         def select(self, state, view, k, rng):
             return self.inner.select(state, view, k, rng)
 
     whole = federation(Tries(Clustered()))
-    assert whole.traits["selection"].reads_updates
+    assert whole.selection.declares("reads_updates")
     with pytest.raises(ConfigError, match="looks at single clients' labels or updates"):
         replace(whole, label_statistics=SecureAggregation())
 
 
-def test_a_part_that_lacks_something_of_its_protocol_is_refused():
-    with pytest.raises(ComponentError, match=r"Mine must have all of \S+SelectionPolicy; select missing\."):
-        federation(made(Policy))
-    with pytest.raises(ComponentError, match=r"all of \S+MemorySolver; .*remember, conclude, adapted.* missing"):
-        replace(federation(), solver=made(FedAvg, prepare=lambda self, memory, state, share: {}))
+def test_a_component_without_its_methods_is_refused():
+    with pytest.raises(TypeError, match=r"abstract class Mine with abstract method select"):
+        made(fr.Selection)
+    with pytest.raises(ComponentError, match=r"^Mine must have prepare, remember, .*; remember, conclude, .* missing"):
+        made(FedAvg, prepare=lambda self, memory, state, share: {})
+    with pytest.raises(ComponentError, match=r"^Mine has no method `selects`\. Did you mean `select`\?$"):
+        made(fr.Selection, selects=Uniform.select)
+
+
+def test_a_component_of_another_type_is_refused():
+    rule = r"^selection must be an instance of a subclass of fedreach\.Selection; got FedAvg\.$"
+    with pytest.raises(ComponentError, match=rule):
+        federation(FedAvg())
+    with pytest.raises(ComponentError, match=r"weighting must be .* got Mine\."):
+        federation(weighting=made(object, weights=ByExamples.weights))
 
 
 def test_what_any_part_needs_is_asked_for():
@@ -246,26 +274,26 @@ def test_a_promise_holds_for_the_method_it_was_made_for():
     class Denied(FedProx):
         affine: ClassVar[bool] = False
 
-    assert [Traits.of(part()).affine for part in (FedProx, Heir, Changed, Said, Denied)] == [1, 1, 0, 1, 0]
+    assert [part().affine for part in (FedProx, Heir, Changed, Said, Denied)] == [1, 1, 0, 1, 0]
 
     class OtherWeights(ByExamples):
         def weights(self, state, reports):
             return np.full(len(reports.ids), 1 / len(reports.ids)), state
 
-    assert not Traits.of(OtherWeights()).own_weight
+    assert not OtherWeights().has_own_weights
     with pytest.raises(ConfigError, match="OtherWeights compares clients"):
         replace(federation(weighting=OtherWeights()), label_statistics=SecureAggregation())
 
 
 def test_a_part_that_is_watched_says_what_it_always_says():
     for part in (Clustered(), ByEntropy(), Scaffold(), FedProx(), Bernoulli(0.5), FunctionSelection(len)):
-        assert Traits.of(WatchedGenerator(part)) == Traits.of(part)
+        assert declared(WatchedGenerator(part)) == declared(part)
 
 
-def test_traits_are_read_once_a_federation():
+def test_measurements_are_read_once_a_federation():
     asked = []
 
-    class Mine(Policy):
+    class Mine(fr.Selection):
         @property
         def needs(self):
             asked.append(1)
@@ -276,6 +304,5 @@ def test_traits_are_read_once_a_federation():
     whole = federation(Mine())
     before = len(asked)
     for _ in range(3):
-        whole.needs()
         whole.measurements()
     assert len(asked) == before

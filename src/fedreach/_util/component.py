@@ -1,0 +1,185 @@
+"""The base class of all components: plain attributes, which are checked where a class is defined."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from abc import ABC
+from collections.abc import Iterator, Mapping
+from dataclasses import Field
+from numbers import Real
+from types import MappingProxyType
+from typing import Any, ClassVar, get_args
+
+from fedreach._util.arrays import Dtype
+from fedreach._util.errors import ComponentError, nearest
+
+CLIENT_STATISTICS: Mapping[str, str] = MappingProxyType(
+    {
+        "label_counts": "number of training examples per class, c numbers a client, sent once",
+        "label_entropy": "entropy of the client's labels in nats, one number a client, sent once",
+    }
+)
+"""What a component may ask of clients through its attribute `needs`; 4 bytes per number, counted in round 1."""
+
+
+class Component(ABC):  # noqa: B024 (the base classes of the types have abstract methods)
+    """Base class of components: methods decide, and class attributes declare what the decisions need.
+
+    Derive a component from the base class of its type, such as `fedreach.Selection`, which lists further attributes.
+    A misspelled name, a value of the wrong type and an ability without all of its methods are errors where the class is
+    defined. A promise such as `affine` covers certain methods: a subclass that overrides one of them promises again,
+    or the promise no longer holds.
+
+    Example:
+        >>> class Mine(Component):
+        ...     read_updates = True
+        Traceback (most recent call last):
+        fedreach.ComponentError: Mine has no attribute `read_updates`. Did you mean `reads_updates`?
+    """
+
+    component_type: ClassVar[str] = ""
+    abilities: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
+    """Attribute -> optional methods: it is True in a class that has the first of them, and needs the others."""
+    promises: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
+    """Attribute -> the methods that it covers."""
+
+    needs: tuple[str, ...] = ()  # client statistics, see `CLIENT_STATISTICS`
+    measures: tuple[Any, ...] = ()  # measurements that clients make after local training
+    reads_updates: bool = False  # of single clients
+    needs_radio: bool = False  # channels and devices
+    needs_classes: bool = False  # targets must be classes,
+    needs_numbers: bool = False  # or numbers
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "component_type" in vars(cls):  # the base class of a type
+            return
+        _check_names(cls, vars(cls))
+        base = cls.type_base()
+        depth = {name: i for i, parent in reversed([*enumerate(cls.__mro__)]) for name in vars(parent)}
+        defined = {name for name, i in depth.items() if i < depth["component_type"]}
+        for flag, methods in cls.abilities.items():
+            missing = [name for name in methods if name not in defined]
+            if methods[0] in defined or vars(cls).get(flag) is True:
+                if missing:
+                    raise ComponentError(
+                        f"{cls.__name__} must have {', '.join(methods)}; {', '.join(missing)} missing."
+                    )
+                if depth[methods[0]] < depth[flag]:
+                    setattr(cls, flag, True)
+        for flag, methods in cls.promises.items():
+            declared = cls.abilities.get(flag, (flag,))[0]
+            if declared in defined and any(depth[method] < depth[declared] for method in methods):
+                setattr(cls, flag, getattr(base, flag))
+
+    @classmethod
+    def type_base(cls) -> type[Component]:
+        """Return the base class of the component's type."""
+        return next(
+            parent for parent in cls.__mro__ if issubclass(parent, Component) and "component_type" in vars(parent)
+        )
+
+    @classmethod
+    def attributes(cls) -> dict[str, Any]:
+        """Return the attributes that a component of this type may declare, with their defaults."""
+        base = cls.type_base()
+        annotations = inspect.get_annotations(Component) | inspect.get_annotations(base)
+        return {name: getattr(base, name) for name, hint in annotations.items() if "ClassVar" not in str(hint)}
+
+    def check_attributes(self) -> None:
+        """Check what the class could not: properties, and attributes that only the instance has.
+
+        Raises:
+            ComponentError: If a name is misspelled, or a value is of the wrong type.
+        """
+        options = inspect.get_annotations(type(self))
+        _check_names(type(self), {key: value for key, value in vars(self).items() if key not in options})
+        for name, default in self.attributes().items():
+            _check_value(type(self).__name__, name, getattr(self, name), default)
+
+    def take_attributes(self, function: object) -> None:
+        """Declare what a wrapped function declares by attributes, such as ``function.needs = ("label_counts",)``."""
+        _check_names(type(self), getattr(function, "__dict__", {}), name_of(function))
+        for name, default in self.attributes().items():
+            if hasattr(function, name) and not isinstance(getattr(type(self), name), property):
+                value = getattr(function, name)
+                _check_value(name_of(function), name, value, default)
+                object.__setattr__(self, name, tuple(value) if isinstance(value, list) else value)
+
+    def with_inner(self) -> Iterator[Component]:
+        """Yield this component and those that it contains, such as the parts of a product of weightings."""
+        yield self
+        for value in vars(self).values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(inner, Component):
+                    yield from inner.with_inner()
+
+    def declares(self, attribute: str) -> bool:
+        """Return whether an attribute is True of this component or of one that it contains."""
+        return any(getattr(component, attribute, False) for component in self.with_inner())
+
+
+def name_of(component: object) -> str:
+    """Return the name of a component in messages: its `name`, a function's name, or that of its class."""
+    name = getattr(component, "name", None) or getattr(component, "__name__", None)
+    return str(name or component.__class__.__name__)
+
+
+def wrong_base(component: object, base: type) -> str:
+    """Return the rule that an object breaks which is not of a component type."""
+    got = component.__name__ if isinstance(component, type) else type(component).__name__
+    return f"must be an instance of a subclass of fedreach.{base.__name__}; got {got}."
+
+
+def _check_names(cls: type[Component], values: Mapping[str, Any], owner: str = "") -> None:
+    """Reject values of the wrong type, and names that look like a misspelled attribute or method.
+
+    An annotated name is an option of a dataclass. It is skipped unless it is a flag whose name is nearly an attribute.
+    """
+    attributes, base, owner = cls.attributes(), cls.type_base(), owner or cls.__name__
+    options = {name for name, hint in inspect.get_annotations(cls).items() if "ClassVar" not in str(hint)}
+    for name, value in values.items():
+        if name in attributes:
+            if not isinstance(value, property | Field):
+                _check_value(owner, name, value, attributes[name])
+            continue
+        if name.startswith("_") or name in vars(Component):
+            continue
+        if callable(value) or isinstance(value, classmethod | staticmethod):
+            kind, cutoff = "method", 0.9
+            known = [key for key, method in vars(base).items() if callable(method) and getattr(cls, key) is method]
+        elif name in options:
+            kind, cutoff = "attribute", 0.9
+            known = [
+                key for key, default in attributes.items() if isinstance(default, bool) and isinstance(value, bool)
+            ]
+        else:
+            kind, cutoff, known = "attribute", 0.8, [*attributes]
+        for suggestion in difflib.get_close_matches(name, known, n=1, cutoff=cutoff):
+            raise ComponentError(f"{owner} has no {kind} `{name}`. Did you mean `{suggestion}`?")
+
+
+def _check_value(owner: str, name: str, value: Any, default: Any) -> None:
+    """Reject a value of another type than that of an attribute's default."""
+    where = f"{owner}.{name}"
+    if isinstance(default, bool):
+        rule, right = "True or False", isinstance(value, bool)
+    elif isinstance(default, int):
+        rule, right = "a whole number", isinstance(value, int)
+    elif isinstance(default, tuple):
+        example = "client statistics, such as ('label_counts',)" if name == "needs" else "measurements"
+        rule, right = f"a tuple of {example}", isinstance(value, tuple | list)
+    elif default is None:
+        rule, right = "a number, or None", value is None or isinstance(value, Real)
+    else:
+        rule, right = f"one of {', '.join(map(repr, get_args(Dtype)))}", value in get_args(Dtype)
+    if not right:
+        raise ComponentError(f"{where} must be {rule}; got {value!r}.")
+    for statistic in value if name == "needs" else ():
+        if statistic not in CLIENT_STATISTICS:
+            known = nearest(str(statistic), CLIENT_STATISTICS)
+            raise ComponentError(f"{where} must list client statistics; got {statistic!r}.{known}")
+    for measurement in value if name == "measures" else ():
+        if getattr(measurement, "component_type", "") != "measurement" or isinstance(measurement, type):
+            raise ComponentError(f"{where} must list instances of subclasses of Measurement; got {measurement!r}.")
