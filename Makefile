@@ -19,7 +19,7 @@ test-planted: $(VENV)/.installed-dev
 	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal --timeout 600 -m planted tests/testing tests/methods
 
 test-all: $(VENV)/.installed-oracles
-	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal tests src/fedreach papers
+	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile=all tests src/fedreach papers
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

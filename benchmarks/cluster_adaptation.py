@@ -1,4 +1,4 @@
-"""Which of several clusters' models adapts an unseen client best: by its own inputs, or none, or a pooled model?
+"""Which of several clusters' models suits an unseen client best: by its own inputs, or none, or a pooled model?
 
     python benchmarks/cluster_adaptation.py --seeds 2 --first 20     # printed only
     python benchmarks/cluster_adaptation.py --seeds 20 --write       # the tables of docs/results.md

@@ -132,7 +132,7 @@ def in_turn(
         clients: Of the federation.
         cohort_size: Clients a round.
         rounds: Of a run.
-        nodes: SuperNodes, each a process that adapts one client; 0: Flower simulates them.
+        nodes: SuperNodes, each a process that runs one client; 0: Flower simulates them.
     """
     from deployment import Deployment  # the tests' own way to start Flower's processes
 

@@ -8,10 +8,12 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from click.testing import CliRunner, Result
 
@@ -43,18 +45,29 @@ def pytest_configure() -> None:
         os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
 
 
+hypothesis.settings.register_profile("quick", max_examples=30)  # where a test does not set its number itself
+hypothesis.settings.register_profile("all", max_examples=250)  # `make test-all`
+hypothesis.settings.load_profile("quick")
+
+
 NOT_LATER = ("test_gradient_table.py", "test_table.py")
 LATER = ("test_*_benchmark.py", "test_*_table.py")
 """Tests of benchmarks, beside those of the library: `make test-all` runs them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is for later as slow, and begin with the tests of pages.
+    """Mark what is for later as slow, also all but each n-th case of a sampled test, and begin with the tests of pages.
 
     These take longest, and at the end all other processes would wait for them.
     On a mutant (see `[tool.mutmut]`) begin with the quickest, as the first that fails ends it.
     """
+    cases: Counter[tuple[Path, str]] = Counter()
     for item in items:
+        if (sampled := item.get_closest_marker("sampled")) is not None:
+            test = item.path, item.nodeid.partition("[")[0]
+            if cases[test] % sampled.args[0]:
+                item.add_marker(pytest.mark.slow)
+            cases[test] += 1
         if any(item.path.match(pattern) for pattern in LATER) and item.path.name not in NOT_LATER:
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.path.name != "test_docs.py")

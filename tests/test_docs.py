@@ -25,7 +25,7 @@ from .installed import EXTRAS, environment, extras_named, packages_named
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
-QUICK_PAGES = {"cluster.md", "own_loss.md"}  # with commands; the others take five minutes together
+QUICK_PAGES = {"own_loss.md"}  # with commands; the others take five minutes together
 FEW = [
     word
     for option in ("rounds=2", "evaluation.every=2", "evaluation.samples_per_client=20", "statistics.last_rounds=1")
@@ -226,7 +226,8 @@ def need_data(example: Path) -> None:
 
 def test_files_that_pages_name_are_there() -> None:
     """`federation/round.py` stands for a file of the package, `benchmarks/moon.py` for one of the repository."""
-    pages = [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "design.md"]
+    records = (ROOT / "docs" / "decisions").glob("*.md")
+    pages = [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *records]
     places = (ROOT, ROOT / "src" / "fedreach", ROOT / "src" / "fedreach" / "federation", ROOT / "benchmarks")
     named = {
         (page.name, name)

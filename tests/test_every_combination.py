@@ -165,6 +165,7 @@ def rows(together: int) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.sampled(3)
 def test_any_two_parts_train_alike_on_two_engines(selection: str) -> None:
     for row in rows(2):
         if row[0] == selection:

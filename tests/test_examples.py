@@ -72,6 +72,7 @@ def test_pip_installs_the_wheel_and_nothing_else_beside_a_torch_that_is_there(ho
     assert said[1] == metadata.version("torch")
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_library_and_not_the_papers(home: Home) -> None:
     (record,) = home.site.glob("fedreach-*.dist-info/RECORD")
     files = [Path(line.partition(",")[0]) for line in record.read_text(encoding="utf-8").splitlines()]
@@ -80,6 +81,7 @@ def test_the_wheel_holds_the_library_and_not_the_papers(home: Home) -> None:
     assert not [file for file in files if "recipes" in file.parts]
 
 
+@pytest.mark.slow
 def test_the_wheel_and_what_it_needs_beside_torch_are_small(home: Home) -> None:
     beside = brought(set()) - closure([("torch", "")]) - {"fedreach"}
     assert {"numpy", "scipy", "cloudpickle"} <= beside
@@ -91,6 +93,7 @@ def test_the_wheel_and_what_it_needs_beside_torch_are_small(home: Home) -> None:
     assert wheel + others < MEGABYTES
 
 
+@pytest.mark.slow
 def test_it_is_imported_at_once_and_without_torch(home: Home) -> None:
     program = "import time; began = time.process_time(); import fedreach; took = time.process_time() - began\n"
     program += "import sys; print(took, 'torch' in sys.modules)"
@@ -99,6 +102,7 @@ def test_it_is_imported_at_once_and_without_torch(home: Home) -> None:
     assert min(float(took) for took, _ in tries) < SECONDS
 
 
+@pytest.mark.slow
 def test_the_command_compares_from_an_empty_folder(home: Home, tmp_path: Path) -> None:
     few = ["--set", "rounds=2", "--set", "evaluation.every=2", "--seeds", "1", "--formats", "none", "--quiet"]
     home.run([home.bin / "fedreach", "compare", *few], tmp_path)

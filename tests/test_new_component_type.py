@@ -17,6 +17,8 @@ import pytest
 
 import fedreach
 
+pytestmark = pytest.mark.slow  # a copy of the package, in processes
+
 PART = '''\
 """How much of the mean update is followed."""
 

@@ -50,6 +50,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_every_public_name_is_on_the_site(pages: dict[str, str]) -> None:
     names = [f"fedreach.{name}" for name in fedreach.__all__]
     names += [f"fedreach.flower.{name}" for name in fedreach.flower.__all__]
@@ -62,6 +63,7 @@ def test_every_public_name_is_on_the_site(pages: dict[str, str]) -> None:
     assert len(names) > 20
 
 
+@pytest.mark.slow
 def test_every_key_is_on_the_site_with_its_meaning(pages: dict[str, str]) -> None:
     page = pages["reference/keys.md"]
     tables = dict(re.findall(r"^## (?:\[(.*?)\]|At the top)\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE))
@@ -92,6 +94,7 @@ def models_of(annotation: Any) -> list[type[BaseModel]]:
 
 
 @pytest.mark.parametrize("kind", registry.KINDS)
+@pytest.mark.slow
 def test_every_part_is_on_the_site_and_says_when_to_use_it(kind: str, pages: dict[str, str]) -> None:
     page = pages[f"reference/parts/{kind}.md"]
     assert registry.KINDS[kind].meaning in page
@@ -103,6 +106,7 @@ def test_every_part_is_on_the_site_and_says_when_to_use_it(kind: str, pages: dic
         assert f"::: {thing.__module__}.{thing.__qualname__}\n" in page, name
 
 
+@pytest.mark.slow
 def test_every_command_and_option_is_on_the_site(pages: dict[str, str]) -> None:
     page = pages["reference/commands.md"]
     for name, command in main.commands.items():
@@ -119,6 +123,7 @@ def test_every_written_page_is_in_the_navigation() -> None:
     assert {path.name for path in (ROOT / "docs").glob("*.md") if f": {path.name}\n" not in said} == set()
 
 
+@pytest.mark.slow
 def test_a_link_to_a_file_that_is_not_there_ends_the_build(tmp_path: Path) -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(BUILDER)!r}); import links; from pathlib import Path; "

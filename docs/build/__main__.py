@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import commands
+import components
 import keys
 import links
 import names
 import notebook
-import parts
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,7 +50,7 @@ def write_pages(docs: Path) -> None:
     for source in sorted((ROOT / "docs").iterdir()):
         if source.is_dir() and source.name != "build":
             shutil.copytree(source, docs / source.name)
-    made = {**names.pages(), **keys.pages(), **parts.pages(), **commands.pages()}
+    made = {**names.pages(), **keys.pages(), **components.pages(), **commands.pages()}
     written = links.pages(ROOT)
     notebook_text, written["tutorial.md"] = notebook.made(written["tutorial.md"])
     for name, text in {**written, **made, "tutorial.ipynb": notebook_text}.items():
@@ -63,7 +63,8 @@ def configured() -> dict[str, Any]:
     """Return the configuration with paths as seen from its folder, and a folder in the navigation made its pages."""
     import yaml  # comes with the generator
 
-    order = [*names.pages(), *parts.pages()]
+    records = sorted((ROOT / "docs" / "decisions").glob("*.md"), key=lambda path: path.name != "README.md")
+    order = [*names.pages(), *components.pages(), *(f"decisions/{path.name}" for path in records)]
     config: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     config["docs_dir"], config["site_dir"] = "docs", "site"
 

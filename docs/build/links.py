@@ -14,12 +14,12 @@ ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")  # they stand in the
 
 
 def pages(root: Path) -> dict[str, str]:
-    """Return the text of every page of ``docs/``, of its ``results/``, and of every file that one leads to, by place.
+    """Return the text of every page of ``docs/`` and of every file that one leads to, by place.
 
     Raises:
         SystemExit: If a link leads to nothing.
     """
-    folders = [root / "docs", root / "docs" / "results"]
+    folders = [root / "docs", root / "docs" / "decisions", root / "docs" / "results"]
     waiting = [path.relative_to(root) for folder in folders for path in sorted(folder.glob("*.md"))]
     waiting += [Path(name) for name in ALWAYS]
     found: dict[str, str] = {}

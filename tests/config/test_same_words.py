@@ -90,3 +90,5 @@ def test_a_section_has_the_options_and_defaults_of_its_dataclass(section: Any, d
     assert list(section.model_fields) == [field.name for field in fields]
     assert all(getattr(made, field.name) == field.default for field in fields if field.name != "optimizer")
     assert Experiment().local == LocalSection()
+    described = section.model_json_schema()["properties"]
+    assert all(described[field.name].get("description") for field in fields)

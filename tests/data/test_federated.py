@@ -17,7 +17,7 @@ from fedreach.experiment.build import Builder
 from fedreach.experiment.load import load as load_experiment
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(
     sizes=st.lists(st.integers(0, 20), min_size=1, max_size=8).filter(any),
     share=st.floats(1e-6, 1 - 1e-6),

@@ -39,7 +39,7 @@ def sides(rows, clients, who, **options):
     return [sorted((label, float(word), *rest) for label, word, *rest in part) for part in found]
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(
     mine=st.lists(ROW, min_size=2, max_size=8),
     others=st.lists(st.tuples(st.sampled_from(["10", "a", "z"]), OTHER), max_size=8),
@@ -76,7 +76,7 @@ def test_streams_of_many_clients_look_uniform_and_independent():
 GROUPS = st.lists(st.integers(0, 5), min_size=1, max_size=25)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(groups=GROUPS, seed=st.integers(0, 20), share=st.floats(0.05, 0.9))
 def test_a_group_is_never_on_both_sides_and_about_the_share_is_held_out(groups, seed, share):
     groups, m = np.array(groups), len(groups)
@@ -105,7 +105,7 @@ def test_large_groups_are_not_drawn_first():
     assert abs(first / 400 - 4 / 17) < 4.5 * (4 / 17 * 13 / 17 / 400) ** 0.5
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(moments=st.lists(st.integers(0, 6), min_size=1, max_size=20), share=st.floats(0.05, 0.9))
 def test_the_latest_rows_are_held_out_and_a_moment_is_never_parted(moments, share):
     moments, m = np.array(moments, float), len(moments)
@@ -210,7 +210,7 @@ def held_of(own, numbers):
     return {name: sorted(numbers[held[client]].tolist()) for client, name in enumerate(own.owner_names)}
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(
     rows=st.lists(st.tuples(st.sampled_from("abc"), EXAMPLE), min_size=2, max_size=24), chosen=CHOSEN, data=st.data()
 )

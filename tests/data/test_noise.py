@@ -16,7 +16,7 @@ KINDS = ["to_one_class", "symmetric", "asymmetric"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(
     labels=st.lists(st.integers(0, 4), min_size=1, max_size=40),
     rate=st.one_of(st.floats(0, 1), st.sampled_from([0.0, 0.05, 0.25, 0.5, 0.75, 1.0])),

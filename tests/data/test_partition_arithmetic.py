@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedreach.data.assignment import filled_evenly, raised_sizes, rounded_sizes
 
-thorough = settings(max_examples=150, deadline=None, derandomize=True)
+thorough = settings(deadline=None, derandomize=True)
 vessels = st.lists(st.integers(0, 12), min_size=1, max_size=12)
 
 

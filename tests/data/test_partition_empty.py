@@ -49,7 +49,7 @@ def test_the_smallest_client_joins_the_next_smallest_until_none_is_short():
     assert handled.partition.sizes.tolist() == [6, 9, 5]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(owner=owners, policy=st.sampled_from(["drop", "merge"]), least=st.integers(1, 8))
 def test_every_sample_follows_its_client(owner, policy, least):
     before = Partition.from_owner(owner, 15, "natural")

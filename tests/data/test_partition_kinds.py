@@ -12,7 +12,7 @@ from fedreach._util.streams import generator
 from fedreach.data.assignment import Partition
 from fedreach.data.partition import PARTITIONS, natural, partition
 
-thorough = settings(max_examples=80, deadline=None, derandomize=True)
+thorough = settings(deadline=None, derandomize=True)
 alphas = st.sampled_from([1e-100, 1e-6, 0.05, 0.5, 1.0, 1e6, 1e100])
 min_sizes = st.integers(0, 4)
 OPTIONS = {

@@ -16,7 +16,7 @@ tables = st.tuples(st.integers(1, 12), st.integers(1, 5)).flatmap(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(counts=tables, data=st.data())
 def test_participants_and_unseen_are_all_clients_and_nothing_excluded_takes_part(counts, data):
     n, c = counts.shape

@@ -25,7 +25,7 @@ def federated(seed=0, **options):
 # ------------------------------------------------------------------------------------------------- drawn
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(lambda m: max(m) > 1), data=st.data())
 def test_as_many_as_asked_are_drawn_and_every_client_keeps_an_example(sizes, data):
     owner = np.repeat(np.arange(len(sizes)), sizes)

@@ -122,6 +122,7 @@ def read(path: Path) -> tuple[Floats, list[dict[str, str]]]:
 
 @pytest.mark.parametrize("form", ["torch", "onnx"])
 @pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.sampled(5)
 def test_a_process_with_one_library_says_what_the_engine_said(
     world: WorldNamed, name: str, form: Any, tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ def test_a_process_with_one_library_says_what_the_engine_said(
 
 
 @pytest.mark.parametrize("name", ["images", "wards", "tokens", "colours", "numbers"])
+@pytest.mark.sampled(4)
 def test_weights_make_the_same_model_again(world: WorldNamed, name: str, tmp_path: Path) -> None:
     w = world(name)
     model, index = w.model(), asked(w)

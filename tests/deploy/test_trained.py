@@ -63,6 +63,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> WorldNamed:
 
 @pytest.mark.parametrize("which", ["last", "best"])
 @pytest.mark.parametrize("name", [*ALL, "stubborn"])
+@pytest.mark.sampled(4)
 def test_it_says_of_raw_samples_what_the_engine_says_to_the_bit(world: WorldNamed, name: str, which: str) -> None:
     w = world(name)
     model, index = w.model(which), w.held_out()
@@ -211,6 +212,7 @@ def test_parameters_share_no_storage(world: WorldNamed) -> None:
     assert len(set(places)) == len(places)
 
 
+@pytest.mark.slow
 def test_a_module_of_ones_own_comes_out_of_a_pickle_in_another_process(world: WorldNamed, tmp_path: Path) -> None:
     w = world("own")
     model, samples = w.model(), w.at(np.arange(20))

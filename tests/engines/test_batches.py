@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedreach.engines.batches import batch_plan, batch_plans
 from fedreach.federation.local_sgd import LocalSGD
 
-checks = settings(max_examples=80, deadline=None, derandomize=True)
+checks = settings(deadline=None, derandomize=True)
 sizes = st.integers(1, 30)
 
 

@@ -26,12 +26,14 @@ model, moved = IMAGES.model, IMAGES.moved
 @pytest.mark.parametrize("how", [PLAIN, CORRECTED], ids=["plain", "corrected"])
 @pytest.mark.parametrize("kind", ["features", "image"])
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sampled(5)
 def test_every_layer_trains_as_torch_trains_it(name, kind, how, federated):
     module, shape = model(name)
     IMAGES.must_train_as_torch(module, IMAGES.data(federated, shape, kind=kind), how)
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sampled(5)
 def test_it_judges_images_as_torch_does(name, federated):
     module, shape = model(name)
     data, index = federated((150,), shape, "image"), np.arange(150)  # more than it predicts at a time

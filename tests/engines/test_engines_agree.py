@@ -92,6 +92,7 @@ FEW_STEPS = {"batch_size": 8, "epochs": 1, "steps": None}
         *((Native, name, loop) for name in ("linear", "mlp", "wide", "lstm") for loop in LOOPS),
     ],
 )
+@pytest.mark.sampled(3)
 def test_the_fast_engines_train_every_model_as_the_sequential_one(kind, name, loop, federated):
     module, data = make(name, federated)
     solver, local = LOOPS[loop]
@@ -110,6 +111,7 @@ def test_the_fast_engines_train_every_model_as_the_sequential_one(kind, name, lo
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 @pytest.mark.parametrize("loop", [{"epochs": 2, "momentum": 0.9}, {"steps": 7}])
+@pytest.mark.sampled(4)
 def test_dropping_changes_no_bit_where_all_batches_are_full(kind, name, loop, federated):
     shape, of, _ = MODELS[name]
     data = federated((13, 5, 9, 3), shape, of, num_classes=12 if of == "tokens" else 3)  # 12, 4, 8 and 2 are trained on
@@ -123,6 +125,7 @@ def test_dropping_changes_no_bit_where_all_batches_are_full(kind, name, loop, fe
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
+@pytest.mark.sampled(4)
 def test_a_clipped_step_is_the_solvers_whole_correction_shortened(kind, name, federated):
     module, data = make(name, federated)
     updates = []
@@ -232,6 +235,7 @@ def test_fedprox_without_mu_is_fedavg_bit_for_bit(kind, name, federated):
 
 
 @pytest.mark.parametrize("kind", [Sequential, Vmap, Manual, Native])
+@pytest.mark.sampled(3)
 def test_a_strong_pull_keeps_the_local_models_near_the_broadcast(kind, federated):
     module, data = make("mlp", federated)
     moved = []
@@ -260,6 +264,7 @@ def test_a_client_trains_the_same_whoever_else_is_in_the_cohort(kind, name, fede
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
+@pytest.mark.sampled(2)
 def test_training_twice_gives_the_same_bits_and_leaves_the_broadcast_alone(kind, name, federated):
     module, data = make(name, federated)
     engine = TorchEngine(kind, Task(module, data, *LOOPS["everything"], seed=3))
@@ -297,6 +302,7 @@ def test_the_model_of_the_user_is_copied_and_left_alone(federated):
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
+@pytest.mark.sampled(2)
 def test_the_number_of_threads_changes_no_bit(name, kind, federated, monkeypatch):
     # Else these clients would all be one stack.
     monkeypatch.setattr("fedreach.engines.vmap.STACK_BYTES", 1)

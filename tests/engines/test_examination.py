@@ -152,6 +152,7 @@ def test_a_fault_is_found_whatever_the_solver_and_the_steps(solver, task):
         ("lstm", (6,), "tokens", {"embedding": 3, "hidden": 5}),
     ],
 )
+@pytest.mark.sampled(3)
 def test_built_in_models_are_still_trained_by_the_fastest_engine(name, shape, kind, options, task):
     module = build(name, shape, CLASSES, seed=2, options=options)
     examination = Examination(task(module, shape, kind))

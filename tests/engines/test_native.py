@@ -86,6 +86,15 @@ class Strength(FedProx):
     def prepare(self, memory, state, share):
         return {"strength": share[:, None].astype(np.float32), "memory": memory}
 
+    def remember(self, memory, state, update, steps, lr):
+        return memory
+
+    def conclude(self, state, reports, mean_update, n):
+        return mean_update, state
+
+    def adapted(self, params, state):
+        return params
+
     def correct(self, gradient, params, broadcast, strength, memory):
         return gradient + strength * (params - broadcast) + 0.1 * broadcast
 
@@ -409,6 +418,7 @@ def test_what_a_compiler_says_in_other_letters_is_no_obstacle(no_library, federa
     assert "failed: error: gr\ufffdner" in refused(federated)
 
 
+@pytest.mark.slow
 def test_a_library_of_which_a_part_is_missing_is_compiled_anew(no_library):
     library.library()
     (kept,) = (no_library / "cache" / "native").iterdir()
@@ -462,6 +472,7 @@ def test_a_cache_that_cannot_be_made_is_done_without(no_library, monkeypatch):
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="these are options for x86")
 @pytest.mark.parametrize("without", ["-mno-avx512f", "-mno-avx", "-mno-fma"])
+@pytest.mark.sampled(3)
 def test_processors_with_smaller_vectors_train_as_well(without, no_library, federated, monkeypatch):
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")

@@ -235,6 +235,7 @@ def test_training_and_scores_are_those_of_a_plain_torch_loop(case):
     check_against_torch(model(), clients_of(make), options)
 
 
+@pytest.mark.slow
 def test_a_small_gpt2_of_hugging_face_learns_as_by_hand():
     transformers = pytest.importorskip("transformers")
     sizes = {"n_positions": LENGTH, "n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": WORDS, "use_cache": False}

@@ -33,6 +33,7 @@ def engine(kind, model, data, how, threads=1):
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 @pytest.mark.parametrize("kind", [Vmap, Manual, Native])
+@pytest.mark.sampled(3)
 def test_engines_follow_the_readable_one(kind, model, how, federated):
     data = federated(SIZES, (5,), "features")
     plain, other = (engine(each, model, data, how) for each in (Sequential, kind))

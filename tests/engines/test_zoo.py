@@ -79,6 +79,7 @@ def check_as_torch(engine, name, data, **options):
 
 
 @pytest.mark.parametrize("name", list(cases()))
+@pytest.mark.sampled(5)
 def test_what_auto_takes_trains_as_torch_does(name, federated):
     member = ZOO[name]
     data = federated(SIZES, member.shape, member.kind, num_classes=CLASSES)

@@ -69,6 +69,7 @@ def module_with(w: ZooRun, tensors: dict[str, torch.Tensor]) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("name", cases())
+@pytest.mark.sampled(4)
 def test_a_run_ends_with_the_model_that_torch_alone_averages(name: str, finished: Callable[[str], ZooRun]) -> None:
     w = finished(name)
     module = module_with(w, {})
@@ -93,6 +94,7 @@ def test_a_run_ends_with_the_model_that_torch_alone_averages(name: str, finished
 
 
 @pytest.mark.parametrize("name", cases())
+@pytest.mark.sampled(4)
 def test_an_opened_run_predicts_the_bits_that_the_run_was_scored_by(
     name: str, finished: Callable[[str], ZooRun], tmp_path: Path
 ) -> None:
@@ -109,6 +111,7 @@ def test_an_opened_run_predicts_the_bits_that_the_run_was_scored_by(
 
 @pytest.mark.parametrize("form", ["torch", "onnx"])
 @pytest.mark.parametrize("name", cases(quick=("mlp", "NoiseInEvaluation", "BranchBySize")))
+@pytest.mark.sampled(4)
 def test_an_exported_graph_predicts_the_same_or_is_refused_in_words(
     name: str, form: str, finished: Callable[[str], ZooRun], tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from fedreach.deploy.adapter import Adapter
 from fedreach.deploy.fitted_rule import load
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.labels import DiscreteLaplace
-from fedreach.runs.folder import ADAPTATION
+from fedreach.runs.folder import ADAPTATION_FILE
 from fedreach.runs.schema import AdaptationRecord, AdaptedLine
 from fedreach.testing.problems import tiny_federation
 
@@ -30,7 +30,7 @@ adaptation = "bbse"
 [methods.truth]
 adaptation = "oracle_prior"
 """
-FILES = (*EXACT, AdaptationRecord.FILE, AdaptedLine.FILE, ADAPTATION)
+FILES = (*EXACT, AdaptationRecord.FILE, AdaptedLine.FILE, ADAPTATION_FILE)
 
 
 class Comparison:
@@ -97,7 +97,7 @@ def test_a_rule_that_is_added_later_trains_nothing_and_leaves_the_bytes_of_one_t
     compare(fedreach)
     before = rounds_trained(home / "out")
     folder = home / "out" / "runs" / "uniform" / "seed-0"
-    assert not any((folder / name).exists() for name in (AdaptationRecord.FILE, AdaptedLine.FILE, ADAPTATION))
+    assert not any((folder / name).exists() for name in (AdaptationRecord.FILE, AdaptedLine.FILE, ADAPTATION_FILE))
     add(home, ADAPTED)
     compare(fedreach)
     assert rounds_trained(home / "out")["shift"] == before["uniform"]

@@ -16,10 +16,10 @@ from fedreach.experiment.load import load as read
 from fedreach.experiment.run import run
 from fedreach.runs.adaptation import adaptation_table
 from fedreach.runs.callbacks import Callback
-from fedreach.runs.folder import ADAPTATION, RunFolder
+from fedreach.runs.folder import ADAPTATION_FILE, RunFolder
 from fedreach.runs.schema import AdaptationRecord, AdaptedLine
 
-FILES = (*EXACT, AdaptationRecord.FILE, AdaptedLine.FILE, ADAPTATION)
+FILES = (*EXACT, AdaptationRecord.FILE, AdaptedLine.FILE, ADAPTATION_FILE)
 ADAPTED = """
 [methods.nothing]
 adaptation = { name = "few_labels", labels = 0 }
@@ -96,7 +96,7 @@ def test_a_run_that_was_interrupted_serves_to_the_same_bits(home: Path) -> None:
     run(experiment, seed=0, folder=home / "whole", base=home)
     with pytest.raises(KeyboardInterrupt):
         run(experiment, seed=0, folder=home / "halved", base=home, callbacks=[Killed()])
-    assert not (home / "halved" / ADAPTATION).exists()
+    assert not (home / "halved" / ADAPTATION_FILE).exists()
     run(experiment, seed=0, folder=home / "halved", base=home)
     for name in FILES:
         assert (home / "whole" / name).read_bytes() == (home / "halved" / name).read_bytes(), name

@@ -119,6 +119,7 @@ def test_clusters_that_break_the_contract_are_refused(after, wrong):
 
 
 @pytest.mark.parametrize("solver", [Scaffold(), FedDyn(0.5)])
+@pytest.mark.sampled(2)
 def test_clusters_of_one_client_each_reach_their_own_optimum(solver):
     simulation = two_quadratics(solver, Equal())
     simulation = replace(simulation, federation=replace(simulation.federation, selection=Split((0, 1))))

@@ -274,6 +274,7 @@ def all_tables_are_large(monkeypatch):
 @pytest.mark.parametrize("storage", ["memory", "disk"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("policy", TABLES, ids=repr)
+@pytest.mark.sampled(5)
 def test_a_large_table_holds_and_chooses_what_a_small_one_does(policy, dtype, storage, request):
     if hasattr(policy, "dtype"):
         policy = replace(policy, dtype=dtype, storage=storage)

@@ -232,6 +232,7 @@ def test_exactly_k_are_chosen_for_every_k(policy, p):
 @pytest.mark.parametrize("policy", [ConvexHull(), ConvexHull(components=4, normalize=True), HullDistance()], ids=repr)
 @checks
 @given(seed=seeds, p=st.sampled_from([2, 5, 40]))
+@pytest.mark.sampled(2)
 def test_renaming_the_clients_renames_the_choice(policy, seed, p):
     rows, order = normal(seed, 12, p), generator(seed, "order").permutation(12)
     for k in (1, 3, 6, 9, 11):

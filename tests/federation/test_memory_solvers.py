@@ -103,6 +103,7 @@ def test_the_true_solvers_reach_the_optimum_where_fedavg_cannot():
     "unreliable", [{"act_prob": 0.6}, {"act_prob": 1.0, "reply_prob": 0.6}, {"act_prob": 0.7, "reply_prob": 0.7}]
 )
 @pytest.mark.parametrize(("solver", "optimum"), [(Scaffold(), (-1.25, 0)), (FedDyn(0.5), (-1.7, 8 / 7))])
+@pytest.mark.sampled(5)
 def test_they_reach_it_also_when_clients_are_away_or_replies_get_lost(solver, optimum, unreliable, momentum):
     # Weights are equal over those who reply, so the SCAFFOLD average is unbiased whoever is there.
     local = LocalSGD(lr=0.05, steps=3, momentum=momentum)

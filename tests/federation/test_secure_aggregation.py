@@ -39,7 +39,7 @@ from fedreach.testing.problems import tiny_simulation
 
 from .small import D, federation, make_reports, make_view, start
 
-checks = settings(max_examples=100, deadline=None, derandomize=True)
+checks = settings(deadline=None, derandomize=True)
 
 
 def pad(low, high, count):

@@ -126,7 +126,7 @@ def test_options_that_torch_refuses_are_refused_before_the_run(options, said):
         TorchOptimizer("Adam", options=options)
 
 
-@pytest.mark.parametrize("lr", [0.0, -1.0, np.inf, np.nan])
+@pytest.mark.parametrize("rate", [0.0, -1.0, np.inf, np.nan])
 def test_a_rate_that_is_none_is_refused(rate):
     with pytest.raises(ConfigError, match=rf"TorchOptimizer\.lr must be positive( and finite)?; got {rate}"):
         TorchOptimizer("Adam", lr=rate)

@@ -16,7 +16,7 @@ from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples,
 
 from .small import federation
 
-checks = settings(max_examples=200, deadline=None, derandomize=True)
+checks = settings(deadline=None, derandomize=True)
 shares = (
     st.lists(st.sampled_from([0.0, 1e-9, 0.2, 1.0, 3.0, 1e6]) | st.floats(0, 1), min_size=1, max_size=8)
     .map(np.array)

@@ -26,14 +26,14 @@ from fedreach.evaluation.modes import AdaptationEvaluator, mode_names
 from fedreach.experiment.run import run
 from fedreach.flower.experiment import FlowerExperiment
 from fedreach.runs.adaptation import adaptation_table, write_adaptation
-from fedreach.runs.folder import ADAPTATION, RunFolder
+from fedreach.runs.folder import ADAPTATION_FILE, RunFolder
 from fedreach.runs.schema import CHECKPOINT, AdaptationRecord, AdaptedLine
 
 from .in_process import Answering, InProcess
 from .same import anew, rows_of
 
 CLIENTS, PARTICIPANTS = 8, 5
-FILES = (AdaptationRecord.FILE, AdaptedLine.FILE, ADAPTATION)
+FILES = (AdaptationRecord.FILE, AdaptedLine.FILE, ADAPTATION_FILE)
 TINY = """
 name = "tiny"
 rounds = 2
@@ -75,7 +75,7 @@ METHODS = {
     "few shot": ('method.adaptation={name="few_shot", labels=12, strength=1.0}', "model=mlp"),
     "few shot as participants decide": ('method.adaptation={name="few_shot", labels=12}', "model=mlp", *TEN),
     "clusters": (SPLITTING, "method.cohort_size=5", "rounds=3"),
-    "what the solver adapts": ("method.solver=feddyn",),
+    "what the solver evaluates": ("method.solver=feddyn",),
     "two participants": ("population.participants=2", "method.cohort_size=2"),
     "one participant": ("population.participants=1", "method.cohort_size=1"),
     "secure aggregation": (GUARDED, *SECURE, *TEN),
@@ -229,7 +229,7 @@ def check_fitted_by_those_that_stayed(folder: Path, alone: Path, leavers: set[in
     for name in ("last.safetensors", "rounds.jsonl", "federation.json", "run.json", CHECKPOINT):
         (alone / name).write_bytes((folder / name).read_bytes())
     write_adaptation(other, setup.simulation.engine.layout, adapted_without(setup, leavers))
-    ours, theirs = RunFolder(folder).read_tensors(ADAPTATION), other.read_tensors(ADAPTATION)
+    ours, theirs = RunFolder(folder).read_tensors(ADAPTATION_FILE), other.read_tensors(ADAPTATION_FILE)
     assert ours is not None
     assert theirs is not None
     for name, value in theirs[0].items():

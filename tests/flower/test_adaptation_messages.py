@@ -24,7 +24,7 @@ from fedreach.federation.secure_aggregation import exact_sum
 from fedreach.flower.app import client_app, share_labels
 from fedreach.flower.local import ClientData
 from fedreach.flower.strategy import FedReachStrategy
-from fedreach.runs.folder import ADAPTATION, RunFolder
+from fedreach.runs.folder import ADAPTATION_FILE, RunFolder
 from fedreach.testing.problems import tiny_federation
 
 from .in_process import InProcess
@@ -114,7 +114,7 @@ def test_predictions_do_not_depend_on_the_labels_of_an_unseen_client(tmp_path: P
     vars(other)["data"] = replace(d, dataset=replace(d.dataset, train_y=y), labels=y)
     grid = InProcess(other.client_app(), range(CLIENTS))
     other.strategy(tmp_path / "permuted", timeout=5, patience=1).run(grid)
-    states = [RunFolder(tmp_path / name).read_tensors(ADAPTATION) for name in ("as they are", "permuted")]
+    states = [RunFolder(tmp_path / name).read_tensors(ADAPTATION_FILE) for name in ("as they are", "permuted")]
     assert states[0] is not None
     assert states[1] is not None
     for name, value in states[0][0].items():
@@ -267,7 +267,7 @@ def test_under_secure_aggregation_too_the_fit_is_of_those_that_stayed(tmp_path: 
     assert stored is not None
     vector = np.concatenate([stored[0][name].ravel() for name in setup.simulation.engine.layout.names])
     _, _, (fitted,) = alone.evaluate(vector[None], np.zeros(10, np.int64), 2)
-    ours = RunFolder(tmp_path).read_tensors(ADAPTATION)
+    ours = RunFolder(tmp_path).read_tensors(ADAPTATION_FILE)
     assert ours is not None
     for name, value in fitted.state.items():
         assert ours[0][f"last/{name}"].tobytes() == np.asarray(value).tobytes(), name

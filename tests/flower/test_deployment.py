@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.runs.folder import ADAPTATION
+from fedreach.runs.folder import ADAPTATION_FILE
 from fedreach.runs.schema import AdaptationRecord, AdaptedLine
 
 from .deployment import Deployment
@@ -50,7 +50,7 @@ def test_between_machines_clients_are_adapted_as_in_the_simulator(
     flower.run(app, tmp_path / "real", 'experiment="digits.toml" method="adapted" min-clients=3', seconds=500)
     ours = simulated(app / "flower_app" / "digits.toml", "adapted", tmp_path / "simulated")
     check_same(ours, tmp_path / "real")
-    for name in (AdaptationRecord.FILE, AdaptedLine.FILE, ADAPTATION):
+    for name in (AdaptationRecord.FILE, AdaptedLine.FILE, ADAPTATION_FILE):
         assert (tmp_path / "real" / name).read_bytes() == (ours / name).read_bytes(), name
 
 

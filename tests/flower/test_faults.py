@@ -124,6 +124,7 @@ MEMORY_FAULTS: dict[str, tuple[Callable[[Message, Callable[[], Message]], Any], 
 
 @pytest.mark.parametrize("method", [FEDAVG, SCAFFOLD], ids=["fedavg", "scaffold"])
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.sampled(5)
 def test_a_wrong_reply_counts_like_none_and_is_named(
     method: Method, fault: str, tmp_path: Path, heard: pytest.LogCaptureFixture
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_wrong_reply_counts_like_none_and_is_named(
 
 @pytest.mark.parametrize("method", [SCAFFOLD, FEDDYN], ids=["scaffold", "feddyn"])
 @pytest.mark.parametrize("fault", MEMORY_FAULTS)
+@pytest.mark.sampled(3)
 def test_what_only_a_solver_with_a_memory_asks_for_is_checked_too(
     method: Method, fault: str, tmp_path: Path, heard: pytest.LogCaptureFixture
 ) -> None:

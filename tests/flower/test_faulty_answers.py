@@ -77,6 +77,7 @@ def test_losses_that_the_experiment_simulates_are_those_of_the_simulator(method:
     ],
     ids=["silent", "fails", "NaN", "no loss", "no metrics"],
 )
+@pytest.mark.sampled(3)
 def test_a_client_that_does_not_tell_its_loss_is_chosen_by_what_was_known_of_it(spoil: Any, tmp_path: Path) -> None:
     setup = experiment(("method.selection=power_of_choice",))
 
@@ -122,6 +123,7 @@ def of_another_exam(model: str) -> Callable[[Message, Callable[[], Message]], Me
     ids=NAMES_OF_WRONG_SCORES,
 )
 @pytest.mark.parametrize("client", [0, 3], ids=["unseen", "participant"])
+@pytest.mark.sampled(5)
 def test_a_client_that_evaluates_wrongly_is_left_out_of_the_scores_only(
     spoil: Any, reason: str, client: int, tmp_path: Path, heard: pytest.LogCaptureFixture
 ) -> None:

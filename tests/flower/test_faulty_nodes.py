@@ -57,6 +57,7 @@ ROOT = Path(__file__).parents[2]
     ],
     ids=["solver", "memory", "model", "lr", "seed", "measurements"],
 )
+@pytest.mark.sampled(3)
 def test_a_client_of_another_federation_is_refused_by_name(
     method: Method, other: Method, reason: str, tmp_path: Path, heard: pytest.LogCaptureFixture
 ) -> None:
@@ -118,6 +119,7 @@ def introducing(client: int, name: str, value: Any) -> Any:
         ("bits-per-example", 1e300),
     ],
 )
+@pytest.mark.sampled(3)
 def test_a_client_that_introduces_itself_wrongly_is_refused(
     name: str, value: Any, tmp_path: Path, heard: pytest.LogCaptureFixture
 ) -> None:
@@ -258,6 +260,7 @@ def test_what_flowers_simulation_wraps_an_error_in_is_not_told(tmp_path: Path) -
         content_of(Message(Error(code=2, reason=wrapped), reply_to=message))
 
 
+@pytest.mark.slow
 def test_an_app_with_parts_of_a_file_is_made_in_a_process_that_did_not_load_it(tmp_path: Path) -> None:
     """As on Flower's simulation, which copies the app to processes that know nothing of the file."""
     (tmp_path / "own.py").write_text("def by_size(results):\n    return results.metrics['num_examples']\n")

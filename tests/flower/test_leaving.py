@@ -57,6 +57,7 @@ def trained(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_program_s_run_is_loaded_without_the_class_that_made_its_model(tmp_path: Path) -> None:
     folder = trained(tmp_path / "run")
     model = load_model(folder)

@@ -19,7 +19,7 @@ from fedreach.flower.experiment import FlowerExperiment
 from fedreach.flower.local import LocalClient
 from fedreach.flower.messages import is_public_key
 from fedreach.report.write import write_report
-from fedreach.runs.folder import ADAPTATION, RunFolder
+from fedreach.runs.folder import ADAPTATION_FILE, RunFolder
 
 from ..conftest import rows  # noqa: TID252
 from .faulty import (
@@ -367,7 +367,7 @@ def test_sums_that_cannot_be_leave_their_client_out_of_the_rule(lie: str, tmp_pa
     leaver = int(setup_of(*many).data.population.participants[3])
     adapt(tmp_path / "lied", *many, answering=spoiling(exchange, {leaver: counted_twice(name, change)}))
     adapt(tmp_path / "silent", *many, answering=spoiling(exchange, {leaver: lambda reply: None}))
-    lied, silent = (RunFolder(tmp_path / folder).read_tensors(ADAPTATION) for folder in ("lied", "silent"))
+    lied, silent = (RunFolder(tmp_path / folder).read_tensors(ADAPTATION_FILE) for folder in ("lied", "silent"))
     assert lied is not None
     assert silent is not None
     assert lied[0].keys() == silent[0].keys()

@@ -53,6 +53,7 @@ PARTS = {
 
 
 @pytest.mark.parametrize("name", PARTS)
+@pytest.mark.sampled(4)
 def test_flower_gives_the_simulators_run(tmp_path: Path, name: str) -> None:
     (tmp_path / "numbers.toml").write_text(NUMBERS)
     setup = FlowerExperiment(tmp_path / "numbers.toml", overrides=tuple(PARTS[name]))

@@ -146,6 +146,7 @@ def go_on(method: str, folder: Path) -> InProcess:
 
 
 @pytest.mark.parametrize("method", KNOWN)
+@pytest.mark.sampled(3)
 def test_a_run_that_is_stopped_in_any_stage_goes_on_as_if_nothing_had_happened(method: str, tmp_path: Path) -> None:
     expected, sent = undisturbed(method)
     probes = {"minimax": ["train"] * ROUNDS, "choice": ["query.loss", "train"] * ROUNDS}.get(method, ["train"])
@@ -223,6 +224,7 @@ def test_nodes_that_remember_more_than_the_server_go_back_with_it(tmp_path: Path
 
 
 @pytest.mark.parametrize("method", KNOWN)
+@pytest.mark.sampled(4)
 def test_flowers_own_call_runs_the_same(method: str, tmp_path: Path) -> None:
     result = start_plainly(strategy_of(method, tmp_path), InProcess(app_of(method), range(CLIENTS)), method)
     assert exact(tmp_path) == undisturbed(method)[0]
@@ -230,6 +232,7 @@ def test_flowers_own_call_runs_the_same(method: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["scaffold", "safari"])
+@pytest.mark.sampled(2)
 def test_flowers_own_call_goes_on_with_a_run(method: str, tmp_path: Path) -> None:
     for at in stages(method):
         folder = tmp_path / f"{at}"
@@ -280,6 +283,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("begun", ["interrupted", "finished"])
 @pytest.mark.parametrize("option", ["seeds=[7]", "local.lr=0.05", "method.solver=fedavg", "rounds=5"])
+@pytest.mark.sampled(3)
 def test_another_experiment_in_the_same_folder_is_refused(begun: str, option: str, tmp_path: Path) -> None:
     if begun == "finished":
         go_on("scaffold", tmp_path)

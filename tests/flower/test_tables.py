@@ -134,6 +134,7 @@ def test_training_and_adaptation_are_those_of_the_joined_table_in_bits(
 @pytest.mark.parametrize("change", [lambda parts: None, uneven], ids=["alike", "uneven"])
 @pytest.mark.parametrize("targets", ['"price"', '["price", "days"]'], ids=["one", "two"])
 @pytest.mark.parametrize("loss", ["mse", "huber", "{name='mse', scale=false}"])
+@pytest.mark.sampled(5)
 def test_numbers_are_learned_as_on_the_joined_table_in_bits(
     tmp_path: Path, change: Callable[[dict[str, pd.DataFrame]], None], targets: str, loss: str
 ) -> None:
@@ -259,6 +260,7 @@ def test_sums_of_numbers_that_no_table_has_leave_their_client_out(tmp_path: Path
     assert RunFolder(found).required(FederationRecord).participants.tolist() == [0, 2]
 
 
+@pytest.mark.slow
 def test_a_process_reads_a_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
     monkeypatch.setattr(table_agreement, "read_table", lambda source: read.append(source) or read_table(source))
@@ -266,6 +268,7 @@ def test_a_process_reads_a_table_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert sorted(read) == [str(tmp_path / f"{name}.csv") for name in NAMES]
 
 
+@pytest.mark.slow
 def test_what_it_leaves_predicts_a_raw_table_and_adapts(tmp_path: Path) -> None:
     file = written(tmp_path)
     trained(file)
@@ -276,6 +279,7 @@ def test_what_it_leaves_predicts_a_raw_table_and_adapts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["counts", "totals", "squares"])
+@pytest.mark.sampled(3)
 def test_a_client_that_leaves_the_agreement_is_not_in_it(step: str, tmp_path: Path) -> None:
     file = written(tmp_path)
 
@@ -311,6 +315,7 @@ def test_a_node_that_begins_anew_is_told_what_was_agreed_on(tmp_path: Path) -> N
     assert (tmp_path / "again" / "last.safetensors").read_bytes() == (calm / "last.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_does_not_ask_for_tables_again(tmp_path: Path) -> None:
     file = written(tmp_path)
     calm = trained(file)
@@ -394,6 +399,7 @@ def test_a_client_that_tells_nonsense_is_refused(tmp_path: Path) -> None:
     assert RunFolder(tmp_path / "flower").required(FederationRecord).participants.tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_participant_that_is_misspelt_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     setup = FlowerTables(written(tmp_path), overrides=('population.participants=["ash","birch","ceder"]',))
     with caplog.at_level("WARNING", logger="flwr"):
@@ -418,6 +424,7 @@ def test_a_table_of_another_hospital_than_the_node_says_is_refused(tmp_path: Pat
         setup.run(Hospitals(setup, tmp_path), tmp_path / "flower", min_clients=3, patience=0.5, timeout=1)
 
 
+@pytest.mark.slow
 def test_the_example_s_hospitals_train_on_tables_of_their_own(tmp_path: Path) -> None:
     sys.path.insert(0, str(APP))
     try:

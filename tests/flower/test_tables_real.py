@@ -17,7 +17,7 @@ from tests.data.test_table_agreement import NAMES, hospitals
 from fedreach.evaluation.modes import AdaptationEvaluator
 from fedreach.flower.experiment import FlowerExperiment
 from fedreach.runs.adaptation import write_adaptation
-from fedreach.runs.folder import ADAPTATION, RunFolder
+from fedreach.runs.folder import ADAPTATION_FILE, RunFolder
 from fedreach.runs.schema import FederationRecord
 
 from .deployment import APP, Deployment, rows
@@ -72,7 +72,7 @@ def adapted(setup: FlowerExperiment, run: Path, folder: Path) -> bytes:
     simulation = setup.simulation
     evaluator = AdaptationEvaluator(simulation.engine, simulation.data, simulation.federation.adaptation)
     write_adaptation(RunFolder(folder), simulation.engine.layout, evaluator)
-    return (folder / ADAPTATION).read_bytes()
+    return (folder / ADAPTATION_FILE).read_bytes()
 
 
 def test_tables_train_adapt_export_and_predict_as_the_joined_one(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_tables_train_adapt_export_and_predict_as_the_joined_one(tmp_path: Path)
     assert 1 in found[-1]["cohort"]
     setup = FlowerExperiment(joined)
     assert outcome_of(out) == simulated(setup, lost=lost, offline=offline)
-    assert (out / ADAPTATION).read_bytes() == adapted(setup, out, tmp_path / "adapted")
+    assert (out / ADAPTATION_FILE).read_bytes() == adapted(setup, out, tmp_path / "adapted")
     record = RunFolder(out).required(FederationRecord)
     assert list(record.client_names or ()) == list(NAMES[:3])
     assert record.unseen.tolist() == [2]

@@ -27,7 +27,7 @@ from flwr.cli.build import build_fab_from_disk
 
 import fedreach
 from fedreach.runs.adaptation import adaptation_table
-from fedreach.runs.folder import ADAPTATION, RunFolder
+from fedreach.runs.folder import ADAPTATION_FILE, RunFolder
 from fedreach.runs.schema import AdaptationRecord, AdaptedLine
 
 from .deployment import APP, BIN, end
@@ -72,7 +72,7 @@ def test_each_method_of_the_template_is_the_simulators(method: str, template: An
     grid = Node(template("client_app").app, range(5), config)
     template("server_app").app(grid, server_context(config))
     check_same(simulated(APP / "flower_app" / "experiment.toml", method, tmp_path / "simulated"), tmp_path / "out")
-    for name in (AdaptationRecord.FILE, AdaptedLine.FILE, ADAPTATION) if method == "adapted" else ():
+    for name in (AdaptationRecord.FILE, AdaptedLine.FILE, ADAPTATION_FILE) if method == "adapted" else ():
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "simulated" / name).read_bytes(), name
 
 

@@ -18,6 +18,7 @@ from .same import rows_of
 
 
 @pytest.mark.parametrize("name", cases())
+@pytest.mark.sampled(4)
 def test_flower_gives_the_simulators_run_of_any_module(name: str, tmp_path: Path) -> None:
     w = finish(name, tmp_path)
     setup = FlowerExperiment(w.base / "zoo.toml", seed=SEED)

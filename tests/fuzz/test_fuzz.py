@@ -17,7 +17,7 @@ from .campaign import SECONDS, Target, TooLongError, WrongError, campaign, limit
 from .experiments import RIGHT, written
 from .targets import TARGETS, examples_of
 
-QUICK, WHOLE = 250, 12_000  # examples in all
+QUICK, WHOLE = 60, 12_000  # examples in all
 
 
 @pytest.fixture

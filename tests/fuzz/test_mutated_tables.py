@@ -17,7 +17,7 @@ from .campaign import WrongError
 from .mutated_tables import BASES, Mutant, mutant
 from .table_checks import Law, checked, predicted, trained
 
-QUICK, WHOLE = 100, 1000
+QUICK, WHOLE = 40, 1000
 QUICK_RUNS, RUNS = 6, 60
 
 

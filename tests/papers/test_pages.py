@@ -16,7 +16,7 @@ from papers import pages
 from papers.claims import Claim, judge_claims
 from papers.figures import beside, figure_of
 from papers.measured import SHARES, Measured
-from papers.recipe import PartitionSpec, load, names
+from papers.recipe import Recipe, load, names
 from papers.record import make_record, shown_titles, tables
 
 MINE = """
@@ -62,12 +62,12 @@ CLAIMS = [
 ]
 
 
-def a_recipe(home: Path, more: str = PAPER) -> PartitionSpec:
+def a_recipe(home: Path, more: str = PAPER) -> Recipe:
     (home / "mine.toml").write_text(MINE.format(more=f"claims = []\n{more}"), encoding="utf-8")
     return load("mine.toml", "cpu")
 
 
-def made(recipe: PartitionSpec, numbers: Any, *, claims: list[Claim] = CLAIMS, reason: str = "") -> dict[str, Any]:
+def made(recipe: Recipe, numbers: Any, *, claims: list[Claim] = CLAIMS, reason: str = "") -> dict[str, Any]:
     """Return a record with these accuracies, (methods, seeds, values)."""
     rows = np.asarray(numbers, dtype=np.float64)
     x = recipe.values or (0.0,)
@@ -158,7 +158,7 @@ def test_what_could_not_be_tested_is_told_with_its_reason(home: Path) -> None:
 
 def test_a_stand_in_is_told_on_the_page(home: Path) -> None:
     stood = a_recipe(home)
-    stood = PartitionSpec(
+    stood = Recipe(
         stood.name, stood.scale, stood.source, stood.raw, "emnist is not in the data folder: digits stands in."
     )
     assert "emnist is not in the data folder: digits stands in." in pages.page_text(made(stood, NUMBERS), "")

@@ -23,7 +23,7 @@ from fedreach.runs.folder import RunFolder
 from papers import recipe as recipes
 from papers.command import _rounds_progress
 from papers.decisions import ROWS, decide
-from papers.recipe import SCALES, PartitionSpec, find, load, names
+from papers.recipe import SCALES, Recipe, find, load, names
 from papers.reproduce import reproduce
 
 pytest.importorskip("clarabel", reason="the recipes have parts of the extra `reproduce`")
@@ -98,12 +98,12 @@ csra.selection = { min_examples = 200 }
 """
 
 
-def digits(home: Path, more: str = METHODS) -> PartitionSpec:
+def digits(home: Path, more: str = METHODS) -> Recipe:
     (home / "mine.toml").write_text(DIGITS + more, encoding="utf-8")
     return load("mine.toml", "cpu")
 
 
-def one_of(recipe: PartitionSpec) -> Experiment:
+def one_of(recipe: Recipe) -> Experiment:
     """Return an experiment of a recipe."""
     if recipe.about.kind == "training":
         return recipe.cells()[0][0].experiment
@@ -297,7 +297,7 @@ def test_decisions_go_on_where_they_were_interrupted(home: Path) -> None:
         assert (whole.numbers[quantity] == again.numbers[quantity]).all()
     assert path.read_text().count('"meth') == 3 * 6 * 2 * 3
     longer = digits(home, METHODS).raw | {"rounds": 4}
-    decide(PartitionSpec("mine", "cpu", home / "mine.toml", longer), store)
+    decide(Recipe("mine", "cpu", home / "mine.toml", longer), store)
     assert len(store.rows(ROWS)) == 4 * 6 * 2 * 3
 
 
@@ -320,7 +320,7 @@ def test_a_folder_of_other_decisions_is_refused(home: Path) -> None:
 @pytest.mark.parametrize("selection", ["power_of_choice", "minimax"])
 def test_decisions_that_need_training_are_refused(home: Path, selection: str) -> None:
     recipe = digits(home, f'{METHODS}\n[methods.greedy]\nselection = "{selection}"\n')
-    recipe = PartitionSpec(recipe.name, "cpu", recipe.source, recipe.raw | {"method": {"cohort_size": 3}})
+    recipe = Recipe(recipe.name, "cpu", recipe.source, recipe.raw | {"method": {"cohort_size": 3}})
     with pytest.raises(ConfigError, match="trains nothing"):
         decide(recipe, RunFolder(home / "out"))
 

@@ -28,7 +28,7 @@ def found(tmp_path: Path, base: list[float], other: list[float]) -> Findings:
 
 def test_a_clear_lead_is_called_significant(tmp_path: Path) -> None:
     findings = found(tmp_path, [0.50, 0.52, 0.54, 0.51], [0.60, 0.63, 0.64, 0.60])
-    assert findings.headline == "other adapts unseen clients best: 61.8 %, 10.0 points above base"
+    assert findings.headline == "other is best on unseen clients: 61.8 %, 10.0 points above base"
     assert findings.sentences[0].startswith("Its difference to base is +10.0 points [")
     assert findings.sentences[1] == "Better than base: other."
     assert findings.qualifying == findings.sentences[:2]

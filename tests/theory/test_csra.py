@@ -14,7 +14,7 @@ from fedreach._util.divergence import kl_divergence
 from fedreach._util.errors import ConfigError
 from fedreach.federation.convergence import divergence_loss, generalization_bound, printed_bound, printed_drift
 
-checks = settings(max_examples=60, deadline=None, derandomize=True)
+checks = settings(deadline=None, derandomize=True)
 
 WHOLE = np.array([0.5, 0.3, 0.2])
 LABELS = np.array([[0.2, 0.3, 0.5], [0.5, 0.3, 0.2], [0.4, 0.4, 0.2]])

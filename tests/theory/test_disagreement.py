@@ -18,7 +18,7 @@ from fedreach.federation.convergence import (
 )
 
 GRID = distances(0.2, 0.02)
-checks = settings(max_examples=200, deadline=None, derandomize=True)
+checks = settings(deadline=None, derandomize=True)
 losses = st.lists(st.floats(0, 1), min_size=1, max_size=12).map(np.array)
 unit = st.floats(0, 1)
 

@@ -18,7 +18,7 @@ GOLDEN = [
     ("local_to_global", 0, [0.27895861564992047, 0.2510510834820652, 0.6348782724359694, 0.14432489182014646]),
 ]
 
-checks = settings(max_examples=60, deadline=None, derandomize=True)
+checks = settings(deadline=None, derandomize=True)
 histograms = st.integers(2, 5).flatmap(
     lambda c: arrays(np.int64, st.tuples(st.integers(1, 6), st.just(c)), elements=st.integers(0, 40)).map(
         lambda counts: counts + (counts.sum(axis=1, keepdims=True) == 0)

@@ -16,7 +16,7 @@ from fedreach.federation.bounds import cross_entropy, joint_risk, self_informati
 P = np.array([[0.5, 0.25, 0.25], [0.1, 0.6, 0.3]])
 LOSS = np.array([0.2, 1.0, 0.5])
 
-checks = settings(max_examples=100, deadline=None, derandomize=True)
+checks = settings(deadline=None, derandomize=True)
 
 
 @st.composite

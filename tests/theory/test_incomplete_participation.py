@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedreach._util.errors import ConfigError
 from fedreach.federation.convergence import excess_allowed, generalization_rate, least_relation, worst_case_error
 
-checks = settings(max_examples=60, deadline=None, derandomize=True)
+checks = settings(deadline=None, derandomize=True)
 
 
 def test_the_error_that_cannot_be_ruled_out_falls_to_zero_with_those_left_out() -> None:

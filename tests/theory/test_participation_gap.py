@@ -18,7 +18,7 @@ from fedreach.federation.bounds import (
     shift,
 )
 
-checks = settings(max_examples=200, deadline=None, derandomize=True)
+checks = settings(deadline=None, derandomize=True)
 
 
 @st.composite

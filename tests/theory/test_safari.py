@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedreach._util.errors import ConfigError
 from fedreach.federation.convergence import convergence_bound, largest_server_lr, largest_share, speedup_settings
 
-checks = settings(max_examples=60, deadline=None, derandomize=True)
+checks = settings(deadline=None, derandomize=True)
 positive = st.floats(1e-3, 1e3)
 
 SETTING: dict[str, Any] = {

@@ -110,7 +110,7 @@ def _why_not_fitted(run: RunRecord) -> str:
     """Return what to do about a run without a fitted rule."""
     adaptation = run.config["method"]["adaptation"]
     if adaptation is None or Choice.model_validate(adaptation).name == "none":
-        return "The run adapts clients by the model as it is. Run with method.adaptation, such as 'label_shift'."
+        return "Clients of this run get the model as it is. Run with method.adaptation, such as 'label_shift'."
     return "The run is not finished: the same command again goes on with it."
 
 

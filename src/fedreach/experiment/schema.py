@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 import json
 import math
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -321,6 +323,20 @@ def _schedule(value: str) -> str:
     return value if ":" in value else str(_in_range(LocalSGD.RULES["schedule"], value))
 
 
+def _bounds(rule: str | Sequence[str] | None) -> dict[str, Any]:
+    """Return the bounds of an interval as a JSON schema has them."""
+    if not isinstance(rule, str):
+        return {}
+    low, _, high = rule[1:-1].partition(", ")
+    bounds = {
+        "minimum" if rule[0] == "[" else "exclusiveMinimum": float(low),
+        "maximum" if rule[-1] == "]" else "exclusiveMaximum": float(high),
+    }
+    return {
+        name: int(bound) if bound == int(bound) else bound for name, bound in bounds.items() if math.isfinite(bound)
+    }
+
+
 def section_of(dataclass: type, name: str, **types: Any) -> Any:
     """Return the table of a file whose keys are the options of a dataclass: its types, defaults and `RULES`.
 
@@ -333,15 +349,19 @@ def section_of(dataclass: type, name: str, **types: Any) -> Any:
         >>> section_of(UnevenSteps, "UnevenStepsSection")(min=1, max=5).model_dump()
         {'min': 1, 'max': 5, 'drawn': 'round'}
     """
-    hints, rules = typing.get_type_hints(dataclass), dataclass.RULES  # type: ignore[attr-defined]
+    hints, rules, summary = typing.get_type_hints(dataclass), dataclass.RULES, inspect.getdoc(dataclass) or ""  # type: ignore[attr-defined]
     options: dict[str, Any] = {}
     for field in dataclasses.fields(dataclass):
+        said = re.search(rf"^    {field.name}: (.*(?:\n        .*)*)", summary, re.MULTILINE)
         kind = types.get(field.name, hints[field.name])
         if field.name in rules and field.name not in types:
             kind = Annotated[kind, pydantic.AfterValidator(partial(_in_range, rules[field.name]))]
+        described = Field(
+            description=" ".join(said[1].split()) if said else None, json_schema_extra=_bounds(rules.get(field.name))
+        )
         default = OptimizerSection() if kind is OptimizerSection else field.default  # Python's None are plain steps
-        options[field.name] = (kind, ... if default is dataclasses.MISSING else default)
-    return pydantic.create_model(name, __base__=Section, __doc__=dataclass.__doc__, **options)
+        options[field.name] = (Annotated[kind, described], ... if default is dataclasses.MISSING else default)
+    return pydantic.create_model(name, __base__=Section, __doc__=summary.partition("\n\n")[0], **options)
 
 
 if TYPE_CHECKING:

@@ -283,8 +283,8 @@ class LocalSGD:
         drop_last: Leave out m mod B examples in each epoch, those left after its full batches; others each time. If
             not, they are a last, smaller batch. A client with fewer than B examples keeps its one batch. A weight
             counts all of a client's examples.
-        momentum: In [0, 1).
-        weight_decay: L2 penalty, not negative.
+        momentum: Share of the last step that is kept, in [0, 1).
+        weight_decay: Share of the weights that is added to the gradient (L2 penalty), not negative.
         clip_norm: Largest Euclidean norm of the corrected gradient, or None.
         schedule: How the rate changes over rounds: ``constant``; ``exponential``, lr * decay^(round - 1);
             ``cosine``, from rate down to rate * decay at the last round; ``step``, lr * decay^floor((round - 1) / n)

@@ -272,7 +272,7 @@ def _headline(comparison: RunSet, best: MethodSummary, rows: list[MethodSummary]
         base = next(row for row in rows if row.is_baseline)
         fewer = best.difference.count < max(best.seeds, base.seeds)
         pairs = " on the seeds that both finished" if fewer else ""
-        return f"{best.method} adapts {where} best: {value}, {lead}{score.points} {over} {comparison.baseline}{pairs}"
+        return f"{best.method} is best on {where}: {value}, {lead}{score.points} {over} {comparison.baseline}{pairs}"
     if best.difference.conclusion == "equivalent":
         margin = f"within ± {comparison.plan.margin_points:g} points"
         return f"{best.method} is ahead on {where} with {value}, and equivalent to {comparison.baseline} {margin}"

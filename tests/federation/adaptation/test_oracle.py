@@ -105,6 +105,7 @@ def test_two_inputs_by_hand():
     np.testing.assert_allclose(pi[:2], [[1 / 2, 1 / 2], [7 / 12, 5 / 12]])
 
 
+@pytest.mark.slow
 def test_without_shift_the_evidence_seldom_gets_far():
     """Ville: with exact likelihoods, P(sup W >= 20) <= .05. 200 clients drawn from base: 2 standard errors are .031."""
     rng = generator(0, "Ville")
@@ -201,6 +202,7 @@ def test_evidence_is_the_same_input_by_input(i):
 
 @pytest.mark.parametrize("i", CLIENTS)
 @pytest.mark.parametrize(("correlation", "amplification"), [(0.0, math.inf), (0.1, math.inf), (0.0, 1.1), (1.0, 3.0)])
+@pytest.mark.sampled(4)
 def test_what_a_client_learns_from_a_batch_is_the_same(i, correlation, amplification):
     z = digits()[1][i]
     a, b, base, A = known()

@@ -101,7 +101,7 @@ def no_held_out_error(rule: Adaptation) -> DataError:
     """Return the error for a rule that no participant can help to fit."""
     return DataError(
         f"{name_of(rule)} is fitted by what participants hold out, and none holds out an example. Let more "
-        "clients with at least two examples take part, or adapt by 'none'."
+        "clients with at least two examples take part, or set adaptation to 'none'."
     )
 
 
