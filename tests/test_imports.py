@@ -199,7 +199,7 @@ HEAVY = {"torch", "flwr", "matplotlib", "pandas", "scipy", "sklearn", "torchvisi
 
 
 def test_the_package_is_imported_without_anything_heavy() -> None:
-    assert not loaded("import fedreach") & {*HEAVY, "numpy", "rich", "wcwidth"}
+    assert not loaded("import fedreach") & {*HEAVY, "numpy", "rich"}
 
 
 def test_decisions_and_checks_of_an_experiment_need_no_torch() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from wcwidth import wcswidth
+from rich.cells import cell_len
 
 from fedreach._util.text_tables import folded, text_table
 from fedreach.cli import options
@@ -59,7 +59,7 @@ def test_a_column_without_numbers_may_become_as_narrow_as_a_letter() -> None:
 
 def test_wide_letters_are_counted_twice_and_accents_not_at_all() -> None:
     lines = text_table(["病院", "n"], [["東京都の病院", "1"], ["Zu\u0308rich", "23"]], None).splitlines()
-    assert {wcswidth(line) for line in lines} == {16}
+    assert {cell_len(line) for line in lines} == {16}
     assert [line[-2:] for line in lines[2:]] == [" 1", "23"]
     narrow = text_table(["h", "n"], [["東京都の病院", "1"]], 11).splitlines()
     assert narrow[2:] == ["東京都の  1", "病院"]

@@ -18,7 +18,7 @@ from fedreach._util.errors import ConfigError
 from fedreach.federation.types import ClientResults, Cohort, Probe, ServerView, State
 from fedreach.flower.experiment import FlowerExperiment
 from fedreach.flower.messages import new_private_key, pairwise_mask, public_key
-from fedreach.report.figures import draw_figures
+from fedreach.report.figures import draw_figures, figure_specs
 from fedreach.report.overview import analyse
 from fedreach.report.read import read
 
@@ -73,7 +73,7 @@ def test_what_a_client_sends_is_masked_and_tells_nothing_of_its_labels(setup: Fl
 
 def test_a_report_does_not_draw_weights_that_nobody_knows(setup: FlowerExperiment, tmp_path: Path) -> None:
     setup.strategy(tmp_path / "secure", timeout=5).run(InProcess(setup.client_app(), range(8)))
-    names = {picture.name for picture in draw_figures(analyse(read([tmp_path / "secure"])))}
+    names = {picture.name for picture in draw_figures(figure_specs(analyse(read([tmp_path / "secure"]))))}
     assert "chosen" in names
     assert not names & {"weights", "theory"}
 

@@ -16,10 +16,10 @@ from fedreach.report.adaptation import (
     summarize_adaptation,
     tabulate_adaptation,
 )
-from fedreach.report.figures import draw_figures
+from fedreach.report.figures import draw_figures, figure_specs
 from fedreach.report.figures.clients import gain_by_inputs
 from fedreach.report.findings import find
-from fedreach.report.formats import terminal_adaptation
+from fedreach.report.formats import terminal_tables
 from fedreach.report.numbers import RunSet, nats
 from fedreach.report.overview import Analysis, analyse
 from fedreach.report.page import render
@@ -92,7 +92,7 @@ def test_all_inputs_stand_apart_from_fewer_as_other_examples_are_scored(analysis
 
 
 def test_the_page_says_what_adaptation_is_and_points_to_the_figure(analysis: Analysis) -> None:
-    page = render(analysis, draw_figures(analysis), [])
+    page = render(analysis, draw_figures(figure_specs(analysis)), [])
     told = page.partition("How unseen clients are adapted</h2>")[2].partition("<table")[0]
     for words in (
         "has inputs, but no labels",
@@ -213,7 +213,7 @@ def test_the_table_of_probabilities_says_what_changes_and_who_needs_labels(analy
 
 @pytest.mark.parametrize(("width", "shown"), [(80, 3), (100, 5), (300, 12)])
 def test_what_decides_fits_into_a_narrow_terminal(analysis: Analysis, width: int, shown: int) -> None:
-    printed = terminal_adaptation(analysis, width=width)[1]
+    (printed,) = (text for text in terminal_tables(analysis, width=width) if "log loss and calibration" in text)
     (rule,) = (line for line in printed.splitlines() if line.startswith("─"))
     assert len(rule.split()) == shown
     assert nats(analysis.adaptation[0].change["loss"]) in printed

@@ -111,7 +111,7 @@ def test_a_figure_is_the_same_whatever_was_saved_before(comparison: RunSet, tmp_
 
 def test_the_callers_matplotlib_settings_are_left_alone(comparison: RunSet) -> None:
     before = dict(matplotlib.rcParams)
-    draw_figures(analyse(comparison))
+    draw_figures(figure_specs(analyse(comparison)))
     assert dict(matplotlib.rcParams) == before
 
 
@@ -120,7 +120,7 @@ def test_figures_are_the_same_however_many_processes_draw_them(comparison: RunSe
     drawn = {}
     for processes in (1, 3):
         (folder := tmp_path / str(processes)).mkdir()
-        pictures = draw_figures(analyse(comparison), folder, ("svg", "png", "pdf"), processes)
+        pictures = draw_figures(figure_specs(analyse(comparison)), folder, ("svg", "png", "pdf"), processes)
         files = {path.name: path.read_bytes() for picture in pictures for path in picture.files}
         assert files.keys() == {path.name for path in folder.iterdir()}
         drawn[processes] = [replace(picture, files=()) for picture in pictures], files
@@ -186,7 +186,7 @@ def test_captions_speak_of_intervals_over_seeds_where_there_are_some(seeds: tupl
 def test_a_method_without_the_column_has_no_curve(tmp_path: Path) -> None:
     comparison = read([write_run(tmp_path / "run", rounds=4, held=federation(20, 0))])
     assert curves.curves(comparison, "participation_gap") == {}
-    assert {picture.name for picture in draw_figures(analyse(comparison))} == {
+    assert {picture.name for picture in draw_figures(figure_specs(analyse(comparison)))} == {
         *("accuracy", "distribution", "cost", "chosen", "weights", "theory", "partition")
     }
 

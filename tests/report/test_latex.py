@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedreach.report.formats import width_of
-from fedreach.report.latex import TEXT_WIDTH, align_digits, escape, to_latex
+from fedreach.report.latex import TEXT_WIDTH, escape, numeric_column, to_latex
 from fedreach.report.numbers import RunSet
 from fedreach.report.overview import Analysis, analyse
 from fedreach.report.read import read
@@ -49,7 +49,7 @@ def test_every_row_has_as_many_cells_as_columns_are_declared(awkward: Path) -> N
     for tabular in environments(text):
         declared = re.search(r"\\begin\{tabular\}\{@\{\}(.*)@\{\}\}\n", tabular)
         assert declared
-        columns = len(re.sub(r"p\{[^}]*\}", "p", declared[1]))
+        columns = len(re.sub(r"p\{[^}]*\}|S\[table-format=(?:[^{}\]]|\{[^}]*\})*\]", "c", declared[1]))
         assert {len(cells(row)) for row in rows(tabular)} == {columns}
 
 
@@ -96,25 +96,47 @@ def test_a_name_in_brackets_is_no_option_of_the_line_above(awkward: Path) -> Non
 def test_letters_that_pdflatex_does_not_know_are_told() -> None:
     table = Table("C", ("method",), ("",), (("数",), ("ł",)), (0,), "")
     assert latex(table).startswith("% Holds letters that pdflatex does not know (数)")
-    assert latex(replace(table, rows=(("ł",),))).startswith(r"% Needs \usepackage{booktabs}")
+    assert latex(replace(table, rows=(("ł",),))).startswith(r"% Needs \usepackage{booktabs,siunitx}")
 
 
-def test_points_stand_below_points_and_nothing_is_lost() -> None:
-    column = ["80.5 ± 8.6", "9.2 ± 10.4", "−71.25", "+3.1 [−0.2, +14.0]", "12 (3 of 5)", "-", "baseline", "< 0.001"]
-    for part in (column[:3], [column[3], "−12.5 [−100.0, +0.5]", "-", "baseline"], ["0.018", column[7], "12,345.5"]):
-        texts = align_digits(part)
-        shown = [re.sub(r"\\phantom\{((?:[^{}]|\{[^{}]*\})*)\}", "", text) for text in texts]
-        assert [text.replace("$", "").replace(r"\pm", "±").replace("-", "−").replace("−−", "-") for text in shown] == [
-            cell.replace("-", "-") for cell in part
-        ]
-        wide = [re.sub(r"\\phantom\{((?:[^{}]|\{[^{}]*\})*)\}", r"\1", text).replace("$", "") for text in texts]
-        wide = [text.replace(r"\pm", "±") for text in wide]
-        numbers = [text for text, cell in zip(wide, part, strict=True) if re.match(r"(< )?[+−]?\d", cell)]
-        assert len(numbers) > 1
-        for k in range(min(text.count(".") for text in numbers)):
-            # Columns are set to the right: places are counted from there.
-            places = {len(text) - [m.start() for m in re.finditer(r"\.", text)][k] for text in numbers}
-            assert len(places) == 1, (k, numbers)
+COLUMN = [
+    "80.5 ± 8.6",
+    "9.2 ± 10.4",
+    "−71.25",
+    "+3.1 [−0.2, +14.0]",
+    "12 (3 of 5)",
+    "-",
+    "baseline",
+    "< 0.001",
+    "1e-05",
+]
+
+
+def test_nothing_of_a_cell_is_lost() -> None:
+    _, texts = numeric_column([*COLUMN, "12,345.5"], bold=[0])
+    shown = [re.sub(r"\\(?:bfseries |mdseries\{\})|[{}$]", "", text).replace(r"\pm", "±") for text in texts]
+    assert [text.replace("--", "-").replace("−", "-") for text in shown] == [
+        cell.replace("−", "-") for cell in [*COLUMN, "12345.5"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (COLUMN[:3], r"S[table-format=+2.2{ $\pm$ 10.4}]"),
+        ([COLUMN[3], "−12.5 [−100.0, +0.5]", "-", "baseline"], r"S[table-format=+2.1{ [$-$100.0, +0.5]}]"),
+        (["0.018", "< 0.001", "12,345.5"], "S[table-format={$<$ }5.3]"),
+        (["2/2", "10/12"], "S[table-format=2.0{/12}]"),
+    ],
+)
+def test_a_column_has_room_for_the_longest_part_of_its_cells(cells: list[str], kind: str) -> None:
+    assert numeric_column(cells)[0] == kind
+
+
+def test_siunitx_reads_no_text_around_a_number_and_no_cell_without_one() -> None:
+    """It would stop at a word, and take the digits of an interval for those of the number."""
+    number = re.compile(r"(?:\{[^}]*\})?(?:\\bfseries )?[+-]?\d+(?:\.\d+)?(?:\{.*\})?|\{[^}]*\}")
+    assert all(number.fullmatch(text) for text in numeric_column(COLUMN, bold=[0])[1])
 
 
 def test_wide_tables_are_several_each_of_which_fits(awkward: Path) -> None:
@@ -153,13 +175,12 @@ def test_the_caption_says_intervals_correction_and_what_could_be_seen(comparison
     assert "Made by hand." in text
 
 
-def test_bold_is_in_the_room_of_plain_digits_and_nowhere_else(comparison: RunSet) -> None:
+def test_the_best_number_is_bold_and_nothing_else(comparison: RunSet) -> None:
     table = replace(tabulate(analyse(comparison)), bold=frozenset({(2, 2)}))
     text = latex(table)
     (row,) = [line for line in text.splitlines() if line.startswith(escape(table.rows[2][0]))][:1]
-    assert rf"\best{{{table.rows[2][2].split()[0]}}}" in row
-    assert text.count(r"\best{") == 1
-    assert r"\providecommand{\best}[1]{\phantom{#1}\llap{\textbf{#1}}}" in text
+    assert rf"\bfseries {table.rows[2][2].split()[0]}{{\mdseries{{}}" in row
+    assert text.count(r"\bfseries") == 1
 
 
 def test_all_tables_of_a_report_have_labels_of_their_own(analysis: Analysis, tmp_path: Path) -> None:
@@ -189,7 +210,9 @@ def test_latex_sets_the_tables_and_figures_without_a_complaint(
     assert (place / "paper.pdf").stat().st_size > 20_000
     assert not re.findall(r"Overfull \\hbox \((?:[2-9]|\d\d+)\.", log)
     assert "Missing character" not in log
-    narrow = r"\documentclass{article}\usepackage{booktabs}\usepackage[textwidth=5.5in]{geometry}\begin{document}"
+    narrow = (
+        r"\documentclass{article}\usepackage{booktabs,siunitx}\usepackage[textwidth=5.5in]{geometry}\begin{document}"
+    )
     (place / "narrow.tex").write_text(narrow + r"\input{../table}\end{document}", encoding="utf-8")
     done = subprocess.run([ENGINE, *options, "narrow.tex"], cwd=place, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]

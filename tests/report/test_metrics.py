@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedreach.report.analysis import metrics_of
-from fedreach.report.formats import terminal_metrics
+from fedreach.report.formats import terminal_tables
 from fedreach.report.overview import analyse
 from fedreach.report.read import read
 from fedreach.report.records import as_records, to_csv
@@ -99,8 +99,7 @@ def test_terminal_page_and_files_show_them(folder: Path, tmp_path: Path) -> None
     assert json.loads(texts["table.json"])["methods"] == as_records(written.analysis)
     (one, _) = csv.DictReader(io.StringIO(texts["table.csv"]))
     assert float(one["metric_auroc_unseen_mean"]) == pytest.approx(0.75)
-    shown = terminal_metrics(written.analysis, width=80)
-    assert shown is not None
+    (shown,) = (text for text in terminal_tables(written.analysis, width=80) if "further metrics" in text)
     rows = shown.partition("─\n")[2].partition("\n\n")[0].splitlines()
     assert [row.split()[:2] for row in rows] == [[m, q] for q in ("auroc", "cost") for m in ("one", "two")]
 
@@ -123,6 +122,6 @@ def test_nothing_is_said_where_nobody_asked(tmp_path: Path) -> None:
     analysis = analyse(read([out]))
     assert metrics_of(analysis.comparison) == ()
     assert tabulate_metrics(analysis) is None
-    assert terminal_metrics(analysis) is None
+    assert not any("further metrics" in text for text in terminal_tables(analysis))
     assert "metric_" not in to_csv(analysis)
     assert "Further metrics" not in write_report([out], tmp_path, formats=None).page.read_text(encoding="utf-8")

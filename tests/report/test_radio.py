@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from fedreach._util.errors import RunFolderError
-from fedreach.report.figures import draw_figures
+from fedreach.report.figures import draw_figures, figure_specs
 from fedreach.report.figures.costs import POINTS, accuracy_against, round_time, round_times, spending
 from fedreach.report.figures.curves import accuracy
 from fedreach.report.findings import find
@@ -281,9 +281,11 @@ OF_RADIO = {"accuracy_seconds", "accuracy_joules", "spending", "round_time"}
 def test_the_figures_are_there_only_with_a_radio(comparison: RunSet, tmp_path: Path) -> None:
     without = {
         picture.name
-        for picture in draw_figures(analyse(read([write_comparison(tmp_path, ["a", "b"], [0, 1], rounds=4)])))
+        for picture in draw_figures(
+            figure_specs(analyse(read([write_comparison(tmp_path, ["a", "b"], [0, 1], rounds=4)])))
+        )
     }
-    assert {picture.name for picture in draw_figures(analyse(comparison))} == without | OF_RADIO
+    assert {picture.name for picture in draw_figures(figure_specs(analyse(comparison)))} == without | OF_RADIO
 
 
 @pytest.mark.parametrize(("slow", "scale"), [(9.0, "linear"), (11.0, "log")])

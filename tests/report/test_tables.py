@@ -12,7 +12,7 @@ import pytest
 
 from fedreach.evaluation.statistics import AnalysisPlan
 from fedreach.report.analysis import QUANTITIES, TARGET_COSTS
-from fedreach.report.formats import group_columns, terminal_contrasts, terminal_table, to_markdown
+from fedreach.report.formats import group_columns, terminal_table, terminal_text, to_markdown
 from fedreach.report.numbers import RunSet, points
 from fedreach.report.overview import analyse
 from fedreach.report.page import render
@@ -141,7 +141,7 @@ def test_pairs_stand_in_a_table_of_their_own_on_page_terminal_and_in_files(
     page = render(analysis, [], [])
     assert page.count(f"{table.caption}</h2>") == 1
     assert page.count('<span class="name"><span>') == 10  # pairs have no dot in a method's colour
-    assert "better" in (terminal_contrasts(analysis, width=100) or "")
+    assert "better" in (terminal_text(table, "", 100))
     document = as_document(analysis)
     assert document["statistics"]["contrasts"] == "all"
     assert [(each["first"], each["second"]) for each in document["contrasts"]] == [

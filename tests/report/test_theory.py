@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from fedreach._util.divergence import label_divergences
 from fedreach._util.errors import RunFolderError
 from fedreach.federation.convergence import divergence_loss
-from fedreach.report.figures import draw_figures
+from fedreach.report.figures import draw_figures, figure_specs
 from fedreach.report.figures.sweeps import STRETCHES, mean_by_stretch, theory, theory_curves
-from fedreach.report.formats import terminal_theory
+from fedreach.report.formats import terminal_tables
 from fedreach.report.numbers import TERMS, RoundsTable, RunSet
 from fedreach.report.overview import analyse
 from fedreach.report.read import read, read_run
@@ -290,9 +290,8 @@ def test_a_run_without_cohorts_has_no_theory_at_all(tmp_path: Path) -> None:
     edit_rows(folder, lambda rows: [row.update(cohort=[], weights=[], metrics={}) for row in rows])
     comparison = read([folder])
     assert tabulate_theory(analyse(comparison)) is None
-    assert terminal_theory(analyse(comparison)) is None
     assert explain(analyse(comparison)) == ()
-    assert "theory" not in {picture.name for picture in draw_figures(analyse(comparison))}
+    assert "theory" not in {picture.name for picture in draw_figures(figure_specs(analyse(comparison)))}
     page = write_report([folder], tmp_path / "out", formats=()).page.read_text()
     assert "What the bounds look at" not in page
 
@@ -307,8 +306,7 @@ def test_page_and_tables_tell_the_terms_and_their_sources(measured: RunSet, tmp_
     assert ": what the bounds look at. " in (paths.page.parent / "table.tex").read_text()
     assert "theory_label_gap_mean" in (paths.page.parent / "table.csv").read_text().splitlines()[0]
     assert (paths.page.parent / "figures" / "theory.svg").is_file()
-    shown = terminal_theory(analyse(measured))
-    assert shown is not None
+    (shown,) = (text for text in terminal_tables(analyse(measured)) if "what the bounds look at" in text)
     assert [line[0] for line in shown.splitlines() if line.startswith(("a ", "b "))] == ["a", "b"]
 
 

@@ -1,16 +1,13 @@
-"""Tables and sentences for the terminal."""
+"""Tables and sentences for the terminal, set by rich, which is imported only where text is set."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 
 from fedreach._util.tables import visible, visible_lines
 
-LEAST = 8  # smallest width of a column of text, in characters
-
-
-GAP = "  "
+MIN_TEXT_WIDTH = 8  # smallest width of a column of text, in characters
+GAP = 2  # characters between columns
 
 
 def text_table(
@@ -43,33 +40,32 @@ def text_table(
         north
         south     12.5
     """
-    from wcwidth import ljust, rjust
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     heads, cells = [*map(visible_lines, header)], [[*map(visible, row)] for row in rows]
     widths = _widths(heads, cells, width, left)
-    pads = [ljust if j < left else rjust for j in range(len(heads))]
-
-    def lines(row: Sequence[str], *, low: bool = False) -> list[str]:
-        parts = [folded(cell, wide) for cell, wide in zip(row, widths, strict=True)]
-        high = max(map(len, parts))
-        parts = [[""] * (high - len(part)) + part for part in parts] if low else parts
-        return [
-            GAP.join(pad(cell, wide) for pad, cell, wide in zip(pads, line, widths, strict=True)).rstrip()
-            for line in zip_longest(*parts, fillvalue="")
-        ]
-
-    table = [*lines(heads, low=True), *lines(["─" * wide for wide in widths])]
-    table += [line for row in cells for line in lines(row)]
-    parts = (folded(visible_lines(title), width), table, folded(visible_lines(note), width))
-    return "\n\n".join(filter(None, map("\n".join, parts)))
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
+    for j, (head, column_width) in enumerate(zip(heads, widths, strict=True)):
+        table.add_column(Text(head), justify="left" if j < left else "right", width=column_width, overflow="fold")
+    for row in (["─" * column_width for column_width in widths], *cells):
+        table.add_row(*map(Text, row))
+    console = Console(width=sum(widths) + GAP * (len(widths) - 1))
+    lines = ["".join(segment.text for segment in line).rstrip() for line in console.render_lines(table)]
+    blocks = (folded(visible_lines(title), width), lines, folded(visible_lines(note), width))
+    return "\n\n".join(filter(None, map("\n".join, blocks)))
 
 
 def _widths(heads: Sequence[str], cells: Sequence[Sequence[str]], width: int | None, text_columns: int) -> list[int]:
-    """Return the widths of the columns; if they need too much together, the widest shrink."""
+    """Return the widths of the columns; if they need too much together, the widest shrink.
+
+    Rich shrinks columns of numbers, too, and would break a number over two lines.
+    """
     numbers = [max(map(_wide, column)) for column in zip(*cells, strict=True)] or [1] * len(heads)
     widths = [max(_wide(head), number) for head, number in zip(heads, numbers, strict=True)]
-    min_widths = [min(widths[j], LEAST if j < text_columns else numbers[j] or 1) for j in range(len(heads))]
-    room = sum(widths) if width is None else width - len(GAP) * (len(heads) - 1)
+    min_widths = [min(widths[j], MIN_TEXT_WIDTH if j < text_columns else numbers[j] or 1) for j in range(len(heads))]
+    room = sum(widths) if width is None else width - GAP * (len(heads) - 1)
     while sum(widths) > room and widths != min_widths:
         widths[max(range(len(heads)), key=lambda j: (widths[j] > min_widths[j], widths[j]))] -= 1
     return widths
@@ -77,9 +73,9 @@ def _widths(heads: Sequence[str], cells: Sequence[Sequence[str]], width: int | N
 
 def _wide(text: str) -> int:
     """Return the width of the longest line in characters; wide characters count twice."""
-    from wcwidth import wcswidth
+    from rich.cells import cell_len
 
-    return max(map(wcswidth, text.split("\n")))
+    return max(map(cell_len, text.split("\n")))
 
 
 def folded(text: str, width: int | None) -> list[str]:
@@ -89,13 +85,16 @@ def folded(text: str, width: int | None) -> list[str]:
         >>> folded("  - what is said of it", 14)
         ['  - what is', '  said of it']
     """
-    from wcwidth import wrap
+    from rich.console import Console
+    from rich.text import Text
 
     lines = []
     for line in text.split("\n"):
-        indent = " " * (len(line) - len(line.lstrip(" ")))
         if width is None or _wide(line) <= width:
             lines.append(line)
-        else:
-            lines += wrap(line.strip(), width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+            continue
+        words = line.lstrip(" ")
+        indent = " " * (len(line) - len(words))
+        wrapped = Text(words).wrap(Console(width=width), max(1, width - len(indent)), overflow="fold")
+        lines += [f"{indent}{part.plain.rstrip()}" for part in wrapped]
     return lines

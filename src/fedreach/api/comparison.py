@@ -99,14 +99,19 @@ def clients_of(runs: Iterable[RunAt]) -> pd.DataFrame:
         folder = RunFolder(path)
         adapted = _adapted_scores(folder)
         for line in folder.records(ClientLine):
-            metrics = {key: value for key, value in line.to_json().items() if isinstance(value, list)}
-            names = metrics.pop("names", None) or [str(client) for client in line.ids]
-            for place, client in enumerate(metrics.pop("ids")):
-                row = {"method": method, "seed": seed, "round": line.round, "client": names[place], "id": client}
-                values = {key: numbers[place] for key, numbers in metrics.items()}
-                more = adapted.get((line.round, line.population, client), {})
-                rows.append({**row, "population": line.population, **values, **more})
+            for row in _rows_of(line):
+                more = adapted.get((line.round, line.population, row["id"]), {})
+                rows.append({"method": method, "seed": seed, "round": line.round, **row, **more})
     return _frame(rows, CLIENT_COLUMNS)
+
+
+def _rows_of(line: ClientLine) -> Iterator[dict[str, Any]]:
+    """Yield the name, id, population and metrics of each client of an evaluation."""
+    metrics = {key: value for key, value in line.to_json().items() if isinstance(value, list)}
+    names = metrics.pop("names", None) or [str(client) for client in line.ids]
+    for place, client in enumerate(metrics.pop("ids")):
+        values = {key: numbers[place] for key, numbers in metrics.items()}
+        yield {"client": names[place], "id": client, "population": line.population, **values}
 
 
 def _adapted_scores(folder: RunFolder) -> Mapping[tuple[int, str, int], dict[str, float]]:
@@ -427,20 +432,11 @@ class ComparedMethod:
         """
         folder = RunFolder(self.folder(seed))
         last = {line.population: line for line in folder.records(ClientLine) if line.population != "local"}
-        rows: dict[int, dict[str, Any]] = {}
-        for population, line in last.items():
-            metrics = {key: value for key, value in line.to_json().items() if isinstance(value, list)}
-            names = metrics.pop("names", None) or [str(client) for client in metrics["ids"]]
-            for place, client in enumerate(metrics.pop("ids")):
-                row = {"client": names[place], "id": client, "population": population}
-                rows[client] = row | {key: values[place] for key, values in metrics.items()}
-        for adapted in folder.records(AdaptedLine):
-            for score in ("accuracy", "loss", "calibration_error") if adapted.model == "last" else ():
-                key = f"adapted_{adapted.mode}_{score}"
-                for row in rows.values():
-                    row.setdefault(key, None)
-                for client, value in zip(adapted.ids, getattr(adapted, score), strict=True):
-                    rows[client][key] = value
+        rows = {row["id"]: row for line in last.values() for row in _rows_of(line)}
+        adapted = _adapted_scores(folder)
+        empty = dict.fromkeys(key for scores in adapted.values() for key in scores)
+        scores_by_client = {client: scores for (_, _, client), scores in adapted.items()}
+        rows = {client: row | empty | scores_by_client.get(client, {}) for client, row in rows.items()}
         return to_frame(list(rows.values()), "client")
 
     def model(

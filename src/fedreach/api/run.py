@@ -66,30 +66,17 @@ def run(
         1 4 True
         2 4 True
     """
+    arguments = {key: value for key, value in locals().items() if key not in ("data", "method", "seed", "out")}
     folder = Path(tempfile.mkdtemp(prefix="fedreach-") if out is None else out)
     question = build_request(
         data,
         None,
         method=method or {},
-        model=model,
-        metrics=metrics,
         seeds=[seed],
-        cohort_size=cohort_size,
         out=folder,
         function_name="run",
         name="run" if out is None else name_after(folder, "run"),
-        rounds=rounds,
-        local=local,
-        population=population,
-        augmentation=augmentation,
-        noise=noise,
-        shift=shift,
-        server_data=server_data,
-        budget=budget,
-        radio=radio,
-        engine=engine,
-        evaluation={"every": 1, **(evaluation or {})},
-        trackers=trackers,
+        **arguments | {"evaluation": {"every": 1, **(evaluation or {})}},
     )
     return Loop(question if out is None else question.written(), folder, keep=out is not None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -55,13 +55,6 @@ if TYPE_CHECKING:
 def compare(
     config: Path | None,
     overrides: tuple[str, ...],
-    data: Path | None,
-    client: str | None,
-    label: str | None,
-    targets: tuple[str, ...],
-    group: str | None,
-    time: str | None,
-    participants: str | None,
     seeds: int | None,
     detect: float | None,
     max_seeds: int | None,
@@ -76,6 +69,7 @@ def compare(
     tracked: tuple[str, ...],
     quiet: bool,
     as_json: bool,
+    **table: Any,
 ) -> None:
     """Compare methods on the same federation: table, figures and page.
 
@@ -96,23 +90,12 @@ def compare(
     machines = executor_by_name(executor, address)
     plan_options = {
         "seeds": None if seeds is None else list(range(seeds)),
-        "detect_points": detect,
-        "max_seeds": max_seeds,
+        "statistics.detect_points": detect,
+        "statistics.max_seeds": max_seeds,
     }
-    given_options = {
-        key if key == "seeds" else f"statistics.{key}": value
-        for key, value in plan_options.items()
-        if value is not None
-    }
-    table_options = run.table_overrides(
-        config, data, client, label, targets, group, time, participants, quiet=quiet or as_json
-    )
-    experiment, base = options.load(
-        config,
-        [*table_options, *overrides, *(f"{key}={value}" for key, value in given_options.items())],
-        device,
-        tracked,
-        default=run.default_template(label, targets),
+    plan_overrides = [f"{key}={value}" for key, value in plan_options.items() if value is not None]
+    experiment, base = run.load_experiment(
+        config, [*overrides, *plan_overrides], device, tracked, quiet=quiet or as_json, **table
     )
     if max_seeds is not None and experiment.plan.detect_points is None:
         raise click.UsageError("--max-seeds is for --detect, whose rule may ask for many seeds.")
@@ -122,7 +105,10 @@ def compare(
 
     # Data are loaded here as well, so that unusable data end the command at once.
     begin = terminal.ComparisonStart(
-        experiment, lambda: options.comparison_data(experiment, base), quiet=silent, trains_here=executor == "local"
+        experiment,
+        lambda: options.first_seed_data(experiment, base, shared=True),
+        quiet=silent,
+        trains_here=executor == "local",
     )
     with terminal.compare_progress(quiet=silent) as progress:
         callbacks = [begin, *progress]

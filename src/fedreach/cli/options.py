@@ -224,24 +224,15 @@ def load(
     return load(config, overrides, default), folder_of(config)
 
 
-def first_seed_data(experiment: Experiment, base: Path) -> FederatedData:
-    """Return the data of an experiment's first seed."""
+def first_seed_data(experiment: Experiment, base: Path, *, shared: bool = False) -> FederatedData:
+    """Return the data of an experiment's first seed; with `shared`, as all methods of its comparison share them."""
     from fedreach.experiment.build import Builder
     from fedreach.experiment.components import locate_user_errors
 
     with locate_user_errors(experiment, base):
         builder = Builder(experiment, base)
-        return builder.federated(builder.dataset(progress=sys.stderr.isatty()), experiment.seeds[0])
-
-
-def comparison_data(experiment: Experiment, base: Path) -> FederatedData:
-    """Return the data of a comparison's first seed, which all its methods share."""
-    from fedreach.experiment.build import Builder
-    from fedreach.experiment.components import locate_user_errors
-
-    with locate_user_errors(experiment, base):
-        builder = Builder(experiment, base)
-        return builder.compared(builder.dataset(progress=sys.stderr.isatty()))
+        dataset = builder.dataset(progress=sys.stderr.isatty())
+        return builder.compared(dataset) if shared else builder.federated(dataset, experiment.seeds[0])
 
 
 def figure_formats(text: str) -> tuple[str, ...] | None:

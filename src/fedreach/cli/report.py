@@ -96,39 +96,19 @@ def write(
         raise click.UsageError(
             f"{swept[0]} is a sweep and has a page of its own; name its cells, {swept[0]}/cells/...."
         )
-    from fedreach.report.analysis import has_named_metrics
     from fedreach.report.concerns import concerns
-    from fedreach.report.formats import (
-        terminal_adaptation,
-        terminal_contrasts,
-        terminal_metrics,
-        terminal_table,
-        terminal_theory,
-        terminal_tuning,
-    )
+    from fedreach.report.formats import terminal_tables
     from fedreach.report.records import as_document
     from fedreach.report.write import write_report
 
     written = write_report(folders, out, formats=formats, paper=paper)
     analysis = written.analysis
     written = replace(written, paper=_with_references(written.paper, analysis.comparison))
-    warnings = concerns(analysis.comparison)
     if as_json:
         files = [str(path) for path in (written.page, *written.tables, *written.figures, *written.paper)]
         options.set_json({**as_document(analysis), "page": str(written.page), "files": files})
         return written
-    width = options.width()
-    tables = [
-        terminal_table(analysis, width=width),
-        terminal_contrasts(analysis, width=width),
-        terminal_tuning(analysis, width=width),
-        terminal_metrics(analysis, width=width) if has_named_metrics(analysis.comparison) else None,
-        *terminal_adaptation(analysis, width=width),
-        terminal_theory(analysis, width=width),
-    ]
-    click.echo("\n\n".join(table for table in tables if table is not None))
-    for sentence in warnings:
-        click.echo(f"\n{sentence}")
+    click.echo("\n\n".join([*terminal_tables(analysis, width=options.width()), *concerns(analysis.comparison)]))
     _say_files(written)
     return written
 

@@ -49,11 +49,21 @@ def add_table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def default_template(label: str | None, targets: Sequence[str]) -> Path | None:
-    """Return the template for the user's own table; None without one."""
+def load_experiment(
+    config: Path | None,
+    overrides: Sequence[str],
+    device: str | None,
+    tracked: Sequence[str],
+    *,
+    quiet: bool,
+    **table: Any,
+) -> tuple[Experiment, Path]:
+    """Return the experiment of a command with `add_table_options`, and the folder that its files are relative to."""
     from fedreach.experiment.load import CLASSES_TEMPLATE, NUMBERS_TEMPLATE
 
-    return NUMBERS_TEMPLATE if targets else CLASSES_TEMPLATE if label is not None else None
+    table_options = table_overrides(config, **table, quiet=quiet)
+    template = NUMBERS_TEMPLATE if table["targets"] else CLASSES_TEMPLATE if table["label"] is not None else None
+    return options.load(config, [*table_options, *overrides], device, tracked, default=template)
 
 
 def table_overrides(
@@ -154,13 +164,6 @@ def _whole(text: str) -> int | None:
 def run(
     config: Path | None,
     overrides: tuple[str, ...],
-    data: Path | None,
-    client: str | None,
-    label: str | None,
-    targets: tuple[str, ...],
-    group: str | None,
-    time: str | None,
-    participants: str | None,
     method: str | None,
     seed: int | None,
     out: Path | None,
@@ -170,6 +173,7 @@ def run(
     explain: bool,
     quiet: bool,
     as_json: bool,
+    **table: Any,
 ) -> None:
     """Run one federation.
 
@@ -181,12 +185,7 @@ def run(
     from fedreach.runs.schema import CHECKPOINT
 
     with _ranks(alone=explain) as ranks:
-        table_options = table_overrides(
-            config, data, client, label, targets, group, time, participants, quiet=quiet or as_json
-        )
-        experiment, base = options.load(
-            config, [*table_options, *overrides], device, tracked, default=default_template(label, targets)
-        )
+        experiment, base = load_experiment(config, overrides, device, tracked, quiet=quiet or as_json, **table)
         seed = experiment.seeds[0] if seed is None else seed
         folder = out or Path("runs") / f"{experiment.name}-{method or 'run'}-seed-{seed}"
         is_helper = ranks is not None and ranks.rank > 0

@@ -29,12 +29,13 @@ from fedreach.report.numbers import (
 )
 from fedreach.report.tables import (
     VERDICT_UNIT,
+    Column,
     Table,
-    bold_cells,
     bold_sentence,
     family_note,
     intervals_sentence,
     join_sentences,
+    table_of,
 )
 
 if TYPE_CHECKING:
@@ -222,40 +223,41 @@ def _modes(analysis: Analysis) -> Table:
     def spent(name: str, unit: Unit) -> Cell:
         return lambda row: _spent(row.spent[name], unit)
 
-    columns: list[tuple[str, str, Cell, int]] = [("method", "", lambda row: row.method, 0)]
-    columns.append(("rule", "", lambda row: row.rule.partition("(")[0], 150))
-    columns.append(("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
-    columns += [(head, share, score(mode, "accuracy"), 0) for mode, head in PREDICTION_MODES.items()]
-    columns.append(("gain", "points [seeds]", lambda row: _points(row.gain), 0))
-    columns.append(("expected gain", "points, by participants", _expected_gain, 120))
-    columns.append(("p", "corrected", lambda row: p_text(row.gain.p_corrected), 0))
-    columns.append(("mde", "points", lambda row: detectable(row.gain), 140))
-    columns.append(("conclusion", VERDICT_UNIT, lambda row: conclusion(row.gain), 110))
+    columns: list[Column[AdaptationSummary]] = [Column("method", "", lambda row: row.method, 0)]
+    columns.append(Column("rule", "", lambda row: row.rule.partition("(")[0], 150))
+    columns.append(Column("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
+    columns += [Column(head, share, score(mode, "accuracy"), 0) for mode, head in PREDICTION_MODES.items()]
+    columns.append(Column("gain", "points [seeds]", lambda row: _points(row.gain), 0))
+    columns.append(Column("expected gain", "points, by participants", _expected_gain, 120))
+    columns.append(Column("p", "corrected", lambda row: p_text(row.gain.p_corrected), 0))
+    columns.append(Column("mde", "points", lambda row: detectable(row.gain), 140))
+    columns.append(Column("conclusion", VERDICT_UNIT, lambda row: conclusion(row.gain), 110))
     for n in sorted({n for row in rows for n in row.gain_with}):
-        columns.append((f"gain with {n}", "inputs", gain_with(n), 120))
+        columns.append(Column(f"gain with {n}", "inputs", gain_with(n), 120))
     columns += [
-        ("worst decile, plain", share, score("unadapted", "accuracy_worst_decile"), 100),
-        ("worst decile, adapted", share, score("adapted", "accuracy_worst_decile"), 100),
-        (f"clients that lose > {HARM_POINTS} points", share, lambda row: percent(row.harmed), 130),
-        ("worst client", "points (inputs)", _worst_client, 140),
-        ("adapted", "clients", lambda row: _mean_count(row.decided.get("adapted")), 160),
-        ("repaired", "clients", lambda row: _mean_count(row.decided.get("repaired")), 160),
-        ("sent to fit", "kB a participant", lambda row: plus_minus(row.kilobytes["up"], 1), 170),
-        ("handed out", "kB", lambda row: plus_minus(row.kilobytes["state"], 1), 170),
+        Column("worst decile, plain", share, score("unadapted", "accuracy_worst_decile"), 100),
+        Column("worst decile, adapted", share, score("adapted", "accuracy_worst_decile"), 100),
+        Column(f"clients that lose > {HARM_POINTS} points", share, lambda row: percent(row.harmed), 130),
+        Column("worst client", "points (inputs)", _worst_client, 140),
+        Column("adapted", "clients", lambda row: _mean_count(row.decided.get("adapted")), 160),
+        Column("repaired", "clients", lambda row: _mean_count(row.decided.get("repaired")), 160),
+        Column("sent to fit", "kB a participant", lambda row: plus_minus(row.kilobytes["up"], 1), 170),
+        Column("handed out", "kB", lambda row: plus_minus(row.kilobytes["state"], 1), 170),
     ]
     for name, head in {"seconds": "time to fit", "joules": "energy to fit"}.items():
         unit = unit_of(name, [row.spent[name].mean for row in rows])
-        columns.append((head, unit.name, spent(name, unit), 170))
+        columns.append(Column(head, unit.name, spent(name, unit), 170))
     where = POPULATION_WORDS[rows[0].population]
     judged = family_note(analysis.comparison, [row.gain for row in rows])
     learns = ", as is every rule marked so; labelled examples that one learns from are not scored" if labels else ""
-    return _table(
-        f"How {where.split(',')[0]} are adapted",
-        rows,
+    return table_of(
         columns,
-        f"By the last model, on {where}: mean over clients{', ± sd over seeds' if several else ''}. Plain: the model "
-        "as it is. Calibrated: corrected by participants' held-out data. Adapted: by the client's own inputs, without "
-        f"labels. Gain: adapted minus plain{judged} With 5 inputs, say: scored on the "
+        rows,
+        bold=lambda row, head: head == PREDICTION_MODES["adapted"] and row.method in analysis.adapted_leaders.methods,
+        caption=f"How {where.split(',')[0]} are adapted",
+        note=f"By the last model, on {where}: mean over clients{', ± sd over seeds' if several else ''}. Plain: the "
+        "model as it is. Calibrated: corrected by participants' held-out data. Adapted: by the client's own inputs, "
+        f"without labels. Gain: adapted minus plain{judged} With 5 inputs, say: scored on the "
         "client's other ones, a family of its own. The oracle prior is a reference that needs the client's labels"
         f"{learns}. Expected gain: what participants gained on their own held-out labels by what they decided, "
         f"and its 95% interval over them{', means over seeds' if several else ''}. "
@@ -263,11 +265,10 @@ def _modes(analysis: Analysis) -> Table:
         "that. Worst client: change of the one that loses most, and in parentheses how many inputs it has"
         f"{', means over seeds' if several else ''}.",
         name="adaptation",
-        paper_note=join_sentences(
+        stated=join_sentences(
             intervals_sentence(analysis.comparison, [row.gain for row in rows]),
             bold_sentence(analysis.comparison, analysis.adapted_leaders, "as clients are adapted, without labels"),
         ),
-        leading=analysis.adapted_leaders,
     )
 
 
@@ -287,30 +288,30 @@ def _probabilities(analysis: Analysis) -> Table:
         return lambda row: p_text(row.change[score].p_corrected)
 
     width = {"unadapted": 100, "calibrated": 130, "adapted": 100, "oracle_prior": 170}
-    columns: list[tuple[str, str, Cell, int]] = [("method", "", lambda row: row.method, 0)]
-    columns.append(("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
-    columns += [(f"log loss, {head}", nat, loss(mode), width[mode]) for mode, head in modes.items()]
-    columns.append(("log loss, change", "nats [seeds]", lambda row: nats(row.change["loss"]), 0))
-    columns.append(("p", "corrected", p("loss"), 0))
+    columns: list[Column[AdaptationSummary]] = [Column("method", "", lambda row: row.method, 0)]
+    columns.append(Column("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
+    columns += [Column(f"log loss, {head}", nat, loss(mode), width[mode]) for mode, head in modes.items()]
+    columns.append(Column("log loss, change", "nats [seeds]", lambda row: nats(row.change["loss"]), 0))
+    columns.append(Column("p", "corrected", p("loss"), 0))
     columns += [
-        (f"calibration error, {head}", share, error(mode), max(width[mode], 150)) for mode, head in modes.items()
+        Column(f"calibration error, {head}", share, error(mode), max(width[mode], 150)) for mode, head in modes.items()
     ]
     columns.append(
-        ("calibration error, change", "points [seeds]", lambda row: _points(row.change["calibration_error"]), 90)
+        Column("calibration error, change", "points [seeds]", lambda row: _points(row.change["calibration_error"]), 90)
     )
-    columns.append(("p", "corrected", p("calibration_error"), 90))
-    return _table(
-        "Log loss and calibration, plain and adapted",
-        rows,
+    columns.append(Column("p", "corrected", p("calibration_error"), 90))
+    return table_of(
         columns,
-        "The same clients and inputs. Log loss: mean of −log p of the true class. Calibration error: how far "
+        rows,
+        caption="Log loss and calibration, plain and adapted",
+        note="The same clients and inputs. Log loss: mean of −log p of the true class. Calibration error: how far "
         "confidence is from accuracy, over 15 bins of confidence; it does not reach 0 for a client with few examples. "
         "Change: adapted minus plain, below 0 is better, interval over seeds and p corrected for each score by itself. "
         "What the calibrated model changes is no merit of a client's inputs. "
         "With two classes a prior changes thresholds, log loss and calibration, and not the order of a client's "
         "examples.",
         name="probabilities",
-        paper_note=intervals_sentence(analysis.comparison, [row.change["loss"] for row in rows], nats=True).replace(
+        stated=intervals_sentence(analysis.comparison, [row.change["loss"] for row in rows], nats=True).replace(
             "detectable difference", "detectable change of log loss"
         ),
     )
@@ -324,51 +325,24 @@ def _gap_tables(rows: Sequence[AdaptationSummary]) -> list[Table]:
         return lambda row: _mean_points(row.gap.get(name))
 
     return [
-        _table(
-            "The participation gap taken apart",
-            rows,
+        table_of(
             [
-                ("method", "", lambda row: row.method, 0),
-                ("gap", "points", part("gap"), 0),
-                ("priors", "points", part("priors"), 0),
-                ("representation", "points", part("representation"), 0),
-                ("estimation", "points", part("estimation"), 0),
-                ("majority class", "%", lambda row: percent(row.majority), 0),
+                Column("method", "", lambda row: row.method, 0),
+                Column("gap", "points", part("gap"), 0),
+                Column("priors", "points", part("priors"), 0),
+                Column("representation", "points", part("representation"), 0),
+                Column("estimation", "points", part("estimation"), 0),
+                Column("majority class", "%", lambda row: percent(row.majority), 0),
             ],
-            "Gap: participants minus unseen clients, both plain = priors (what goes when both know their class shares) "
-            "+ representation (what stays). Estimation: what unseen clients lose as they must estimate their class "
-            "shares. Majority class: what a client would reach by always saying its most frequent class, a control "
-            "that needs labels.",
+            rows,
+            caption="The participation gap taken apart",
+            note="Gap: participants minus unseen clients, both plain = priors (what goes when both know their class "
+            "shares) + representation (what stays). Estimation: what unseen clients lose as they must estimate their "
+            "class shares. Majority class: what a client would reach by always saying its most frequent class, a "
+            "control that needs labels.",
             name="gap",
         )
     ]
-
-
-def _table(
-    caption: str,
-    rows: Sequence[AdaptationSummary],
-    columns: Sequence[tuple[str, str, Cell, int]],
-    note: str,
-    *,
-    name: str,
-    paper_note: str = "",
-    leading: Leaders = NO_LEADERS,
-) -> Table:
-    cells = [[text(row) for _, _, text, _ in columns] for row in rows]
-    nonempty = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
-    return Table(
-        caption=caption,
-        header=tuple(columns[j][0] for j in nonempty),
-        units=tuple(columns[j][1] for j in nonempty),
-        rows=tuple(tuple(row[j] for j in nonempty) for row in cells),
-        from_width=tuple(columns[j][3] for j in nonempty),
-        note=note,
-        name=name,
-        stated=paper_note,
-        bold=bold_cells(
-            [row.method for row in rows], leading, [columns[j][0] for j in nonempty], PREDICTION_MODES["adapted"]
-        ),
-    )
 
 
 def _points(gain: PairedTest | None) -> str:

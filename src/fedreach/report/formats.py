@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fedreach._util.tables import markdown_lines
 from fedreach._util.text_tables import text_table
 from fedreach.report.adaptation import tabulate_adaptation
-from fedreach.report.analysis import When
+from fedreach.report.analysis import When, has_named_metrics
 from fedreach.report.overview import Analysis
 from fedreach.report.tables import Table, tabulate, tabulate_contrasts, tabulate_metrics, tabulate_tuning
 from fedreach.report.theory import tabulate_theory
@@ -16,24 +16,23 @@ from fedreach.report.theory import tabulate_theory
 LONG_NAME = 24  # letters; longer names of methods are wrapped before a column is left out
 
 
-def to_text(table: Table, width: int | None = None) -> str:
-    """Return the table as plain text, its caption first; columns that do not fit into `width` are left out.
+def tables_of(analysis: Analysis) -> list[Table]:
+    """Return all tables of a comparison, in the order of the report; those without numbers are left out."""
+    tables = [
+        tabulate(analysis, "last"),
+        tabulate_contrasts(analysis),
+        tabulate(analysis, "best"),
+        tabulate_tuning(analysis.comparison),
+        tabulate_metrics(analysis),
+        *tabulate_adaptation(analysis),
+        tabulate_theory(analysis),
+    ]
+    return [table for table in tables if table is not None]
 
-    `width` is in letters; None keeps all columns.
-    """
-    fitting_columns = _fitting(table, width)
-    heads = [[*two_lines(table.header[j]).split("\n"), table.units[j]] for j in fitting_columns]
-    high = max(map(len, heads))
-    columns = [
-        [*[""] * (high - len(head)), *head, *(row[j] for row in table.rows)]
-        for j, head in zip(fitting_columns, heads, strict=True)
-    ]
-    wide = [max(map(len, column)) for column in columns]
-    lines = [
-        "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, wide, strict=True)))
-        for line in zip(*columns, strict=True)
-    ]
-    return "\n".join([table.caption, *(line.rstrip() for line in lines)])
+
+def to_text(table: Table, width: int | None = None) -> str:
+    """Return the table below its caption as plain text, without its note; see `terminal_text`."""
+    return _text(table, width, table.caption)
 
 
 def to_markdown(table: Table) -> str:
@@ -54,49 +53,31 @@ def terminal_table(analysis: Analysis, when: When = "last", *, width: int | None
     return terminal_text(tabulate(analysis, when), analysis.comparison.name, width)
 
 
-def terminal_contrasts(analysis: Analysis, *, width: int | None = None) -> str | None:
-    """Return the planned differences for the terminal, as `terminal_table` does; None if its table has them."""
-    table = tabulate_contrasts(analysis)
-    return terminal_text(table, analysis.comparison.name, width) if table else None
-
-
-def terminal_metrics(analysis: Analysis, *, width: int | None = None) -> str | None:
-    """Return additional metrics for the terminal, as `terminal_table` does; None if no experiment has any."""
-    table = tabulate_metrics(analysis)
-    return terminal_text(table, analysis.comparison.name, width) if table else None
-
-
-def terminal_adaptation(analysis: Analysis, *, width: int | None = None) -> list[str]:
-    """Return the tables of adaptation for the terminal; empty if no method has an adaptation rule.
-
-    Args:
-        analysis: Analysis of the comparison.
-        width: As in `terminal_table`.
-    """
-    return [terminal_text(table, analysis.comparison.name, width) for table in tabulate_adaptation(analysis)]
-
-
-def terminal_theory(analysis: Analysis, *, width: int | None = None) -> str | None:
-    """Return the table of the papers' bounds for the terminal, as `terminal_table` does; None if no run has any."""
-    table = tabulate_theory(analysis)
-    return terminal_text(table, analysis.comparison.name, width) if table else None
-
-
-def terminal_tuning(analysis: Analysis, *, width: int | None = None) -> str | None:
-    """Return the tuned settings for the terminal, as `terminal_table` does; None if none were tuned."""
-    table = tabulate_tuning(analysis.comparison)
-    return terminal_text(table, analysis.comparison.name, width) if table else None
+def terminal_tables(analysis: Analysis, *, width: int | None = None) -> list[str]:
+    """Return the tables for the terminal, as `terminal_table` does: all but those that only the page has room for."""
+    named_metrics = has_named_metrics(analysis.comparison)
+    tables = [
+        table for table in tables_of(analysis) if table.name != "best" and (table.name != "metrics" or named_metrics)
+    ]
+    return [terminal_text(table, analysis.comparison.name, width) for table in tables]
 
 
 def terminal_text(table: Table, name: str, width: int | None) -> str:
-    """Return a table for the terminal with a name in its title, as `terminal_table` does."""
+    """Return a table for the terminal with its note, and a name in its title.
+
+    Columns that do not fit into `width`, in letters, are left out; None keeps all.
+    """
+    return _text(table, width, f"{name}: {table.caption[0].lower()}{table.caption[1:]}", table.note)
+
+
+def _text(table: Table, width: int | None, title: str, note: str = "") -> str:
     fitting_columns = _fitting(table, width)
     return text_table(
         [f"{two_lines(table.header[j])}\n{table.units[j]}" for j in fitting_columns],
         [[row[j] for j in fitting_columns] for row in table.rows],
         width,
-        title=f"{name}: {table.caption[0].lower()}{table.caption[1:]}",
-        note=table.note,
+        title=title,
+        note=note,
     )
 
 

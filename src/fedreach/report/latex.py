@@ -1,8 +1,4 @@
-r"""Tables as LaTeX for papers: booktabs rules, aligned digits, self-contained captions.
-
-Only booktabs is needed: ``\phantom`` pads numbers to the longest one of their column, and bold digits take the width of
-plain ones.
-"""
+"""Tables as LaTeX for papers: booktabs rules, digits aligned by siunitx, self-contained captions."""
 
 from __future__ import annotations
 
@@ -24,12 +20,14 @@ COLUMN_WIDTH = 62  # letters that fit into 3.25 inches
 LONG_CELL = 30  # letters from which the words of a column are wrapped
 LETTER = 0.055  # inches of such a letter, estimated generously
 LAST_KNOWN_LETTER = 0x17F  # last code point that pdflatex knows by default
-PREAMBLE = r"""% Needs \usepackage{booktabs}, and no other package. Made by fedreach report.
+PREAMBLE = r"""% Needs \usepackage{booktabs,siunitx}. Made by fedreach report.
 % A caption stands by itself; cut what your text says already.
-\providecommand{\best}[1]{\phantom{#1}\llap{\textbf{#1}}} % bold, in the room of plain digits
 """
-NUMBER = re.compile(r"([+−-]?)(\d[\d,]*)((?:\.\d+)?(?:e[+−-]?\d+)?)")
-NUMBER_PREFIXES = ("", "< ")  # allowed text before the first number of a numeric cell
+NUMBER_STYLE = (
+    r"\sisetup{detect-weight,retain-explicit-plus,group-digits=integer,group-separator={,},group-minimum-digits=4}"
+)
+# text before the first number, its sign, digits before the point, the point and digits after it, text after it
+NUMERIC_CELL = re.compile(r"((?:< )?)([+−-]?)(\d[\d,]*)((?:\.\d+)?)(.*)")
 NO_NUMBER = (ABSENT, "", "baseline", "not tuned")
 _GREEK = {
     "αβγδεζηθικλμνξ": "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi",
@@ -145,9 +143,14 @@ def _environment(table: Table, columns: Sequence[int], caption: str, label: str)
             "\\smallskip",
             "\\footnotesize",
             "\\setlength{\\tabcolsep}{4pt}",
+            NUMBER_STYLE,
             f"\\begin{{tabular}}{{@{{}}{''.join(kinds)}@{{}}}}",
             "\\toprule",
-            *[_line([escape(head[i]) for head in heads]) for i in range(high) if any(head[i] for head in heads)],
+            *[
+                _line([f"{{{escape(head[i])}}}" for head in heads])
+                for i in range(high)
+                if any(head[i] for head in heads)
+            ],
             "\\midrule",
             *[_line(row) for row in zip(*cells, strict=True)],
             "\\bottomrule",
@@ -173,9 +176,9 @@ def _line(cells: Sequence[str]) -> str:
 
 def _column(cells: Sequence[str], bold: Collection[int], *, name: bool) -> tuple[str, list[str]]:
     """Return the LaTeX type of a column, and its cells; the first column holds names."""
-    numbers = [_Cell.of(cell) for cell in cells]
-    if not name and any(numbers) and all(n or cell in NO_NUMBER for n, cell in zip(numbers, cells, strict=True)):
-        return "r", align_digits(cells, bold)
+    numeric = [cell for cell in cells if NUMERIC_CELL.fullmatch(cell)]
+    if not name and numeric and {*cells} - {*numeric} <= {*NO_NUMBER}:
+        return numeric_column(cells, bold)
     max_letters = LONG_NAME if name else LONG_CELL
     if max(map(len, cells)) <= max_letters:
         return "l", ["--" if cell == ABSENT else escape(cell) for cell in cells]
@@ -183,71 +186,38 @@ def _column(cells: Sequence[str], bold: Collection[int], *, name: bool) -> tuple
     return f"p{{{LETTER * max_letters:.2f}in}}", [f"{{\\raggedright {cell}\\par}}" for cell in broken]
 
 
-class _Cell(NamedTuple):
-    """A numeric cell, split into its parts."""
+def numeric_column(cells: Sequence[str], bold: Collection[int] = ()) -> tuple[str, list[str]]:
+    r"""Return the type of a siunitx column that aligns the first numbers of its cells, and the cells.
 
-    before: str
-    numbers: tuple[tuple[str, ...], ...]  # sign, digits before the point, remaining digits
-    behind: tuple[str, ...]  # text after each number
-
-    @staticmethod
-    def of(text: str) -> _Cell | None:
-        """Return the parts of a cell; None if it begins with words."""
-        matches = list(NUMBER.finditer(text))
-        if not matches or text[: matches[0].start()] not in NUMBER_PREFIXES:
-            return None
-        ends = [*(number.start() for number in matches[1:]), len(text)]
-        behind = (text[number.end() : end] for number, end in zip(matches, ends, strict=True))
-        return _Cell(text[: matches[0].start()], tuple(number.groups() for number in matches), tuple(behind))
-
-    def begins(self, longer: _Cell) -> bool:
-        """Return whether a longer cell begins with the structure of this one."""
-        return self.behind[:-1] == longer.behind[: len(self.behind) - 1]
-
-
-def align_digits(cells: Sequence[str], bold: Collection[int] = ()) -> list[str]:
-    r"""Return cells padded so that their digits align in a right-aligned column.
-
-    Cells with fewer numbers than others align with the left part of these; cells of another structure stay unpadded.
+    Braces keep siunitx from reading the text around a number, and cells without a number.
 
     Example:
-        >>> print("\n".join(align_digits(["80.5 ± 8.6", "9.25 ± 10.4", "71.0", "-"], bold=[0])))
-        \best{80.5}\phantom{5} $\pm$ \phantom{1}8.6
-        9.25 $\pm$ 10.4
-        71.0\phantom{5}\phantom{ $\pm$ 10.6}
-        --
+        >>> kind, column = numeric_column(["80.5 ± 8.6", "−1,009.25", "-"], bold=[0])
+        >>> print(kind, *column, sep="\n")
+        S[table-format=+4.2{ $\pm$ 8.6}]
+        \bfseries 80.5{\mdseries{} $\pm$ 8.6}
+        -1009.25
+        {--}
     """
-    parted = [_Cell.of(cell) for cell in cells]
-    longest = max((cell for cell in parted if cell), key=lambda cell: len(cell.numbers))
-    alike = [cell if cell and cell.begins(longest) else None for cell in parted]
-    widest = []
-    for k in range(len(longest.numbers)):
-        met = [cell.numbers[k] for cell in alike if cell and k < len(cell.numbers)]
-        widest.append(tuple(max((number[part] for number in met), key=len) for part in range(3)))
-    return [
-        _set_cell(parts, longest, widest, bold=i in bold) if parts else "--" if cell == ABSENT else escape(cell)
-        for i, (cell, parts) in enumerate(zip(cells, alike, strict=True))
-    ]
+    matches = [NUMERIC_CELL.fullmatch(cell) for cell in cells]
+    parts = zip(*(match.groups() for match in matches if match), strict=True)
+    before, sign, integer, decimals, after = (max(part, key=len) for part in parts)
+    places = f"{len(integer.replace(',', ''))}.{max(len(decimals) - 1, 0)}"
+    kind = f"S[table-format={_braces(before)}{'+' if sign else ''}{places}{_braces(after)}]"
+    column = []
+    for i, (cell, match) in enumerate(zip(cells, matches, strict=True)):
+        if match is None:
+            column.append("{--}" if cell == ABSENT else f"{{{escape(cell)}}}")
+            continue
+        before, sign, integer, decimals, after = match.groups()
+        digits = f"{sign}{integer}{decimals}".replace("−", "-").replace(",", "")
+        weight, back = ("\\bfseries ", "\\mdseries{}") if i in bold else ("", "")
+        column.append(f"{_braces(before)}{weight}{digits}{_braces(after, back)}")
+    return kind, column
 
 
-def _set_cell(cell: _Cell, longest: _Cell, widest: Sequence[tuple[str, ...]], *, bold: bool) -> str:
-    """Return a cell padded for digits and numbers that it lacks and other cells have."""
-    text = escape(cell.before)
-    for k, ((sign, integer, decimals), behind) in enumerate(zip(cell.numbers, cell.behind, strict=True)):
-        if k:  # the first number needs no padding to its left
-            no_sign = "−" if widest[k][0] and not sign else ""
-            text += _phantom(widest[k][1][: len(widest[k][1]) - len(integer)] + no_sign)
-        digits = escape(integer + decimals)
-        text += "$+$" if sign == "+" else "$-$" if sign else ""
-        text += f"\\best{{{digits}}}" if bold and not k else digits
-        text += _phantom(widest[k][2][len(decimals) :]) + escape(behind)
-    last = len(cell.numbers) - 1
-    missing = zip(longest.behind[last:], [*map("".join, widest[last + 1 :]), ""], strict=True)
-    return text + (_phantom("".join(map("".join, missing))) if last + 1 < len(widest) else "")
-
-
-def _phantom(text: str) -> str:
-    return f"\\phantom{{{escape(text)}}}" if text else ""
+def _braces(text: str, command: str = "") -> str:
+    return f"{{{command}{escape(text)}}}" if text else ""
 
 
 # ---- Figures for a paper, with captions
@@ -257,7 +227,7 @@ ONE_COLUMN = 4.0  # inches, above which a figure takes both columns of a page
 DOCUMENT = r"""% All figures and tables of this report on a few pages: pdflatex paper.tex, in this folder.
 \documentclass[10pt,twocolumn]{article}
 \usepackage[utf8]{inputenc}
-\usepackage{booktabs,graphicx}
+\usepackage{booktabs,graphicx,siunitx}
 \usepackage[textwidth=TEXTin,textheight=9.3in,columnsep=0.25in]{geometry}
 \setcounter{topnumber}{9}
 \setcounter{totalnumber}{9}

@@ -23,14 +23,9 @@ MAX_METHODS = 10  # methods above which the main figure is too tall next to the 
 
 def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str]) -> str:
     """Return the page with the pictures of `gallery`, and links to the files of pictures and tables."""
-    folder = resources.files("fedreach.report") / "templates"
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters |= {"tied": keep_percent_together, "breakable": _breakable, "folded": _column_groups}
-    template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
     main = _main_figure(analysis, pictures)
-    return template.render(
+    return render_template(
+        "page.html",
         comparison=analysis.comparison,
         findings=find(analysis),
         facts=gather_facts(analysis.comparison),
@@ -45,8 +40,20 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
         main=main,
         figures=[picture for picture in pictures if picture is not main],
         files=tables,
+    )
+
+
+def render_template(file: str, **values: object) -> str:
+    """Return a page from a template of this package, with the style that all pages share."""
+    folder = resources.files("fedreach.report") / "templates"
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters |= {"tied": _keep_percent_together, "breakable": _breakable, "folded": _column_groups}
+    return environment.from_string((folder / file).read_text(encoding="utf-8")).render(
         palette=list(zip(METHOD, METHOD_ON_DARK, strict=True)),
         css=Markup((folder / "page.css").read_text(encoding="utf-8")),
+        **values,
     )
 
 
@@ -71,7 +78,7 @@ def _column_groups(table: Table) -> list[list[int]]:
     return group_columns(table, LETTERS)
 
 
-def keep_percent_together(text: str) -> str:
+def _keep_percent_together(text: str) -> str:
     """Return a text without line breaks between a number and its percent sign."""
     return text.replace(" %", "\u00a0%")
 

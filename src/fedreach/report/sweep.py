@@ -7,26 +7,23 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
-from markupsafe import Markup
 
 from fedreach._util.tables import csv_text
 from fedreach.report.analysis import POPULATION, mean_of
-from fedreach.report.figures import FigureSpec, Picture
+from fedreach.report.figures import FigureSpec, Picture, draw_figures
 from fedreach.report.figures.costs import LOG_RATIO
-from fedreach.report.figures.style import METHOD, METHOD_ON_DARK, check_formats, inline_svg, paper_width, save
+from fedreach.report.figures.style import check_formats, paper_width
 from fedreach.report.figures.sweeps import sweep
 from fedreach.report.findings import find
 from fedreach.report.formats import to_markdown
 from fedreach.report.latex import to_latex, write_paper
 from fedreach.report.numbers import ABSENT
 from fedreach.report.overview import Analysis
-from fedreach.report.page import keep_percent_together
+from fedreach.report.page import render_template
 from fedreach.report.read import without_garbage_collection
 from fedreach.report.records import as_document, as_records, baseline_records
 from fedreach.report.tables import Table, provenance_sentence, seeds_sentence, setting_text, tabulate, tabulate_tuning
@@ -216,11 +213,6 @@ def render_sweep(
     swept: SweepAnalysis, table: Table, pictures: Sequence[Picture], tables: Sequence[str], report: Path
 ) -> str:
     """Return the page, with links to the pages of its comparisons and to the files of the report."""
-    folder = resources.files("fedreach.report") / "templates"
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters["tied"] = keep_percent_together
     cells = [
         {
             "setting": setting_text(cell.setting),
@@ -230,7 +222,8 @@ def render_sweep(
         }
         for cell in swept.cells
     ]
-    return environment.from_string((folder / "sweep.html").read_text(encoding="utf-8")).render(
+    return render_template(
+        "sweep.html",
         name=swept.name,
         keys=swept.record.keys,
         methods=swept.methods,
@@ -239,8 +232,6 @@ def render_sweep(
         cells=cells,
         figures=pictures,
         files=tables,
-        palette=list(zip(METHOD, METHOD_ON_DARK, strict=True)),
-        css=Markup((folder / "page.css").read_text(encoding="utf-8")),
     )
 
 
@@ -257,11 +248,6 @@ class SweepPaths:
     swept: SweepAnalysis
     table: Table
     paper: tuple[Path, ...] = ()
-
-
-def is_sweep(folder: Path) -> bool:
-    """Return whether a folder holds a sweep."""
-    return (folder / SweepRecord.FILE).exists()
 
 
 @without_garbage_collection()
@@ -312,21 +298,15 @@ def _write_files(swept: SweepAnalysis, report: Path, formats: Sequence[str] | No
     }
     for name, text in texts.items():
         (report / name).write_text(text, encoding="utf-8", newline="\n")
-    pictures = []
-    for figure_spec in [] if formats is None else sweep_figure_specs(swept):
-        if (figure := figure_spec.draw()) is not None:
-            svg = inline_svg(figure, figure_spec.name, figure_spec.title, figure_spec.description)
-            files = save(figure, report / "figures" / figure_spec.name, formats) if formats else ()
-            pictures.append(
-                Picture(figure_spec.name, figure_spec.title, figure_spec.caption, figure_spec.description, svg, files)
-            )
+    specs = sweep_figure_specs(swept)
+    pictures = [] if formats is None else draw_figures(specs, report / "figures", formats)
     page = report / "index.html"
     page.write_text(render_sweep(swept, table, pictures, list(texts), report), encoding="utf-8", newline="\n")
     files = tuple(path for picture in pictures for path in picture.files)
     printed: tuple[Path, ...] = ()
     if width is not None:
         printed = write_paper(
-            sweep_figure_specs(swept),
+            specs,
             report,
             swept.name,
             width=width,

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fedreach.evaluation.scores import ACCURACY, MAE, MainScore
 from fedreach.evaluation.statistics import LEVEL, PairedTest, Spread, spread
@@ -163,12 +163,45 @@ class Table:
     bold: frozenset[tuple[int, int]] = frozenset()  # (row, column) of bold cells, in a paper
 
 
+S = TypeVar("S")
+
+
 @dataclass(frozen=True)
-class _Column:
+class Column(Generic[S]):
+    """A column of a table, and the text of its cell in the row of a summary."""
+
     head: str
     unit: str
-    text: Callable[[MethodSummary], str]
+    text: Callable[[S], str]
     from_width: int = WIDE
+
+
+def table_of(
+    columns: Sequence[Column[S]],
+    summaries: Sequence[S],
+    *,
+    bold: Callable[[S, str], bool] = lambda summary, head: False,
+    **texts: str,
+) -> Table:
+    """Return a table with a row for each summary, without empty columns.
+
+    Args:
+        columns: Columns, of which the first names the rows.
+        summaries: What each row shows.
+        bold: Whether the cell of a summary below a header is bold in a paper.
+        **texts: Caption, note, name and further fields of the table.
+    """
+    cells = [[column.text(summary) for column in columns] for summary in summaries]
+    shown = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
+    header = tuple(columns[j].head for j in shown)
+    return Table(
+        header=header,
+        units=tuple(columns[j].unit for j in shown),
+        rows=tuple(tuple(row[j] for j in shown) for row in cells),
+        from_width=tuple(columns[j].from_width for j in shown),
+        bold=frozenset((i, j) for i, row in enumerate(summaries) for j, head in enumerate(header) if bold(row, head)),
+        **texts,
+    )
 
 
 def tabulate(analysis: Analysis, when: When = "last") -> Table:
@@ -177,34 +210,20 @@ def tabulate(analysis: Analysis, when: When = "last") -> Table:
     The numbers are from the ``"last"`` evaluated round, or from the ``"best"`` one on participants' held-out loss.
     """
     rows = analysis.rows(when)
-    columns, every = _columns(analysis.comparison, rows), (*rows, *analysis.baselines)
-    cells = tuple(tuple(column.text(row) for column in columns) for row in every)
-    nonempty = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
     comparison, leading = analysis.comparison, analysis.leaders[when]
     judged = QUANTITIES[POPULATION[comparison.primary].name].head
-    return Table(
+    return table_of(
+        _columns(comparison, rows),
+        (*rows, *analysis.baselines),
+        bold=lambda row, head: head == judged and row.method in leading.methods,
         caption=caption(comparison, when),
-        header=tuple(columns[j].head for j in nonempty),
-        units=tuple(columns[j].unit for j in nonempty),
-        rows=tuple(tuple(row[j] for j in nonempty) for row in cells),
-        from_width=tuple(columns[j].from_width for j in nonempty),
         note=join_sentences(_note(comparison, rows), _baselines_note(analysis)),
         name=when,
         stated=join_sentences(
             intervals_sentence(comparison, [row.difference for row in rows], by=comparison.score),
             bold_sentence(comparison, leading, f"on {POPULATION[comparison.primary].words}"),
         ),
-        bold=bold_cells([row.method for row in every], leading, [columns[j].head for j in nonempty], judged),
     )
-
-
-def bold_cells(
-    methods: Sequence[str], leading: Leaders, header: Sequence[str], head: str
-) -> frozenset[tuple[int, int]]:
-    """Return the cells of the leading methods, in the column of their primary score."""
-    if head not in header:
-        return frozenset()
-    return frozenset((i, header.index(head)) for i, method in enumerate(methods) if method in leading.methods)
 
 
 def caption(comparison: RunSet, when: When) -> str:
@@ -271,53 +290,53 @@ def family_note(comparison: RunSet, family: Sequence[PairedTest]) -> str:
     return f"{judged} Equivalent: within ± {plan.margin_points:g} points by two one-sided tests. {NOT_DECIDED}"
 
 
-def _columns(comparison: RunSet, rows: Sequence[MethodSummary]) -> list[_Column]:
+def _columns(comparison: RunSet, rows: Sequence[MethodSummary]) -> list[Column[MethodSummary]]:
     over_seeds = _gap_over_seeds(rows)
     by = comparison.score
     unit, change = by.unit.strip() or by.name, by.points.strip()
     share = f"{unit} ± sd" if any(row.at["participants"].sd is not None for row in rows) else unit
     target = None if comparison.target_accuracy is None else f"to {100 * comparison.target_accuracy:g} %"
 
-    def accuracy(name: str) -> _Column:
+    def accuracy(name: str) -> Column[MethodSummary]:
         quantity = QUANTITIES[name]
         width = 0 if quantity.column_by(by) == comparison.primary else quantity.from_width
-        return _Column(quantity.head, share, lambda row: percent(row.at[name], by), width)
+        return Column(quantity.head, share, lambda row: percent(row.at[name], by), width)
 
-    def mean(name: str) -> _Column:
+    def mean(name: str) -> Column[MethodSummary]:
         quantity, unit = QUANTITIES[name], _unit(QUANTITIES[name], [row.at[name] for row in rows])
-        return _Column(quantity.head, unit.name, lambda row: _mean(row.at[name], unit), quantity.from_width)
+        return Column(quantity.head, unit.name, lambda row: _mean(row.at[name], unit), quantity.from_width)
 
-    def to_target(name: str, from_width: int) -> list[_Column]:
+    def to_target(name: str, from_width: int) -> list[Column[MethodSummary]]:
         if target is None:
             return []
         quantity, unit = QUANTITIES[name], _unit(QUANTITIES[name], [row.to_target[name] for row in rows])
-        return [_Column(target, unit.name or quantity.head, lambda row: _cost_to_target(row, name, unit), from_width)]
+        return [Column(target, unit.name or quantity.head, lambda row: _cost_to_target(row, name, unit), from_width)]
 
-    def probability(name: str, head: str, unit: str, from_width: int) -> list[_Column]:
+    def probability(name: str, head: str, unit: str, from_width: int) -> list[Column[MethodSummary]]:
         if name not in probabilities(comparison):
             return []
-        return [_Column(head, unit, lambda row: plus_minus(row.at[name], 3), from_width)]
+        return [Column(head, unit, lambda row: plus_minus(row.at[name], 3), from_width)]
 
     gap, radio = QUANTITIES["gap"], ("seconds", "joules") if comparison.radio else ()
     return [
-        _Column("method", "", lambda row: row.method, 0),
+        Column("method", "", lambda row: row.method, 0),
         *map(accuracy, ("participants", "unseen", "test")),
         *probability("auroc", "AUROC", "", 90),
         *probability("log_loss", "log loss", "nats", 110),
-        _Column(
+        Column(
             gap.head,
             f"{change} [{'seeds' if over_seeds else 'clients'}]".strip(),
             lambda row: _gap(row, over_seeds, by),
             0,
         ),
-        _Column("difference", f"{change} [seeds]".strip(), lambda row: _difference(row, by, alone=len(rows) == 1), 0),
-        _Column("p", "corrected", lambda row: p_text(row.difference.p_corrected), 0),
-        _Column("mde", change, lambda row: detectable(row.difference, by), 140),
-        _Column("conclusion", VERDICT_UNIT, lambda row: conclusion(row.difference), 90),
+        Column("difference", f"{change} [seeds]".strip(), lambda row: _difference(row, by, alone=len(rows) == 1), 0),
+        Column("p", "corrected", lambda row: p_text(row.difference.p_corrected), 0),
+        Column("mde", change, lambda row: detectable(row.difference, by), 140),
+        Column("conclusion", VERDICT_UNIT, lambda row: conclusion(row.difference), 90),
         *map(mean, radio),
         *(column for name in radio for column in to_target(name, 110)),
         *map(accuracy, ("unseen_worst_decile", "participants_worst_decile")),
-        _Column("seeds", "finished", lambda row: f"{row.seeds}/{row.seeds_planned}"),
+        Column("seeds", "finished", lambda row: f"{row.seeds}/{row.seeds_planned}"),
         *map(mean, ("megabytes", "round")),
         *to_target("round", WIDE),
         *to_target("megabytes", WIDE),

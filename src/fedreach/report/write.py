@@ -7,24 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedreach._util.errors import RunFolderError
-from fedreach.report.adaptation import tabulate_adaptation
 from fedreach.report.figures import draw_figures, figure_specs
 from fedreach.report.figures.style import check_formats, paper_width
-from fedreach.report.formats import to_markdown
+from fedreach.report.formats import tables_of, to_markdown
 from fedreach.report.latex import to_latex, write_paper
 from fedreach.report.overview import Analysis, analyse
 from fedreach.report.page import render
 from fedreach.report.read import read, without_garbage_collection
 from fedreach.report.records import as_document, to_csv
-from fedreach.report.tables import (
-    provenance_sentence,
-    seeds_sentence,
-    tabulate,
-    tabulate_contrasts,
-    tabulate_metrics,
-    tabulate_tuning,
-)
-from fedreach.report.theory import tabulate_theory
+from fedreach.report.tables import provenance_sentence, seeds_sentence
 
 
 @dataclass(frozen=True)
@@ -78,11 +69,7 @@ def explain_write_errors(report: Path) -> Iterator[None]:
 
 def _write_files(analysis: Analysis, report: Path, formats: Sequence[str] | None, width: float | None) -> ReportPaths:
     (report / "figures" if formats else report).mkdir(parents=True, exist_ok=True)
-    theory = tabulate_theory(analysis)
-    pairs, metrics = tabulate_contrasts(analysis), tabulate_metrics(analysis)
-    tables = [tabulate(analysis, "last"), *([pairs] if pairs else []), tabulate(analysis, "best")]
-    tables += [table for table in (tabulate_tuning(analysis.comparison),) if table]
-    tables += [*([metrics] if metrics else []), *tabulate_adaptation(analysis), *([theory] if theory else [])]
+    tables, specs = tables_of(analysis), figure_specs(analysis)
     comparison = analysis.comparison
     seeds, provenance = seeds_sentence(comparison), provenance_sentence(comparison)
     texts = {
@@ -93,14 +80,14 @@ def _write_files(analysis: Analysis, report: Path, formats: Sequence[str] | None
     }
     for name, text in texts.items():
         _write_text(report / name, text)
-    pictures = [] if formats is None else draw_figures(analysis, report / "figures", formats)
+    pictures = [] if formats is None else draw_figures(specs, report / "figures", formats)
     figures = tuple(path for picture in pictures for path in picture.files)
     page = report / "index.html"
     _write_text(page, render(analysis, pictures, list(texts)))
     printed: tuple[Path, ...] = ()
     if width is not None:
         printed = write_paper(
-            figure_specs(analysis),
+            specs,
             report,
             comparison.name,
             width=width,

@@ -1,4 +1,4 @@
-"""One function per figure, each from stored rows; `draw_figures` draws all figures that a comparison has data for."""
+"""One function per figure, each from stored rows; `draw_figures` draws those that there are data for."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class FigureSpec(NamedTuple):
 
 
 def draw_figures(
-    analysis: Analysis, folder: Path | None = None, formats: Sequence[str] = (), processes: int | None = None
+    specs: Sequence[FigureSpec], folder: Path | None = None, formats: Sequence[str] = (), processes: int | None = None
 ) -> list[Picture]:
-    """Draw every figure that the comparison has data for, the most important first.
+    """Draw every figure that there are data for, in this order.
 
     Args:
-        analysis: Analysis of the comparison.
+        specs: Figures to draw, see `figure_specs`.
         folder: Folder for files of each figure in each of the `formats`; None writes none.
         formats: File formats, see `save`.
         processes: Number of processes that draw; None: as in `map_forked`.
@@ -66,7 +66,7 @@ def draw_figures(
         files = save(figure, folder / name, formats) if folder is not None else ()
         return Picture(name, title, f"{caption}{on_page}", description, svg, files)
 
-    return [picture for picture in map_forked(draw_picture, figure_specs(analysis), processes) if picture is not None]
+    return [picture for picture in map_forked(draw_picture, specs, processes) if picture is not None]
 
 
 def figure_specs(analysis: Analysis) -> list[FigureSpec]:
