@@ -110,7 +110,7 @@ def _find_exported_file(path: Path) -> Path | None:
         return path
     if (path / "model.json").exists():
         raise RunFolderError(
-            f"{path} is an exported model, which predicts by its own program: python {path / 'predict.py'} FILE. Here "
+            f"{path} is an exported model, which predicts by its own program: python {path / 'predict.pyz'} FILE. Here "
             "give the run folder, or what `fedreach export --to safetensors` wrote."
         )
     return path / weights.FILE if (path / weights.FILE).exists() else None
