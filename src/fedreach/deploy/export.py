@@ -15,7 +15,7 @@ from fedreach._util.errors import ConfigError
 from fedreach.deploy import weights
 from fedreach.deploy.deployed import classes_of, rows_for
 from fedreach.deploy.fitted_rule import SavedRule, check_supported
-from fedreach.deploy.model import Answers, TrainedModel
+from fedreach.deploy.model import ModelAnswers, TrainedModel
 from fedreach.deploy.predictions import Predictions, predictions
 from fedreach.deploy.program import PROGRAM, check_deployable, program
 from fedreach.deploy.weights import ENDINGS, Features, content, write_whole
@@ -90,7 +90,7 @@ class _LocalModel:
     def raw_logits(self, raw: AnyArray) -> Floats:
         return self._model.logits(torch.from_numpy(raw))
 
-    def raw_answers(self, raw: AnyArray) -> Answers:
+    def raw_answers(self, raw: AnyArray) -> ModelAnswers:
         return self._model.answers(torch.from_numpy(raw))
 
 

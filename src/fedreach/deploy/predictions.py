@@ -311,7 +311,7 @@ class AnswersModel(Protocol):
 
 
 @dataclass(frozen=True)
-class Client:
+class ClientPredictions:
     """One client with the decision about its adaptation."""
 
     name: str  # "" if the file does not name clients
@@ -325,7 +325,7 @@ class Predictions:
     """The predictions of a model for m rows."""
 
     rows: Rows
-    clients: tuple[Client, ...]
+    clients: tuple[ClientPredictions, ...]
     outputs: Floats  # (m, c) probabilities, or (m, t) numbers
     classes: tuple[str, ...] | None  # (c,) names; None if the model predicts numbers
     decisions: tuple[str, ...] | None  # (m,) decision about the adaptation to each row's client; None: unadapted
@@ -418,7 +418,7 @@ def predictions(
     return Predictions(
         rows,
         tuple(
-            Client(name, len(indices), how, _scores(rows, predicted, unadapted, indices, classes))
+            ClientPredictions(name, len(indices), how, _scores(rows, predicted, unadapted, indices, classes))
             for name, indices, how in clients
         ),
         predicted,
