@@ -189,7 +189,8 @@ def archive(
             module = ".rule"
         rule_import = f"from {module} import {kind.__qualname__}"
     with io.BytesIO() as buffer:
-        np.savez(buffer, **{name: np.asarray(value) for name, value in state.items()})
+        named_arrays: dict[str, Any] = {name: np.asarray(value) for name, value in state.items()}
+        np.savez(buffer, **named_arrays)
         arrays = buffer.getvalue()
     package = TEMPLATE.format(
         stem=stem,
@@ -221,7 +222,7 @@ def archive(
         return buffer.getvalue()
 
 
-def _rule_expression(rule: Adaptation) -> str:
+def _rule_expression(rule: Any) -> str:
     """Return an expression that evaluates to the rule."""
     kind = type(rule)
     if not is_dataclass(rule) or "<locals>" in kind.__qualname__:
