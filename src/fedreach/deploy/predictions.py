@@ -103,10 +103,8 @@ def read_rows(
     notes: list[str] = []
     if expected.preparation is not None:
         cells = expected.preparation.cells(table)
-        samples, notes = (
-            np.column_stack(expected.preparation.numbers(cells)),
-            _describe_unknown(expected.preparation, cells),
-        )
+        samples = np.column_stack(expected.preparation.numbers(cells))
+        notes = _describe_unknown(expected.preparation, cells)
         notes += _describe_unused(expected.preparation, [name for name in names if name not in (of_client, *of_labels)])
     elif is_arrays:
         if SAMPLES not in names:
@@ -257,10 +255,8 @@ def _describe_far(column: InputColumn, values: Floats) -> list[str]:
     if column.kind not in ("number", "date") or np.isnan(values).all():
         return []
     distance = abs(values - column.mean) / column.sd
-    far, theirs = (
-        distance > FAR_DEVIATIONS,
-        f"{column.shown(column.mean)} ± {column.sd:.4g}{' days' * (column.kind == 'date')}",
-    )
+    far = distance > FAR_DEVIATIONS
+    theirs = f"{column.shown(column.mean)} ± {column.sd:.4g}{' days' * (column.kind == 'date')}"
     middle = float(np.nanmedian(values))
     has_middle = (~np.isnan(values)).sum() >= MIN_VALUES
     if has_middle and float(np.nanmedian(distance)) > FAR_DEVIATIONS_MEDIAN:

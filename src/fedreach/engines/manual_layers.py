@@ -304,10 +304,8 @@ class PlacedConvolution:
             self.bias, self.bias_gradient = stack.views(layer.bias, o)
 
         # T is (left or right, J / 2, o) x (rows, window, c). It has its own memory, so that its zeros stay zero.
-        self.matrix, self.dmatrix = (
-            torch.zeros(a, j * o, depth, device=stack.weights.device),
-            memory.take(a, j * o, depth),
-        )
+        self.matrix = torch.zeros(a, j * o, depth, device=stack.weights.device)
+        self.dmatrix = memory.take(a, j * o, depth)
         shape = (a, sides, j // sides, *filters)
         strides = (j * o * depth, j // sides * o * depth + c, o * depth + sides * c, depth, window * c, 1)
         self.bands = self.matrix.as_strided(shape, strides)  # positions of the shifted filters
