@@ -135,6 +135,9 @@ _MODULES = {
 
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
+MODULE_OF = _WHERE | _MODULES
+"""Name -> module that has it or is it."""
+
 __all__ = list(_WHERE)
 
 

@@ -1,10 +1,11 @@
-"""A fitted rule as one file: the same bits as here, where there is nothing but numpy."""
+"""A fitted rule as one archive: the same bits as here, where there is nothing but numpy."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from fedreach._util.errors import ConfigError, RunFolderError
 from fedreach.cli import main
 from fedreach.data.sets import load as load_data
 from fedreach.deploy.fitted_rule import load
-from fedreach.deploy.program import adapter_program, export, modules
+from fedreach.deploy.program import adapter_archive, export, modules
 from fedreach.federation.adaptation.base import Unadapted
 from fedreach.federation.adaptation.few_labels import FewLabels
 from fedreach.federation.adaptation.label_shift import LabelShift
@@ -29,17 +30,17 @@ MINE = """
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 import numpy as np
+import fedreach as fr
 from fedreach.federation.adaptation import base as priors
 from fedreach.federation.adaptation.base import log_softmax
-from fedreach.federation.base import Adaptation
-from fedreach.federation.types import NO_STATE, Outputs
+from fedreach.federation.types import NO_STATE
 
 if TYPE_CHECKING:
     from fedreach.engines.models.networks import build
 
 
 @dataclass(frozen=True)
-class Mine(Adaptation):
+class Mine(fr.Adaptation):
     '''Counts argmaxes.'''
 
     pull: float = 1.0
@@ -56,7 +57,7 @@ class Mine(Adaptation):
     def start(self, state):
         return {"prior": state["base"], "seen": np.zeros(len(state["base"]))}
 
-    def update(self, state, client, outputs: Outputs):
+    def update(self, state, client, outputs: fr.types.Outputs):
         seen = client["seen"] + np.eye(len(state["base"]))[outputs.logits.argmax(axis=1)].sum(axis=0)
         return {"prior": (seen + self.pull * state["base"]) / (seen.sum() + self.pull), "seen": seen}
 
@@ -86,10 +87,11 @@ class Nothing:
     '''Finds nothing but numpy and the standard library.'''
 
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] not in {"numpy", *sys.stdlib_module_names, "client"}:
+        if name.partition(".")[0] not in {"numpy", *sys.stdlib_module_names, *archives}:
             raise ImportError(name)
 
 
+archives = set()
 sys.meta_path.insert(0, Nothing())
 try:
     import fedreach
@@ -97,9 +99,16 @@ except ImportError:
     pass
 else:
     sys.exit("FedReach can be imported, so that this test says nothing")
-sys.path.insert(0, ".")
+archives |= {"client", "fedreach"}
+sys.path.insert(0, "client.pyz")
 """
-"""What a process begins with that has nothing but numpy, and ``client.py`` in its folder."""
+"""What a process begins with that has nothing but numpy, and ``client.pyz`` in its folder."""
+
+FROM_THE_ARCHIVE = """
+for name, module in list(sys.modules.items()):
+    if name.partition(".")[0] == "fedreach" and not module.__file__.startswith("client.pyz/"):
+        sys.exit(f"{name} is from {module.__file__}")
+"""
 
 SERVE = """
 import numpy as np
@@ -129,7 +138,7 @@ def adapt(new_adapter, weights, x):
 
 def alone(folder: Path, script: str) -> str:
     """Run a script in a process that has nothing but numpy; return what it printed."""
-    code = ALONE + script
+    code = ALONE + script + FROM_THE_ARCHIVE
     done = subprocess.run([sys.executable, "-I", "-c", code], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -163,7 +172,7 @@ def test_the_file_gives_the_bits_of_the_adapter_where_there_is_nothing_but_numpy
     data, folder = load_data("digits"), run_of(study, rule)
     x = (data.train_x[np.flatnonzero(data.train_y < 3)[:60]] / 16).astype(np.float32)  # as the model sees them
     weights = load_file(folder / "last.safetensors")
-    export(folder, tmp_path / "client.py", base=study)
+    export(folder, tmp_path / "client.pyz", base=study)
     np.savez(tmp_path / "world.npz", x=x, **weights)
     alone(
         tmp_path,
@@ -209,7 +218,7 @@ def test_the_file_learns_from_labels_to_the_bits_of_the_adapter(study: Path, tmp
     rows = np.flatnonzero(data.train_y < 3)[:60]
     x, y = (data.train_x[rows] / 16).astype(np.float32), data.train_y[rows].astype(np.int64)
     weights = load_file(folder / "last.safetensors")
-    export(folder, tmp_path / "client.py", base=study)
+    export(folder, tmp_path / "client.pyz", base=study)
     np.savez(tmp_path / "world.npz", x=x, y=y, **weights)
     script = """
 import client
@@ -233,7 +242,7 @@ np.savez("found.npz", **told(client.new_adapter, world, x, y))
 def test_a_rule_that_participants_do_not_support_is_written_by_force_only(
     fedreach: Command, study: Path, tmp_path: Path
 ) -> None:
-    run, out = run_of(study, "off"), tmp_path / "ward.py"
+    run, out = run_of(study, "off"), tmp_path / "ward.pyz"
     with pytest.raises(ConfigError, match="do not support label_shift"):
         export(run, out)
     for form, where in (("adapter", out), ("safetensors", tmp_path / "model")):
@@ -246,7 +255,7 @@ def test_a_rule_that_participants_do_not_support_is_written_by_force_only(
 
 
 def test_what_was_seen_by_one_process_is_gone_on_with_by_another(study: Path, tmp_path: Path) -> None:
-    export(run_of(study, "shift"), tmp_path / "client.py")
+    export(run_of(study, "shift"), tmp_path / "client.pyz")
     first = "import client, pickle, numpy as np\nz = np.eye(10)[:4] * 5\nmine = client.new_adapter().fit(z)\n"
     alone(tmp_path, first + "open('mine.pickle', 'wb').write(pickle.dumps(mine))")
     then = "import pickle, numpy as np\nmine = pickle.load(open('mine.pickle', 'rb'))\nz = np.eye(10)[:4] * 5\n"
@@ -255,7 +264,7 @@ def test_what_was_seen_by_one_process_is_gone_on_with_by_another(study: Path, tm
 
 
 def test_an_error_in_the_file_is_said_and_shows_its_line(study: Path, tmp_path: Path) -> None:
-    export(run_of(study, "shift"), tmp_path / "client.py")
+    export(run_of(study, "shift"), tmp_path / "client.pyz")
     script = "import client, traceback\ntry:\n    client.new_adapter().fit([[1.0]])\nexcept ValueError:\n"
     said = alone(tmp_path, script + "    print(traceback.format_exc())")
     assert "logits must be finite numbers of shape (m, 10); got shape (1, 1)" in said
@@ -264,21 +273,32 @@ def test_an_error_in_the_file_is_said_and_shows_its_line(study: Path, tmp_path: 
 
 def test_the_file_says_where_it_is_from_and_names_no_folder(study: Path, tmp_path: Path) -> None:
     for folder in ("once", "again"):
-        export(run_of(study, "mine"), tmp_path / folder / "client.py", base=study)
-    text = (tmp_path / "once" / "client.py").read_text(encoding="utf-8")
-    assert text == (tmp_path / "again" / "client.py").read_text(encoding="utf-8")
-    header = text.partition("import base64")[0]
+        export(run_of(study, "mine"), tmp_path / folder / "client.pyz", base=study)
+    archive = tmp_path / "once" / "client.pyz"
+    assert archive.read_bytes() == (tmp_path / "again" / "client.pyz").read_bytes()
+    with zipfile.ZipFile(archive) as archived:
+        texts = {name: archived.read(name).decode() for name in archived.namelist() if name.endswith(".py")}
+    header = texts["client/__init__.py"]
     assert header.startswith("# SPDX-License-Identifier: Apache-2.0\n")
-    assert "but for own_mine, which is its author's" in header
+    assert "but for rule.py, which is its author's" in header
+    done = subprocess.run([sys.executable, "-I", archive], capture_output=True, text=True, check=True)
     for said in ("name: tiny", "method: mine", "seed: 0", "model: last", "round: 4", "rule: Mine(pull=2.0)"):
-        assert f"\n{said}\n" in header
-    assert str(tmp_path) not in text
-    assert str(study) not in text
-    assert str(Path(__file__).parents[2]) not in text
+        assert f"\n{said}\n" in done.stdout
+    for text in texts.values():
+        assert str(tmp_path) not in text
+        assert str(study) not in text
+        assert str(Path(__file__).parents[2]) not in text
+
+
+def test_an_archive_is_not_mixed_with_another_version_of_fedreach(study: Path, tmp_path: Path) -> None:
+    export(run_of(study, "shift"), tmp_path / "client.pyz")
+    script = "import fedreach\nfedreach.__version__ = '0.0.1'\ntry:\n    import client\nexcept ImportError as error:\n"
+    said = alone(tmp_path, script + "    print(error)")
+    assert "this process has imported FedReach 0.0.1. Use a process of its own." in said
 
 
 def test_the_best_model_has_a_file_of_its_own(study: Path, tmp_path: Path) -> None:
-    saved = export(run_of(study, "bbse"), tmp_path / "client.py", "best")
+    saved = export(run_of(study, "bbse"), tmp_path / "client.pyz", "best")
     best = load(run_of(study, "bbse"), "best")
     assert (
         saved.round
@@ -292,15 +312,15 @@ def test_the_best_model_has_a_file_of_its_own(study: Path, tmp_path: Path) -> No
 
 
 def test_the_plain_model_can_be_written_too(tmp_path: Path) -> None:
-    (tmp_path / "client.py").write_text(adapter_program(Unadapted(), {}, {"rule": "none"}), encoding="utf-8")
+    (tmp_path / "client.pyz").write_bytes(adapter_archive(Unadapted(), {}, {"rule": "none"}, "client"))
     said = alone(tmp_path, "import client\nprint(client.new_adapter().fit([[0.0, 0.0]]).predict_proba([[0.0, 0.0]]))")
     assert said == "[[0.5 0.5]]\n"
 
 
 def test_nothing_is_taken_that_the_rule_does_not_need() -> None:
-    names = {module.name for module in modules([LabelShift.__module__]).values()}
-    assert {"label_shift", "safeguard", "base"} <= names
-    assert not names & {"registry", "fitting", "radio", "problem", "methods", "labels", "checks"}
+    names = {name.removeprefix("fedreach.federation.") for name in modules([LabelShift.__module__])}
+    assert {"adaptation.label_shift", "adaptation.safeguard", "adaptation.base", "base"} <= names
+    assert not names & {"adaptation", "adaptation.methods", "labels", "checks", "fedreach._util.registry"}
 
 
 @pytest.mark.parametrize(
@@ -310,32 +330,30 @@ def test_nothing_is_taken_that_the_rule_does_not_need() -> None:
         ("def late():\n    from scipy import linalg", r"mine\.py, line 2: .*; got 'from scipy import linalg'"),
         ("from fedreach.engines.models.flat import Layout", r"mine\.py -> flat\.py, line \d+: .*torch"),
         ("from . import helpers", r"mine\.py, line 1: .* imports nothing from beside it"),
-        ("import fedreach._util.errors", r"mine\.py, line 1: .* Write 'from \.\.\. import'"),
+        ("import fedreach as fr\nfr.run()", r"mine\.py -> run\.py -> .*line \d+: .* may import numpy"),
     ],
 )
 def test_a_rule_that_needs_more_than_numpy_is_refused_by_file_and_line(tmp_path: Path, line: str, said: str) -> None:
     (tmp_path / "mine.py").write_text(f"{line}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=said):
-        modules([tmp_path / "mine.py"])
+        modules([], tmp_path / "mine.py")
 
 
-def test_modules_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    (tmp_path / "errors.py").write_text(
-        "from fedreach._util.errors import (\n    check as a, nearest,\n); "
-        "from fedreach.federation.adaptation import safeguard as d\n"
-        "from fedreach.federation.selection.base import largest\n"
-        "from fedreach.federation.weighting import *  # é\n",
-        encoding="utf-8",
-    )
-    found = modules([tmp_path / "errors.py"])
-    names = [module.name for module in found.values()]
-    assert len(set(names)) == len(names)
-    own = found[str(tmp_path / "errors.py")]
-    assert own.name == "own_errors"
-    lines = own.source.splitlines()
-    assert lines[:2] == ["from .errors import check as a", "from .errors import nearest; from . import safeguard as d"]
-    assert lines[2] == "from .selection_base import largest"  # beside the `base` of adaptation
-    assert lines[3] == "from .weighting import *  # é"
+@pytest.mark.parametrize(
+    ("line", "needed"),
+    [
+        ("from fedreach._util.errors import (\n    check as a, nearest,\n)", {"_util.errors"}),
+        ("from fedreach.federation.adaptation import safeguard as d", {"federation.adaptation.safeguard"}),
+        ("from fedreach.federation.weighting import *", {"federation.weighting"}),
+        ("import fedreach.federation.types", {"federation.types"}),
+        ("import fedreach as fr\nfr.Adaptation, fr.types.Outputs", {"federation.base", "federation.types"}),
+        ("from fedreach import Adaptation, types", {"federation.base", "federation.types"}),
+        ("import fedreach as fr\nfr.adaptation.BBSE()", {"federation.adaptation", "federation.adaptation.methods"}),
+    ],
+)
+def test_each_way_to_import_from_fedreach_is_followed(tmp_path: Path, line: str, needed: set[str]) -> None:
+    (tmp_path / "mine.py").write_text(f"{line}\n", encoding="utf-8")
+    assert {f"fedreach.{name}" for name in needed} <= set(modules([], tmp_path / "mine.py"))
 
 
 @pytest.mark.parametrize(
@@ -348,11 +366,11 @@ def test_modules_of_one_name_are_told_apart(tmp_path: Path) -> None:
 )
 def test_a_rule_that_cannot_be_deployed_is_refused(rule: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        adapter_program(rule, {"base": np.ones(2)}, {})
+        adapter_archive(rule, {"base": np.ones(2)}, {})
 
 
 def test_a_folder_that_holds_no_fitted_rule_says_why(study: Path, tmp_path: Path) -> None:
-    out = tmp_path / "client.py"
+    out = tmp_path / "client.pyz"
     with pytest.raises(RunFolderError, match=r"holds a comparison: name one of its runs, such as .*uniform.seed-0"):
         export(study / "out", out)
     with pytest.raises(RunFolderError, match=r"get the model as it is\. Run with method\.adaptation"):
@@ -372,24 +390,24 @@ def test_a_folder_that_holds_no_fitted_rule_says_why(study: Path, tmp_path: Path
 def test_a_rule_whose_file_was_changed_is_not_taken_for_the_fitted_one(study: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE.replace("self.pull * ", ""), encoding="utf-8")
     with pytest.raises(RunFolderError, match=r"mine\.py was changed after the run that was made with mine\.py:Mine"):
-        export(run_of(study, "mine"), tmp_path / "client.py", base=tmp_path)
+        export(run_of(study, "mine"), tmp_path / "client.pyz", base=tmp_path)
 
 
 def test_no_file_is_written_over_and_none_that_cannot_be_imported(study: Path, tmp_path: Path) -> None:
-    out = tmp_path / "client.py"
+    out = tmp_path / "client.pyz"
     out.write_text("mine", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"There is a file .* already"):
         export(run_of(study, "bbse"), out)
     assert out.read_text(encoding="utf-8") == "mine"
-    for name in ("client.npz", "my-client.py"):
+    for name in ("client.npz", "my-client.pyz", "fedreach.pyz"):
         with pytest.raises(ConfigError, match="must be named as a Python module"):
             export(run_of(study, "bbse"), tmp_path / name)
 
 
 def test_the_command_writes_the_file_and_says_so(fedreach: Command, study: Path, tmp_path: Path) -> None:
-    done = fedreach("export", run_of(study, "bbse"), "--to", "adapter", "--out", tmp_path / "x" / "ward.py")
+    done = fedreach("export", run_of(study, "bbse"), "--to", "adapter", "--out", tmp_path / "x" / "ward.pyz")
     assert done.exit_code == 0, done.output
     assert f"{BBSE(hard=True)} of bbse, seed 0, round 4" in done.output
-    assert (tmp_path / "x" / "ward.py").exists()
-    told = fedreach("export", run_of(study, "bbse"), "--to", "adapter", "--out", tmp_path / "y.py", "--json")
+    assert (tmp_path / "x" / "ward.pyz").exists()
+    told = fedreach("export", run_of(study, "bbse"), "--to", "adapter", "--out", tmp_path / "y.pyz", "--json")
     assert json.loads(told.stdout)["rule"] == repr(replace(BBSE(), hard=True))

@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ OTHER = {"torch": "onnxruntime", "onnx": "torch"}
 
 ALONE = """
 import runpy, sys
-for name in ("fedreach", {other!r}, "onnx", "safetensors", "scipy", "sklearn", "pydantic", "click"):
+for name in ({other!r}, "onnx", "safetensors", "scipy", "sklearn", "pydantic", "click"):
     sys.modules[name] = None  # cannot be imported
 if {other!r} != "torch":
     import torch
@@ -42,6 +43,8 @@ for arguments in {calls!r}:
         runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:
         assert end.code == 0, end.code
+    names = [name for name in sys.modules if name.partition(".")[0] == "fedreach"]
+    assert all(sys.modules[name].__file__.startswith(arguments[0]) for name in names), names
 """
 
 
@@ -134,7 +137,7 @@ def test_a_process_with_one_library_says_what_the_engine_said(
     rows, adapts = file_of(w, name, index, tmp_path), model.adaptation is not None
     done = export(model, tmp_path / "out", form, force=True)
     assert {each.name for each in (tmp_path / "out").iterdir()} == set(done.files)
-    program = str(tmp_path / "out" / "predict.py")
+    program = str(tmp_path / "out" / "predict.pyz")
     calls = [[program, str(rows), "--out", "plain.csv", "--unadapted"], [program, str(rows), "--out", "adapted.csv"]]
     script = ALONE.format(other=OTHER[form], calls=calls)
     command = [sys.executable, "-I", "-W", "error", "-c", script]
@@ -151,7 +154,8 @@ def test_a_process_with_one_library_says_what_the_engine_said(
         if model.targets is None:
             names = model.class_names or tuple(map(str, range(model.num_classes)))
             assert [line["prediction"] for line in lines] == [names[c] for c in expected.argmax(axis=1)]
-    assert str(w.base) not in (tmp_path / "out" / "predict.py").read_text(encoding="utf-8")
+    with zipfile.ZipFile(program) as archive:
+        assert not [name for name in archive.namelist() if str(w.base) in archive.read(name).decode("latin-1")]
 
 
 @pytest.mark.parametrize("name", ["images", "wards", "tokens", "colours", "numbers"])
@@ -207,7 +211,7 @@ def test_what_is_no_exported_model_is_refused(world: WorldNamed, tmp_path: Path)
     with pytest.raises(DataError, match="is no model that"):
         load(world("images").folder / "last.safetensors")
     export(world("images").model(), tmp_path / "out", "torch", unadapted=True)
-    with pytest.raises(RunFolderError, match=r"predicts by its own program: python .*predict\.py FILE"):
+    with pytest.raises(RunFolderError, match=r"predicts by its own program: python .*predict\.pyz FILE"):
         load(tmp_path / "out")
 
 

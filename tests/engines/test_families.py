@@ -17,7 +17,7 @@ from fedreach.deploy.saved import load
 from fedreach.engines.choice import build_engine
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.flat import Layout
-from fedreach.engines.models.state import Snapshot
+from fedreach.engines.models.state import ModuleSnapshot
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.federation.local_sgd import LocalSGD, TorchSteps
@@ -272,7 +272,7 @@ def test_statistics_of_a_narrow_type_are_averaged_where_parameters_are_narrow():
 
 def test_a_weight_that_a_hook_computes_is_no_state_of_the_module():
     module = made("old_weight_norm").train()
-    before = Snapshot(module)
+    before = ModuleSnapshot(module)
     with torch.no_grad():
         module[0].weight_g.mul_(2)
     module(torch.ones(2, 8))

@@ -40,7 +40,7 @@ def test_clients_with_brighter_images_are_adapted_by_their_own_statistics(home: 
         found[name] = record["columns"]["last"]["unseen_adapted_accuracy"]
     assert found["refreshed"] > found["bare"] + 0.1
     with pytest.raises(ConfigError, match=r"BatchNormRefresh refreshes BatchNorm layers inside the model"):
-        export(home / "refreshed", home / "client.py", base=home)
+        export(home / "refreshed", home / "client.pyz", base=home)
 
 
 def test_a_model_without_batchnorm_is_refused_before_a_round_is_trained(home: Path, refused) -> None:

@@ -81,7 +81,7 @@ def test_another_process_predicts_and_exports_by_it(tmp_path: Path) -> None:
         done = subprocess.run(call, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
     assert moved.exists()
-    call = [sys.executable, str(tmp_path / "out" / "predict.py"), "rows.npz"]
+    call = [sys.executable, str(tmp_path / "out" / "predict.pyz"), "rows.npz"]
     done = subprocess.run(call, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 41

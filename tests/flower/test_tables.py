@@ -183,7 +183,7 @@ def test_numbers_are_predicted_by_command_and_by_export_in_their_units(tmp_path:
     for call in (
         [*fedreach, "predict", "flower", "all.csv", "--out", "said.csv"],
         [*fedreach, "export", "flower", "--to", "torch", "--out", "model"],
-        [sys.executable, "model/predict.py", "all.csv", "--out", "again.csv"],
+        [sys.executable, "model/predict.pyz", "all.csv", "--out", "again.csv"],
     ):
         done = subprocess.run(call, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr

@@ -109,7 +109,7 @@ def test_tables_train_adapt_export_and_predict_as_the_joined_one(tmp_path: Path)
         call = [sys.executable, "-m", "fedreach", *words]
         done = subprocess.run(call, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
-    call = [sys.executable, "model/predict.py", "cedar.csv", "--out", "again.csv"]
+    call = [sys.executable, "model/predict.pyz", "cedar.csv", "--out", "again.csv"]
     done = subprocess.run(call, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "rare" in done.stdout

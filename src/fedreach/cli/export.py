@@ -11,17 +11,17 @@ from fedreach._util.errors import ConfigError
 from fedreach.cli import options
 
 WHAT = {
-    "torch": "a folder whose predict.py needs numpy and torch alone",
-    "onnx": "a folder whose predict.py needs numpy and onnxruntime alone",
+    "torch": "a folder whose predict.pyz needs numpy and torch alone",
+    "onnx": "a folder whose predict.pyz needs numpy and onnxruntime alone",
     "safetensors": "weights, and all that FedReach needs to make the model of them",
-    "adapter": "the fitted rule as one Python file that needs numpy alone",
+    "adapter": "the fitted rule as one archive of Python, which needs numpy alone",
 }
 
 
 @click.command(
     epilog="Examples:\n\n\b\n  fedreach run --set method.adaptation=label_shift --out runs/adapted\n"
     "  fedreach export runs/adapted --to safetensors --out weights\n"
-    "  fedreach export runs/adapted --to adapter --which best --out ward/best.py"
+    "  fedreach export runs/adapted --to adapter --which best --out ward/best.pyz"
 )
 @click.argument("run", type=options.path)
 @click.option(
@@ -32,7 +32,7 @@ WHAT = {
     help="; ".join(f"{form}: {what}" for form, what in WHAT.items()) + ".",
 )
 @click.option(
-    "--out", type=options.path, help="Folder to write, default: model. Of adaptation a file, default: client.py."
+    "--out", type=options.path, help="Folder to write, default: model. Of adapter a file, default: adapter.pyz."
 )
 @options.of_run
 @click.option("--unadapted", is_flag=True, help="Leave the adaptation rule out: clients get the model as it is.")
@@ -58,7 +58,7 @@ def export(
     if form == "adapter":
         if unadapted:
             raise ConfigError("--unadapted leaves the adaptation rule out, and --to adapter writes nothing else.")
-        document, lines = _rule(folder, out or Path("client.py"), which, cluster, base, force)
+        document, lines = _rule(folder, out or Path("adapter.pyz"), which, cluster, base, force)
     else:
         document, lines = _model(folder, out or Path("model"), form, which, cluster, base, unadapted, force)
     if as_json:
@@ -81,7 +81,7 @@ def _rule(
     about = {"method": saved.run.method, "seed": saved.run.seed, "round": saved.round, "rule": repr(saved.rule)}
     return {"file": str(out), **about}, [
         f"Wrote {out}: {saved.rule} of {saved.run.method}, seed {saved.run.seed}, round {saved.round}.",
-        f"It needs numpy alone: import {out.stem}; adapter = {out.stem}.new_adapter()",
+        f"It needs numpy alone. How a client uses it: python {out}",
     ]
 
 
@@ -103,7 +103,7 @@ def _model(
     keys = ("name", "method", "seed", "model", "cluster", "round", "rule")
     about = {key: done.about[key] for key in keys}
     adaptation = f"adapted by {about['rule']}" if about["rule"] else "the model as it is, without an adaptation rule"
-    program = f"fedreach predict {out}" if form == "safetensors" else f"python {out / 'predict.py'}"
+    program = f"fedreach predict {out}" if form == "safetensors" else f"python {out / 'predict.pyz'}"
     return {"folder": str(out), "files": list(done.files), **about}, [
         f"Wrote {out}: {origin(done.about)};",
         f"      {adaptation}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,10 +12,6 @@ from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError
 from fedreach.federation.base import Adaptation
 from fedreach.federation.types import Outputs, State
-
-if TYPE_CHECKING:
-    pass
-
 
 # -------------------- One client's use of a deployed model: an estimator like those of scikit-learn, with numpy alone
 

@@ -15,16 +15,16 @@ from fedreach._util.errors import ConfigError
 from fedreach.deploy import weights
 from fedreach.deploy.deployed import classes_of, rows_for
 from fedreach.deploy.fitted_rule import SavedRule, check_supported
-from fedreach.deploy.model import Answers, TrainedModel
+from fedreach.deploy.model import ModelAnswers, TrainedModel
 from fedreach.deploy.predictions import Predictions, predictions
-from fedreach.deploy.program import check_deployable, program
+from fedreach.deploy.program import PROGRAM, check_deployable, program
 from fedreach.deploy.weights import ENDINGS, Features, content, write_whole
 from fedreach.engines.trainer import EVALUATION_BATCH
 from fedreach.experiment.components import code_files
 from fedreach.runs.identity import check_code
 
 Form = Literal["torch", "onnx", "safetensors"]
-ABOUT, PROGRAM = "model.json", "predict.py"
+ABOUT = "model.json"
 
 
 class Exported(NamedTuple):
@@ -38,7 +38,7 @@ class Exported(NamedTuple):
 def export(model: TrainedModel, out: Path, form: Form, *, unadapted: bool = False, force: bool = False) -> Exported:
     """Write a model into its own folder, with all that a process without FedReach needs.
 
-    ``torch`` and ``onnx`` write graphs, ``model.json``, and ``predict.py``, which needs numpy and torch, or numpy and
+    ``torch`` and ``onnx`` write graphs, ``model.json``, and ``predict.pyz``, which needs numpy and torch, or numpy and
     onnxruntime. ``safetensors`` writes ``model.safetensors``, which `fedreach.deploy.saved.load` reads.
 
     Args:
@@ -67,8 +67,9 @@ def export(model: TrainedModel, out: Path, form: Form, *, unadapted: bool = Fals
         reads = saved is not None and saved.rule.reads_inputs
         about["reads_inputs"] = reads
         rule, state = (None, {}) if saved is None else (saved.rule, saved.state)
-        text = program(about, form, rule, state, EVALUATION_BATCH)  # first, as it fails early
-        files = _graphs(model, form, about, reads=reads) | {ABOUT: json.dumps(about, indent=1) + "\n", PROGRAM: text}
+        program_file = program(about, form, rule, state, EVALUATION_BATCH)  # first, as it fails early
+        files = _graphs(model, form, about, reads=reads)
+        files |= {ABOUT: json.dumps(about, indent=1) + "\n", PROGRAM: program_file}
     is_new = not out.exists()
     try:
         for name, written in files.items():
@@ -89,7 +90,7 @@ class _LocalModel:
     def raw_logits(self, raw: AnyArray) -> Floats:
         return self._model.logits(torch.from_numpy(raw))
 
-    def raw_answers(self, raw: AnyArray) -> Answers:
+    def raw_answers(self, raw: AnyArray) -> ModelAnswers:
         return self._model.answers(torch.from_numpy(raw))
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from numpy.typing import ArrayLike
 
 from fedreach._util import registry
 from fedreach._util.arrays import Float32s
 from fedreach._util.errors import ConfigError, RunFolderError
+from fedreach.deploy.adapter import Adapter
 from fedreach.experiment.components import make
 from fedreach.experiment.schema import Choice
 from fedreach.federation.adaptation import trust
@@ -19,10 +20,6 @@ from fedreach.federation.types import State
 from fedreach.runs.folder import ADAPTATION_FILE, RunFolder
 from fedreach.runs.identity import run_of
 from fedreach.runs.schema import AdaptationRecord, RunRecord
-
-if TYPE_CHECKING:
-    pass
-from fedreach.deploy.adapter import Adapter
 
 Which = Literal["last", "best", "refit"]
 """The last model, the best by participants' held-out data, or the one that was refitted on all rows."""
@@ -48,11 +45,8 @@ def read(
         ConfigError: If the rule needs labels of unseen clients.
     """
     run_folder = RunFolder(Path(folder))
-    run, record, stored = (
-        run_of(run_folder),
-        run_folder.read(AdaptationRecord),
-        run_folder.read_tensors(ADAPTATION_FILE),
-    )
+    run, record = run_of(run_folder), run_folder.read(AdaptationRecord)
+    stored = run_folder.read_tensors(ADAPTATION_FILE)
     if record is None or stored is None:
         raise RunFolderError(f"{folder} holds no adaptation rule ({ADAPTATION_FILE}). {_why_not_fitted(run)}")
     choice = Choice.model_validate(run.config["method"]["adaptation"])

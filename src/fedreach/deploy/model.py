@@ -186,7 +186,7 @@ class RunOrigin:
     code: str | None  # name of the user's code that builds the module
 
 
-class Answers(NamedTuple):
+class ModelAnswers(NamedTuple):
     """The outputs of a model for m examples, in the order of the arguments of `Adapter.fit`."""
 
     logits: Floats  # (m, c)
@@ -308,7 +308,7 @@ class TrainedModel(nn.Module):
             raise self._refusal(error) from error
         return logits.cpu().numpy().astype(np.float64)
 
-    def answers(self, samples: Any) -> Answers:
+    def answers(self, samples: Any) -> ModelAnswers:
         """Return the outputs that an `adapter` needs for a client's examples; see `raw`."""
         x = self._prepare_samples(samples)
         try:
@@ -317,7 +317,7 @@ class TrainedModel(nn.Module):
             logits, features = logits_and_features(self.net, inputs, even=self.mixes)
         except (RuntimeError, IndexError) as error:
             raise self._refusal(error) from error
-        return Answers(logits, features, inputs.cpu().numpy() if inputs.is_floating_point() else None)
+        return ModelAnswers(logits, features, inputs.cpu().numpy() if inputs.is_floating_point() else None)
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:

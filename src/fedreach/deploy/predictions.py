@@ -103,10 +103,8 @@ def read_rows(
     notes: list[str] = []
     if expected.preparation is not None:
         cells = expected.preparation.cells(table)
-        samples, notes = (
-            np.column_stack(expected.preparation.numbers(cells)),
-            _describe_unknown(expected.preparation, cells),
-        )
+        samples = np.column_stack(expected.preparation.numbers(cells))
+        notes = _describe_unknown(expected.preparation, cells)
         notes += _describe_unused(expected.preparation, [name for name in names if name not in (of_client, *of_labels)])
     elif is_arrays:
         if SAMPLES not in names:
@@ -257,10 +255,8 @@ def _describe_far(column: InputColumn, values: Floats) -> list[str]:
     if column.kind not in ("number", "date") or np.isnan(values).all():
         return []
     distance = abs(values - column.mean) / column.sd
-    far, theirs = (
-        distance > FAR_DEVIATIONS,
-        f"{column.shown(column.mean)} ± {column.sd:.4g}{' days' * (column.kind == 'date')}",
-    )
+    far = distance > FAR_DEVIATIONS
+    theirs = f"{column.shown(column.mean)} ± {column.sd:.4g}{' days' * (column.kind == 'date')}"
     middle = float(np.nanmedian(values))
     has_middle = (~np.isnan(values)).sum() >= MIN_VALUES
     if has_middle and float(np.nanmedian(distance)) > FAR_DEVIATIONS_MEDIAN:
@@ -311,7 +307,7 @@ class AnswersModel(Protocol):
 
 
 @dataclass(frozen=True)
-class Client:
+class ClientPredictions:
     """One client with the decision about its adaptation."""
 
     name: str  # "" if the file does not name clients
@@ -325,7 +321,7 @@ class Predictions:
     """The predictions of a model for m rows."""
 
     rows: Rows
-    clients: tuple[Client, ...]
+    clients: tuple[ClientPredictions, ...]
     outputs: Floats  # (m, c) probabilities, or (m, t) numbers
     classes: tuple[str, ...] | None  # (c,) names; None if the model predicts numbers
     decisions: tuple[str, ...] | None  # (m,) decision about the adaptation to each row's client; None: unadapted
@@ -418,7 +414,7 @@ def predictions(
     return Predictions(
         rows,
         tuple(
-            Client(name, len(indices), how, _scores(rows, predicted, unadapted, indices, classes))
+            ClientPredictions(name, len(indices), how, _scores(rows, predicted, unadapted, indices, classes))
             for name, indices, how in clients
         ),
         predicted,

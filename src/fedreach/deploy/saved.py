@@ -63,7 +63,7 @@ def load(
     if written is not None:
         return _of_file(written, which, cluster, base, model)
     run = run_of(run_folder)
-    which = which or default_model(run)
+    which = which or ("refit" if _refits(run) else "last")
     federation = run_folder.read(FederationRecord)
     if federation is None:
         raise RunFolderError(f"{folder} holds no {FederationRecord.FILE}. {RESUME_HINT}")
@@ -86,11 +86,6 @@ def load(
     return TrainedModel(_copy_storage(net), expected, classes, federation.class_names, origin, targets, scale)
 
 
-def default_model(run: RunRecord) -> Which:
-    """Return the default model of a run."""
-    return "refit" if _refits(run) else "last"
-
-
 def _refits(run: RunRecord) -> bool:
     return bool((run.config.get("population") or {}).get("refit"))
 
@@ -110,7 +105,7 @@ def _find_exported_file(path: Path) -> Path | None:
         return path
     if (path / "model.json").exists():
         raise RunFolderError(
-            f"{path} is an exported model, which predicts by its own program: python {path / 'predict.py'} FILE. Here "
+            f"{path} is an exported model, which predicts by its own program: python {path / 'predict.pyz'} FILE. Here "
             "give the run folder, or what `fedreach export --to safetensors` wrote."
         )
     return path / weights.FILE if (path / weights.FILE).exists() else None
@@ -122,10 +117,8 @@ def _of_file(
     stored = weights.read_weights_file(path)
     about, run = stored.about, stored.run()
     if which not in (None, about["model"]) or cluster not in (None, about["cluster"]):
-        stored_name, requested_name = (
-            _describe_model(about["model"], about["cluster"]),
-            _describe_model(which or about["model"], cluster),
-        )
+        stored_name = _describe_model(about["model"], about["cluster"])
+        requested_name = _describe_model(which or about["model"], cluster)
         raise ConfigError(f"{path} holds one model, {stored_name}; got {requested_name}. Name none, or the run.")
     section = ModelSection.model_validate(run.config["model"])
     expected = Expected.of_json(about["name"], about)

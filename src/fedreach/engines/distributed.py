@@ -281,35 +281,23 @@ class DistributedEngine(Engine):
         self, broadcast: Float32s, ids: Ints, round_: int, lr: float, terms: Mapping[str, Float32s] = NO_TERMS
     ) -> LocalUpdates:
         inner = self.inner
-        groups, examples = (
-            inner.groups(ids, self.ranks.size),
-            examples_per_round(self.task.data.train.sizes_of(ids), self.local),
-        )
+        groups = inner.groups(ids, self.ranks.size)
+        examples = examples_per_round(self.task.data.train.sizes_of(ids), self.local)
         group_indices = assign_work([examples[group].sum() for group in groups], self._speed())
         if not any(group_indices[1:]):
             return inner.train_groups(broadcast, ids, groups, round_, lr, terms)
         shares = [[groups[i] for i in indices] for indices in group_indices]
         rows = [np.concatenate([*share, np.empty(0, np.int64)]).astype(np.int64) for share in shares]
-        work = [
-            (
-                ids[rank_rows],
-                [len(group) for group in share],
-                round_,
-                lr,
-                {name: t[rank_rows] for name, t in terms.items()},
-            )
-            for rank_rows, share in zip(rows, shares, strict=True)
-        ]
+        work = []
+        for rank_rows, share in zip(rows, shares, strict=True):
+            rank_terms = {name: values[rank_rows] for name, values in terms.items()}
+            work.append((ids[rank_rows], [len(group) for group in share], round_, lr, rank_terms))
         update = inner.workers.array((len(ids), self.layout.size), np.float32)  # shared by its processes for the sum
         loss, steps, finite = np.empty(len(ids)), np.empty(len(ids), np.int64), np.empty(len(ids), np.bool_)
         for rank, (part, seconds) in enumerate(self._run_on_ranks(_train_share, broadcast, work)):
             rank_rows = rows[rank]
-            update[rank_rows], loss[rank_rows], steps[rank_rows], finite[rank_rows] = (
-                part.update,
-                part.loss,
-                part.steps,
-                part.finite,
-            )
+            update[rank_rows], loss[rank_rows] = part.update, part.loss
+            steps[rank_rows], finite[rank_rows] = part.steps, part.finite
             self._record_speed(rank, examples[rank_rows].sum(), seconds)
         return LocalUpdates(update, loss, steps, self.num_trainable, finite)
 
@@ -356,15 +344,12 @@ class DistributedEngine(Engine):
         return probe_losses(self, self.inner.trainer, params, ids, parts)
 
     def outputs(self, broadcast: Float32s, update: Float32s, ids: Ints, *, before: bool) -> list[LocalOutputs]:
-        rows = [
-            np.array(positions, np.int64)
-            for positions in assign_work(self.task.data.train.sizes_of(ids), self._speed())
-        ]
+        positions = assign_work(self.task.data.train.sizes_of(ids), self._speed())
+        rows = [np.array(rank_positions, np.int64) for rank_positions in positions]
         if not any(len(rank_rows) for rank_rows in rows[1:]):
             return self.inner.outputs(broadcast, update, ids, before=before)
-        answers = self._run_on_ranks(
-            _outputs_share, broadcast, [(update[rank_rows], ids[rank_rows], before) for rank_rows in rows]
-        )
+        shares = [(update[rank_rows], ids[rank_rows], before) for rank_rows in rows]
+        answers = self._run_on_ranks(_outputs_share, broadcast, shares)
         outputs = (output for share in answers for output in share)
         of_row = dict(zip(np.concatenate(rows).tolist(), outputs, strict=True))
         return [of_row[row] for row in range(len(ids))]

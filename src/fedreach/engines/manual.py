@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import ConfigError
-from fedreach.engines.batches import ChannelsLast, batch_plans
-from fedreach.engines.manual_layers import Memory, Stack, StackedDense, StackLayer, TrainingStep, to_stack_layers
+from fedreach.engines.batches import ChannelsLast
+from fedreach.engines.manual_layers import Memory, ModelStack, StackedDense, StackLayer, TrainingStep, to_stack_layers
 from fedreach.engines.models.state import constants_of, copy_module, counts_batches
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.recognition import Dense, Layer, NotAChainError, chain_of
-from fedreach.engines.trainer import Group, GroupTrainer
+from fedreach.engines.trainer import ClientStack, Group, GroupTrainer, apply_step
 from fedreach.federation.base import LocalSolver
 
 # -------------------- A first layer whose weights are formed after training only
@@ -167,15 +167,9 @@ class Manual(GroupTrainer):
     def train_group(
         self, start: Tensor, ids: Ints, round_: int, lr: float, update: Tensor, group: Ints, terms: Terms
     ) -> Group:
-        parts = [self.data.train[int(client)] for client in ids[group]]
-        plans = batch_plans(self.seed, round_, ids[group], parts, self.local)
-        counts = (plans >= 0).sum(axis=2)  # (k, steps), 0 where a client is done
-        order = np.argsort(-(counts > 0).sum(axis=1), kind="stable")
-        index = np.ascontiguousarray(plans[order].transpose(1, 0, 2))
-        counts, rows = counts[order].T, group[order]
-        together = self.device.type == "cpu" and bool((np.diff(rows) == 1).all())
-        out = update[rows[0] : rows[-1] + 1] if together else torch.empty(len(rows), len(start), device=self.device)
-
+        clients = ClientStack(self, ids, group, round_, update)
+        index, counts = np.ascontiguousarray(clients.index.transpose(1, 0, 2)), clients.counts.T
+        rows, out = clients.rows, clients.vectors
         start = self.filters.to_channels_last(start)
         terms = {name: self._term(vectors[torch.from_numpy(rows)]) for name, vectors in terms.items()}
         shifts = self.shifts_of(ids[rows])
@@ -192,11 +186,7 @@ class Manual(GroupTrainer):
                 total += self._train_steps(index[part], counts[part], shifts, start, lr, terms, velocity)
             torch.sub(weights, start, out=out)
         self.filters.turn_back(out, torch.arange(len(rows), device=self.device))
-        if not together:
-            update[torch.from_numpy(rows)] = out.cpu()
-        loss, steps = np.empty(len(rows)), np.empty(len(rows), np.int64)
-        loss[order], steps[order] = total / counts.sum(axis=0), (counts > 0).sum(axis=0)
-        return loss, steps, None
+        return clients.finish(total)
 
     def _term(self, values: Tensor) -> Tensor:
         """Return a term that a solver prepared, (k, p) vectors or (k, 1) numbers, in the layout of steps."""
@@ -257,11 +247,8 @@ class Manual(GroupTrainer):
         g = self.solver.correct(g, weights, start, **{name: rows[:a] for name, rows in terms.items()})
         if local.clip_norm is not None:
             g = g * torch.clamp(local.clip_norm / g.norm(dim=1, keepdim=True), max=1.0)
-        if local.weight_decay:
-            g = g + local.weight_decay * weights
-        if velocity is not None:
-            g = velocity[:a].mul_(local.momentum).add_(g)
-        weights.sub_(g, alpha=lr)
+        moments = [] if velocity is None else [velocity[:a]]
+        apply_step(local, g, weights, moments, 1, lr)  # the number of the step is for Adam alone
 
 
 class _Batches:
@@ -375,7 +362,7 @@ class _Models:
         if batch not in self.counted:
             nowhere = torch.device("meta")
             row, memory = torch.empty(1, self.width, device=nowhere), Memory(nowhere)
-            stack = Stack(row, row, self.begin)
+            stack = ModelStack(row, row, self.begin)
             TrainingStep(self.layers, stack, batch, self.sample, self.outputs, memory)
             self.counted[batch] = self.width + memory.numbers
         return self.counted[batch]
@@ -393,7 +380,7 @@ class _Models:
             if len(self.steps) >= MAX_SHAPES:
                 self.steps.clear()
             self.memory.begin_again()
-            stack = Stack(*self.rows(a), self.begin)
+            stack = ModelStack(*self.rows(a), self.begin)
             self.steps[a, b] = TrainingStep(self.layers, stack, b, self.sample, self.outputs, self.memory)
         return self.steps[a, b]
 

@@ -52,7 +52,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Stack:
+class ModelStack:
     """Models of `a` clients and memory for their gradients: rows of two (a, p) matrices."""
 
     weights: Tensor
@@ -84,7 +84,7 @@ class PlacedLayer(Protocol):
 class StackLayer(Protocol):
     """A layer before it is placed on a stack."""
 
-    def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedLayer:
+    def on(self, stack: ModelStack, batch: int, memory: Memory) -> PlacedLayer:
         """Place the layer on a stack, for batches of this size."""
 
 
@@ -92,12 +92,12 @@ class StackLayer(Protocol):
 class StackedDense(Dense):
     """A dense layer of all clients at once."""
 
-    def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedDense:
+    def on(self, stack: ModelStack, batch: int, memory: Memory) -> PlacedDense:
         return PlacedDense(self, stack, batch, memory)
 
 
 class PlacedDense:
-    def __init__(self, layer: Dense, stack: Stack, batch: int, memory: Memory) -> None:
+    def __init__(self, layer: Dense, stack: ModelStack, batch: int, memory: Memory) -> None:
         a, inputs, outputs = len(stack.weights), layer.inputs, layer.outputs
         self.relu = layer.relu
         self.weight, self.weight_gradient = stack.views(layer.weight, outputs, inputs)
@@ -144,7 +144,7 @@ class Images:
     height: int
     width: int
 
-    def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedImages:
+    def on(self, stack: ModelStack, batch: int, memory: Memory) -> PlacedImages:
         return PlacedImages(memory.take(len(stack.weights), self.channels, self.height, self.width, batch))
 
 
@@ -167,7 +167,7 @@ class Flatten:
 
     numbers: int  # c h w
 
-    def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedFlatten:
+    def on(self, stack: ModelStack, batch: int, memory: Memory) -> PlacedFlatten:
         return PlacedFlatten(memory.take(len(stack.weights), self.numbers, batch))
 
 
@@ -195,7 +195,7 @@ class TrainingStep:
     def __init__(
         self,
         layers: Sequence[StackLayer],
-        stack: Stack,
+        stack: ModelStack,
         batch: int,
         sample: Sequence[int],
         outputs: int,
@@ -286,14 +286,14 @@ class BandedConvolution:
         (pad_rows, pad_columns) = self.padding
         return image[:, :, pad_rows : pad_rows + self.height, pad_columns : pad_columns + self.width]
 
-    def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedConvolution:
+    def on(self, stack: ModelStack, batch: int, memory: Memory) -> PlacedConvolution:
         return PlacedConvolution(self, stack, batch, memory)
 
 
 class PlacedConvolution:
     """A convolution on a stack. All views are made once: in a small step they would cost as much as the products."""
 
-    def __init__(self, layer: BandedConvolution, stack: Stack, b: int, memory: Memory) -> None:
+    def __init__(self, layer: BandedConvolution, stack: ModelStack, b: int, memory: Memory) -> None:
         a, c, o, (h, w), j = len(stack.weights), layer.channels, layer.filters, layer.filtered_size, layer.tile
         (height, width), rows, window, tiles = layer.padded_size, layer.rows, layer.columns + j - 1, w // j
         filters, sides, depth = (o, rows, layer.columns * c), 2 if layer.pool else 1, rows * window * c
@@ -304,10 +304,8 @@ class PlacedConvolution:
             self.bias, self.bias_gradient = stack.views(layer.bias, o)
 
         # T is (left or right, J / 2, o) x (rows, window, c). It has its own memory, so that its zeros stay zero.
-        self.matrix, self.dmatrix = (
-            torch.zeros(a, j * o, depth, device=stack.weights.device),
-            memory.take(a, j * o, depth),
-        )
+        self.matrix = torch.zeros(a, j * o, depth, device=stack.weights.device)
+        self.dmatrix = memory.take(a, j * o, depth)
         shape = (a, sides, j // sides, *filters)
         strides = (j * o * depth, j // sides * o * depth + c, o * depth + sides * c, depth, window * c, 1)
         self.bands = self.matrix.as_strided(shape, strides)  # positions of the shifted filters

@@ -18,7 +18,7 @@ from fedreach.engines.batches import Samples
 from fedreach.engines.models.draws import changed_generators, generator_states, preserve_generators, seeded_generators
 from fedreach.engines.models.flat import narrow_types
 from fedreach.engines.models.outputs import TakeOutput, not_a_tensor
-from fedreach.engines.models.state import Snapshot, copy_module, tensor_hooks
+from fedreach.engines.models.state import ModuleSnapshot, copy_module, tensor_hooks
 
 # --- Behavior that no graph of a model shows, observed on a few real batches
 
@@ -100,7 +100,7 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
         return why
     device = batches[0][0].device
     before = generator_states(device)
-    first, buffers = Snapshot(module), dict(module.named_buffers())
+    first, buffers = ModuleSnapshot(module), dict(module.named_buffers())
     with preserve_generators(device):
         with _Hooks() as hooks:  # separately, as some layers take another code path under this mode
             module.train()(batches[0][0])
@@ -167,7 +167,7 @@ def remembers(module: nn.Module, x: Tensor) -> bool:
     """Return whether a model in training stores state that cannot be restored, such as a list of batches.
 
     It does if its outputs differ for the same inputs and seed after its buffers and plain attributes were restored (see
-    `fedreach.engines.models.state.Snapshot`).
+    `fedreach.engines.models.state.ModuleSnapshot`).
 
     Args:
         module: Model. It is left in training mode, with its buffers restored.
@@ -183,7 +183,7 @@ def remembers(module: nn.Module, x: Tensor) -> bool:
         >>> remembers(Counting(3, 1), torch.ones(2, 3)), remembers(nn.Linear(3, 1), torch.ones(2, 3))
         (True, False)
     """
-    first, outputs = Snapshot(module), []
+    first, outputs = ModuleSnapshot(module), []
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     for _ in range(2):
         outputs.append(_output(module, x))
@@ -327,7 +327,7 @@ def behaviour_of(
             have different outputs for the same inputs and seeds; or if a copy trains the original.
     """
     trial = copy_module(module)
-    first = Snapshot(trial)
+    first = ModuleSnapshot(trial)
     several, targets = samples.batch(torch.arange(TRIAL_EXAMPLES, device=samples.y.device).clamp(max=len(samples) - 1))
     x, y = several[:2], targets[:2]
     name, drew, counts = type(module).__name__, list[bool](), tuple[str, ...]()
@@ -391,7 +391,7 @@ def _advice(module: nn.Module, x: Tensor) -> str:
 
 def _mixes(module: nn.Module, x: Tensor) -> bool:
     """Return whether an example's outputs in evaluation depend on the other examples of its batch, or on its size."""
-    first = Snapshot(module)
+    first = ModuleSnapshot(module)
 
     def outputs(batch: Tensor) -> Tensor:
         first.restore()

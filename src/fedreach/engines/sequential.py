@@ -22,10 +22,10 @@ from fedreach.engines.models.draws import seeded_generators
 from fedreach.engines.models.flat import Layout, bind, keep_buffers, narrow_types
 from fedreach.engines.models.state import NarrowParameters, copy_module
 from fedreach.engines.protocols import LOSS_MEMORY, Task, Terms
-from fedreach.engines.trainer import Group, GroupTrainer, cause_of
+from fedreach.engines.trainer import Group, GroupTrainer, apply_step, cause_of
 from fedreach.federation.augmentations import Augmentation
 from fedreach.federation.base import Loss, name_of
-from fedreach.federation.local_sgd import Adam, TorchSteps
+from fedreach.federation.local_sgd import TorchSteps
 
 # --- Arguments of `Loss.objective` in a local step: the module, the batch, and other models on that batch
 
@@ -347,15 +347,8 @@ class Sequential(GroupTrainer):
                 torch_steps.step()
                 narrow.take_weights()
                 continue
-            if isinstance(local.optimizer, Adam):
-                g, moments[:] = local.optimizer.direction(g, weights, moments, step, local.weight_decay)
-            elif local.weight_decay:
-                g = g + local.weight_decay * weights
-            if used is not None:
-                g = g * ((used > 0) | (gradient != 0))
-            if local.momentum:
-                g = moments[0].mul_(local.momentum).add_(g)
-            weights.sub_(g, alpha=lr)
+            trained = None if used is None else (used > 0) | (gradient != 0)
+            apply_step(local, g, weights, moments, step, lr, trained)
             narrow.round_weights()
         for hook in hooks:
             hook.remove()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, ClassVar
@@ -18,17 +18,17 @@ from fedreach._util.errors import ComponentError, ConfigError, TrainingError
 from fedreach._util.streams import torch_seed
 from fedreach.data.datasets import Dataset
 from fedreach.data.several import IGNORED
-from fedreach.engines.batches import BatchNormStatistics, Samples, refreshable_layers
+from fedreach.engines.batches import BatchNormStatistics, Samples, batch_plans, refreshable_layers
 from fedreach.engines.models.draws import evaluate_examples, seed_of, seeded_generators
 from fedreach.engines.models.flat import Layout, bind, flatten, narrow_types
-from fedreach.engines.models.state import NarrowParameters, Snapshot, constant_arrays, copy_module, set_constants
+from fedreach.engines.models.state import ModuleSnapshot, NarrowParameters, constant_arrays, copy_module, set_constants
 from fedreach.engines.observation import Behaviour, batches_of, behaviour_of
 from fedreach.engines.protocols import Split, Task, Terms
 from fedreach.engines.several import add_hooks, layout_of
 from fedreach.federation.aggregation import weighted_sum
 from fedreach.federation.base import LocalSolver, Loss, name_of
 from fedreach.federation.federation import check_targets
-from fedreach.federation.local_sgd import LocalSGD, TorchSteps
+from fedreach.federation.local_sgd import Adam, LocalSGD, TorchSteps
 from fedreach.federation.types import LocalOutputs, Outputs
 
 # --- Check that a solver corrects each number by itself
@@ -189,7 +189,7 @@ class GroupTrainer(ABC):
                 (self.server_shift,) = self._shifts_for(self.loss, counts[None])
         self.initial: Float32s = flatten(self.module).cpu().numpy()
         self.constants = constant_arrays(self.module)
-        self.beginning = Snapshot(self.module)
+        self.beginning = ModuleSnapshot(self.module)
         self.behaviour: Behaviour = behaviour_of(self.module, train, (*d.positions, d.outputs), self.losses)
         self.draws_in_evaluation = self.behaviour.draws_in_evaluation
         self.draws = self.behaviour.draws or self.draws_in_evaluation
@@ -201,7 +201,7 @@ class GroupTrainer(ABC):
         self.renew()
         for module in filter(None, (self.module, self.pristine)):
             set_constants(module, constants)
-        self.constants, self.beginning = dict(constants), Snapshot(self.module)
+        self.constants, self.beginning = dict(constants), ModuleSnapshot(self.module)
 
     def renew(self) -> None:
         """Restore the constants and attributes that the run starts with.
@@ -401,6 +401,68 @@ class GroupTrainer(ABC):
             return [slice(0, len(index))]
         ends = [*(np.flatnonzero(np.diff(self.owner[index])) + 1).tolist(), len(index)]
         return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def apply_step(
+    local: LocalSGD, g: Tensor, weights: Tensor, moments: Sequence[Tensor], step: int, lr: float, used: Any = None
+) -> None:
+    """Change `weights` by one local step, in place, after the solver's correction and clipping.
+
+    Args:
+        local: Optimizer, weight decay and momentum.
+        g: Corrected gradient, of the shape of `weights`.
+        weights: Weights of one client, or of several.
+        moments: Moments of the optimizer, changed in place: two of Adam, one of momentum, else none.
+        step: Number of the step in the round, from 1.
+        lr: Step size.
+        used: Whether each number got a gradient; others stay as they are. None: all did.
+    """
+    if isinstance(local.optimizer, Adam):
+        g, new_moments = local.optimizer.direction(g, weights, moments, step, local.weight_decay)
+        for moment, new in zip(moments, new_moments, strict=True):
+            moment.copy_(new)
+    elif local.weight_decay:
+        g = g + local.weight_decay * weights
+    if used is not None:
+        g = g * used
+    if local.momentum:
+        g = moments[0].mul_(local.momentum).add_(g)
+    weights.sub_(g, alpha=lr)
+
+
+class ClientStack:
+    """A group of clients that are trained together, sorted by their number of steps, most first.
+
+    So those that still train in a step are a prefix of the rows.
+
+    Attributes:
+        index: (k, steps, b) examples of each batch, -1 where it is not full.
+        counts: (k, steps) examples of each batch, 0 where a client is done.
+        rows: (k,) positions of the clients in the cohort.
+        vectors: (k, d) memory for their models. Adjacent rows on a CPU use that of their updates.
+    """
+
+    def __init__(self, trainer: GroupTrainer, ids: Ints, group: Ints, round_: int, update: Tensor) -> None:
+        parts = [trainer.data.train[int(client)] for client in ids[group]]
+        plans = batch_plans(trainer.seed, round_, ids[group], parts, trainer.local)
+        self._order = np.argsort(-(plans >= 0).any(axis=2).sum(axis=1), kind="stable")
+        self.index, self.rows = plans[self._order], group[self._order]
+        self.counts = (self.index >= 0).sum(axis=2)
+        self._update, k = update, len(group)
+        self._in_place = trainer.device.type == "cpu" and bool((np.diff(self.rows) == 1).all())
+        if self._in_place:
+            self.vectors = update[self.rows[0] : self.rows[-1] + 1]
+        else:
+            self.vectors = torch.empty(k, trainer.layout.size, device=trainer.device)
+
+    def finish(self, total: Floats) -> Group:
+        """Store the updates, which are in `vectors`; return losses and steps, given the (k,) sums of losses."""
+        if not self._in_place:
+            self._update[torch.from_numpy(self.rows)] = self.vectors.cpu()
+        loss, steps = np.empty(len(self.rows)), np.empty(len(self.rows), np.int64)
+        loss[self._order] = total / self.counts.sum(axis=1)
+        steps[self._order] = (self.counts > 0).sum(axis=1)
+        return loss, steps, None
 
 
 def only_sequential(data: Dataset) -> str | None:

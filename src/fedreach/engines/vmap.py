@@ -18,11 +18,9 @@ from torch.func import functional_call, grad_and_value, vmap
 from fedreach._util.arrays import Ints
 from fedreach._util.errors import ConfigError, TrainingError
 from fedreach._util.streams import torch_seed
-from fedreach.engines.batches import batch_plans
 from fedreach.engines.models.draws import seeded_generators
 from fedreach.engines.protocols import Task, Terms
-from fedreach.engines.trainer import Group, GroupTrainer, cause_of
-from fedreach.federation.local_sgd import Adam
+from fedreach.engines.trainer import ClientStack, Group, GroupTrainer, apply_step, cause_of
 
 Rows = slice | Tensor
 Tensors = dict[str, Tensor]
@@ -57,17 +55,9 @@ class Vmap(GroupTrainer):
     def train_group(
         self, start: Tensor, ids: Ints, round_: int, lr: float, update: Tensor, group: Ints, terms: Terms
     ) -> Group:
-        parts = [self.data.train[int(client)] for client in ids[group]]
-        index = batch_plans(self.seed, round_, ids[group], parts, self.local)
-        order = np.argsort(-(index >= 0).any(axis=2).sum(axis=1), kind="stable")
-        index = index[order]
-        counts = (index >= 0).sum(axis=2)  # (k, steps), 0 where a client is done
-        batches = torch.from_numpy(index).to(self.device)
-
-        # Adjacent rows are trained in place, in the memory of their updates.
-        rows = group[order]
-        in_place = self.device.type == "cpu" and bool((np.diff(rows) == 1).all())
-        stack = update[rows[0] : rows[-1] + 1] if in_place else torch.empty(len(rows), len(start), device=self.device)
+        clients = ClientStack(self, ids, group, round_, update)
+        counts, rows, stack = clients.counts, clients.rows, clients.vectors
+        batches = torch.from_numpy(clients.index).to(self.device)
         stack.copy_(start)
         moments = torch.zeros(self.local.moments, len(rows), self.layout.num_trainable, device=self.device)
         total = torch.zeros(len(rows), device=self.device)
@@ -77,7 +67,7 @@ class Vmap(GroupTrainer):
         self.module.train()
         seed = torch_seed(self.seed, "dropout", round_, int(ids[group].min())) if self.draws else 0
         with seeded_generators(seed, self.device) if self.draws else nullcontext(), _recurrence(self.module):
-            for step in range(index.shape[1]):
+            for step in range(counts.shape[1]):
                 active = int((counts[:, step] > 0).sum())
                 for alike, count in self._alike(counts[:active, step]):
                     batch = batches[alike, step, : count.max()]
@@ -96,11 +86,7 @@ class Vmap(GroupTrainer):
                         ) from error
 
         stack.sub_(start)
-        if not in_place:
-            update[torch.from_numpy(rows)] = stack.cpu()
-        loss, steps = np.empty(len(rows)), np.empty(len(rows), np.int64)
-        loss[order], steps[order] = total.cpu().numpy() / counts.sum(axis=1), (counts > 0).sum(axis=1)
-        return loss, steps, None
+        return clients.finish(total.cpu().numpy())
 
     def _alike(self, counts: Ints) -> Iterator[tuple[Rows, Ints]]:
         """Split the active rows, with their batch sizes, into rows that can run together.
@@ -149,26 +135,13 @@ class Vmap(GroupTrainer):
             scale = torch.clamp(local.clip_norm / norm, max=1.0)
             g = {name: tensor * scale.view(-1, *[1] * (tensor.dim() - 1)) for name, tensor in g.items()}
         row_moments = moments[:, rows]
-        named = [views(vector) for vector in row_moments]
-        if isinstance(local.optimizer, Adam):
-            for name, tensor in g.items():
-                own_moments = [moment[name] for moment in named]
-                g[name], new = local.optimizer.direction(
-                    tensor, weights[name], own_moments, step + 1, local.weight_decay
-                )
-                for before, after in zip(own_moments, new, strict=True):
-                    before.copy_(after)
-        elif local.weight_decay:
-            g = {name: tensor + local.weight_decay * weights[name] for name, tensor in g.items()}
-        if local.momentum:
-            g = {name: v.mul_(local.momentum).add_(g[name]) for name, v in named[0].items()}
-        if not isinstance(rows, slice):
-            moments[:, rows] = row_moments
+        named_moments = [views(vector) for vector in row_moments]
         for name, tensor in weights.items():
-            tensor.sub_(g[name], alpha=lr)
+            apply_step(local, g[name], tensor, [moment[name] for moment in named_moments], step + 1, lr)
         for name, tensor in buffers.items():
             tensor.copy_(statistics[name])
         if not isinstance(rows, slice):
+            moments[:, rows] = row_moments
             stack[rows] = vectors
         return loss * torch.from_numpy(count).to(self.device)
 

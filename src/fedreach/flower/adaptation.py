@@ -315,10 +315,8 @@ def mask_contributions(
         names = sorted(answer)  # all clients mask in one order
         words = [limbs(answer[name]) for name in names]
         flat_words = np.concatenate([block.ravel() for block in words]) if words else np.empty(0, np.uint64)
-        run, exchange = (
-            f"{request[RUN]!s} adaptation {request[SESSION]!s} {fit}",
-            int(messages.number(request, EXCHANGE)),
-        )
+        run = f"{request[RUN]!s} adaptation {request[SESSION]!s} {fit}"
+        exchange = int(messages.number(request, EXCHANGE))
         public = {member: keys[member] for member in members}
         flat_words = messages.mask_words(flat_words, client, public, private, run, exchange, used)
         parts = np.split(flat_words, np.cumsum([block.size for block in words])[:-1])

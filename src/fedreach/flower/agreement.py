@@ -102,18 +102,11 @@ def record_of(
     """
     count = max([*participants, *unseen, *statistics_by_client], default=-1) + 1
     facts = [statistics_by_client.get(client) for client in range(count)]
-    sample_form = next(
-        (
-            statistics_of_client.samples
-            for statistics_of_client in facts
-            if statistics_of_client is not None and statistics_of_client.samples is not None
-        ),
-        None,
-    )
-    samples: dict[str, Any] = {} if sample_form is None else json.loads(sample_form)
-    shared = [
-        None if statistics_of_client is None else statistics_of_client.label_counts for statistics_of_client in facts
+    sample_forms = [
+        statistics.samples for statistics in facts if statistics is not None and statistics.samples is not None
     ]
+    samples: dict[str, Any] = json.loads(sample_forms[0]) if sample_forms else {}
+    shared = [None if statistics is None else statistics.label_counts for statistics in facts]
     counts = [list(label_counts or ()) if exact and None not in shared else [] for label_counts in shared]
     classes = len(counts[0]) if counts else 0
     record = FederationRecord(
@@ -130,13 +123,7 @@ def record_of(
         num_clients=count,
         num_classes=classes,
         label_counts=np.array(counts, dtype=np.int64).reshape(count, classes),
-        sizes=np.array(
-            [
-                0 if statistics_of_client is None else statistics_of_client.num_examples
-                for statistics_of_client in facts
-            ],
-            dtype=np.int64,
-        ),
+        sizes=np.array([0 if statistics is None else statistics.num_examples for statistics in facts], dtype=np.int64),
         participants=np.array(participants, dtype=np.int64),
         unseen=np.array(unseen, dtype=np.int64),
         participants_without_held_out_data=np.array([], dtype=np.int64),
@@ -387,10 +374,8 @@ class Checks:
         if not rule.knows_possible:
             return True
         try:
-            held_out, trained = (
-                sum(statistics_of_client.num_held_out or 0 for statistics_of_client in facts),
-                sum(statistics_of_client.num_examples for statistics_of_client in facts),
-            )
+            held_out = sum(statistics.num_held_out or 0 for statistics in facts)
+            trained = sum(statistics.num_examples for statistics in facts)
             return rule.possible(query, sums, held_out, trained)
         except (ValueError, IndexError, KeyError):  # unexpected shapes
             return False

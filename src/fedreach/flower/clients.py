@@ -79,16 +79,10 @@ class ClientRegistry:
             TrainingError: If fewer than `min_clients` participants are online after `patience` seconds, or if all
                 expected nodes are online and all of them fail.
         """
-        until, population, last_arrival, last_change = (
-            time.monotonic() + patience,
-            self.population,
-            time.monotonic(),
-            time.monotonic(),
-        )
-        expected_clients = (
-            None if population is None else {*population.participants.tolist(), *population.unseen.tolist()}
-        )
+        population, began = self.population, time.monotonic()
+        until, last_arrival, last_change = began + patience, began, began
         training = None if population is None else set(population.participants.tolist())
+        expected_clients = None if population is None or training is None else training | {*population.unseen.tolist()}
         while True:
             before, online = len(self.nodes), self.online
             self.meet(grid, min(MEETING_SECONDS, until - time.monotonic()))
@@ -174,12 +168,10 @@ class ClientRegistry:
         digest_record = ConfigRecord({DIGEST: messages.constants_digest(self.constants)})
         content = RecordDict({CONSTANTS: messages.array_record(self.constants), FEDREACH: digest_record})
         sent = [self._message(node, "query.constants", content) for node in nodes]
-        replies = {reply.metadata.src_node_id: reply for reply in send_and_wait(grid, sent, self.timeout)}
+        replies = replies_by_node(grid, sent, self.timeout)
         for node, client in nodes.items():
             try:
-                if node not in replies:
-                    raise LostError(f"no answer within {self.timeout:g} s")
-                messages.content_of(replies[node])
+                reply_of(replies, node, self.timeout)
             except ReplyError as error:
                 del self.nodes[client]
                 self.refused[node], self.ask_again[node] = str(error), time.monotonic() + AGAIN_SECONDS
@@ -306,7 +298,7 @@ class ClientRegistry:
             asked_clients = [client for client in available if getattr(self.known[client], fact) is None]
             content = RecordDict({FEDREACH: ConfigRecord({"fact": fact})})
             sent = {c: self._message(self.nodes[c], "query.labels", content) for c in asked_clients}
-            replies = {reply.metadata.src_node_id: reply for reply in send_and_wait(grid, sent.values(), self.timeout)}
+            replies = replies_by_node(grid, sent.values(), self.timeout)
             for client in asked_clients:
                 try:
                     self.known[client] = replace(self.known[client], **self._read_fact(fact, replies, client))
@@ -361,10 +353,8 @@ class ClientRegistry:
         self.samples = next((facts.samples for facts in self.known.values() if facts.samples is not None), None)
 
     def _read_fact(self, fact: str, replies: dict[int, Message], client: int) -> dict[str, Any]:
-        node, facts = self.nodes[client], self.known[client]
-        if node not in replies:
-            raise LostError(f"no answer within {self.timeout:g} s")
-        record = messages.arrays(messages.content_of(replies[node]), LABELS)
+        facts = self.known[client]
+        record = messages.arrays(reply_of(replies, self.nodes[client], self.timeout), LABELS)
         if fact not in record:
             raise ReplyError(f"it sent no {fact!r}")
         try:
@@ -464,3 +454,15 @@ def send_and_wait(grid: Grid, sent: Iterable[Message], timeout: float) -> list[M
             break
         time.sleep(POLL_SECONDS)
     return replies
+
+
+def replies_by_node(grid: Grid, sent: Iterable[Message], timeout: float) -> dict[int, Message]:
+    """Send one message to each of several nodes and return their replies by node, see `send_and_wait`."""
+    return {reply.metadata.src_node_id: reply for reply in reversed(send_and_wait(grid, sent, timeout))}
+
+
+def reply_of(replies: Mapping[int, Message], node: int, timeout: float) -> Message:
+    """Return the reply of a node; raise a ReplyError if it is an error, or none arrived in time."""
+    if node not in replies:
+        raise LostError(f"no answer within {timeout:g} s")
+    return messages.content_of(replies[node])

@@ -26,7 +26,7 @@ from fedreach.federation.state import FederationState
 from fedreach.federation.types import State
 from fedreach.flower import messages
 from fedreach.flower.agreement import Checks, ClientStatistics
-from fedreach.flower.clients import ClientRegistry, send_and_wait
+from fedreach.flower.clients import ClientRegistry, replies_by_node, reply_of
 from fedreach.flower.local import PartScore
 from fedreach.flower.messages import (
     EXAMPLES,
@@ -38,7 +38,6 @@ from fedreach.flower.messages import (
     RUN,
     SESSION,
     SHORT_NAMES,
-    LostError,
     ReplyError,
 )
 
@@ -91,10 +90,10 @@ class RemoteFit:
         nodes, contributors = self.registry.nodes_of(participants), []
         self.nodes = nodes
         sent = [Message(RecordDict(), node, "query.adaptation", ttl=self.registry.timeout) for node in nodes.values()]
-        replies = _first_reply_by_node(send_and_wait(self.grid, sent, self.registry.timeout))
+        replies = replies_by_node(self.grid, sent, self.registry.timeout)
         for client, node in nodes.items():
             try:
-                metrics = messages.metrics_of(self._read_reply(replies, node))
+                metrics = messages.metrics_of(reply_of(replies, node, self.registry.timeout))
                 count, known_count = messages.whole_number(metrics, EXAMPLES), self.registry.known[client].num_held_out
                 if count != known_count:
                     raise ReplyError(f"it says that it holds {count} examples out, but it said {known_count} before")
@@ -176,12 +175,12 @@ class RemoteFit:
         online = set(self.grid.get_node_ids())  # of the participants at the start
         nodes = {client: self.nodes[client] for client in fits_by_client if self.nodes[client] in online}
         sent = [self._question(record, exchange, fits_by_client[client], node) for client, node in nodes.items()]
-        replies = _first_reply_by_node(send_and_wait(self.grid, sent, self.registry.timeout))
+        replies = replies_by_node(self.grid, sent, self.registry.timeout)
         answers: dict[int, Answers] = {}
         lost = dict.fromkeys((client for client in fits_by_client if client not in nodes), "it is not there any more")
         for client, node in nodes.items():
             try:
-                reply = self._read_reply(replies, node)
+                reply = reply_of(replies, node, self.registry.timeout)
                 answers[client] = {
                     fit: self._read_arrays(reply, messages.sums_name(fit)) for fit in fits_by_client[client]
                 }
@@ -244,19 +243,6 @@ class RemoteFit:
         if self._hides:  # words wrap around
             return {name: sum_of_limbs(np.sum(words, axis=0), len(words)) for name, words in columns.items()}
         return {name: plain_sum(parts) for name, parts in columns.items()}
-
-    def _read_reply(self, replies: Mapping[int, Message], node: int) -> Message:
-        if node not in replies:
-            raise LostError(f"no answer within {self.registry.timeout:g} s")
-        return messages.content_of(replies[node])
-
-
-def _first_reply_by_node(replies: Iterable[Message]) -> dict[int, Message]:
-    """Return the first reply of each node."""
-    first_replies: dict[int, Message] = {}
-    for reply in replies:
-        first_replies.setdefault(reply.metadata.src_node_id, reply)
-    return first_replies
 
 
 def _find_odd_shapes(answers: Mapping[int, Mapping[str, AnyArray]]) -> dict[int, str]:
@@ -356,11 +342,8 @@ def by_population(
         shares: (m,) share of the participants that use each model. An unseen client is scored as if it drew the model
             of a random participant, and left out if a reply is missing.
     """
-    taking_part, participant_scores, unseen_scores = (
-        set(participants),
-        dict[int, PartScores](),
-        dict[int, list[PartScores]](),
-    )
+    taking_part, participant_scores = set(participants), dict[int, PartScores]()
+    unseen_scores: dict[int, list[PartScores]] = {}
     for task in sorted(scores, key=lambda task: (task.client, task.model)):
         if task.client in taking_part:
             participant_scores[task.client] = scores[task]

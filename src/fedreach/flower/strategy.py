@@ -169,10 +169,8 @@ class FedReachStrategy(Strategy):
         self.outgoing = Outgoing(federation, model, self.layout, rounds, timeout, self.registry.trains_as_asked)
         self.incoming = Incoming(federation, self.layout, checks, self.registry)
         # State of the run.
-        self._open, self._is_unfinished = (
-            ExitStack(),
-            False,
-        )  # the folder's lock; whether the run in it is unfinished
+        self._open = ExitStack()  # the folder's lock
+        self._is_unfinished = False  # whether the run in the folder is unfinished
         self._snapshot: Snapshot | None = None
         self._counted: dict[int, int] = {}  # client -> last round whose reply counted
         self._round: OpenRound | None = None  # the current one

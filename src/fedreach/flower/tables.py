@@ -39,7 +39,7 @@ from fedreach.federation.secure_aggregation import limbs, sum_of_limbs
 from fedreach.flower import messages
 from fedreach.flower.agreement import MAX_CLIENTS
 from fedreach.flower.app import client_app, client_of, private_key
-from fedreach.flower.clients import POLL_SECONDS, QUIET_SECONDS, send_and_wait
+from fedreach.flower.clients import POLL_SECONDS, QUIET_SECONDS, replies_by_node, reply_of
 from fedreach.flower.experiment import refuse_unsupported_options, run_config_number, strategy_options
 from fedreach.flower.local import single_client_federation
 from fedreach.flower.messages import (
@@ -56,7 +56,6 @@ from fedreach.flower.messages import (
     SESSION,
     SUMS,
     TABLE,
-    LostError,
     ReplyError,
 )
 from fedreach.flower.strategy import LOG, FedReachStrategy
@@ -168,9 +167,9 @@ class RemoteTables:
         remaining = population.participants.tolist()
         while True:
             if len(remaining) < max(min_clients, messages.MIN_CLIENTS if self.hides else 1):
-                reasons = "".join(f" Node {node}: {text.rstrip('.')}." for node, text in sorted(self.refused.items()))
                 raise TrainingError(
-                    f"{len(remaining)} clients agree on their tables, and {min_clients} are needed.{reasons}"
+                    f"{len(remaining)} clients agree on their tables, and {min_clients} are needed."
+                    f"{self._why_refused()}"
                 )
             outcome = self._attempt(remaining)
             if isinstance(outcome, TableAgreement):
@@ -199,13 +198,15 @@ class RemoteTables:
             if present >= min_clients and (all_there or now > until):
                 return
             if now > until:
-                reasons = "".join(f" Node {node}: {text.rstrip('.')}." for node, text in sorted(self.refused.items()))
                 missing = "" if named is None else f" Missing: {', '.join(sorted(set(named) - online))}."
                 raise TrainingError(
                     f"{present} clients that take part were there after {patience:.0f} seconds, and {min_clients} are "
-                    f"needed.{missing}{reasons} Start more SuperNodes, or lower min-clients."
+                    f"needed.{missing}{self._why_refused()} Start more SuperNodes, or lower min-clients."
                 )
             time.sleep(POLL_SECONDS)
+
+    def _why_refused(self) -> str:
+        return "".join(f" Node {node}: {text.rstrip('.')}." for node, text in sorted(self.refused.items()))
 
     def _introduce(self, nodes: Sequence[int]) -> None:
         """Ask new nodes for their client and for the columns and classes of their tables."""
@@ -287,9 +288,7 @@ class RemoteTables:
         lost: dict[int, str] = {}
         for client in participants:
             try:
-                if self.nodes[client] not in replies:
-                    raise LostError(f"no answer within {self.timeout:g} s")
-                reply = messages.content_of(replies[self.nodes[client]])
+                reply = reply_of(replies, self.nodes[client], self.timeout)
                 kind, shape = (np.uint64, (4, *question.shape)) if self.hides else (np.float64, question.shape)
                 sums = messages.array(messages.arrays(reply, SUMS), SUMS, shape, kind)
                 description = _read_description(reply.content)
@@ -307,7 +306,7 @@ class RemoteTables:
     def _exchange_messages(self, contents: Mapping[int, RecordDict]) -> dict[int, Message]:
         """Send messages and return the replies by node."""
         sent = [Message(content, node, KIND, ttl=self.timeout) for node, content in contents.items()]
-        return {reply.metadata.src_node_id: reply for reply in send_and_wait(self.grid, sent, self.timeout)}
+        return replies_by_node(self.grid, sent, self.timeout)
 
 
 def _read_description(content: RecordDict) -> Mapping[str, Any]:

@@ -236,7 +236,7 @@ def tensor_of(array: AnyArray, dtype: torch.dtype) -> Tensor:
     return tensor if dtype in dtypes else tensor.view(dtype)
 
 
-class Snapshot:
+class ModuleSnapshot:
     """A copy of a module's constants and plain attributes.
 
     Plain attributes are numbers, strings and tensors that a module stores outside of its parameters and buffers, such
@@ -245,7 +245,7 @@ class Snapshot:
     Example:
         >>> net = nn.Linear(2, 1)
         >>> net.register_buffer("count", torch.zeros((), dtype=torch.long))
-        >>> before = Snapshot(net)
+        >>> before = ModuleSnapshot(net)
         >>> _ = net.count.add_(1)
         >>> before.changed_names()
         ['count']
