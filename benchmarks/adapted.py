@@ -143,7 +143,7 @@ def line(m: dict[str, Any]) -> list[str]:
         signed(100 * m["adapted_gain_mean"]) + limits,
         "-" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}",
         "-" if p is None else f"{100 * m['adapted_gain_mde']:.1f}",
-        m["adapted_gain_verdict"] + ("" if more is None else f" (~{more})") if m["adapted_gain_verdict"] else "-",
+        m["adapted_gain_conclusion"] + ("" if more is None else f" (~{more})") if m["adapted_gain_conclusion"] else "-",
         gain(5),
         gain(20),
         f"{percent('unadapted', 'accuracy_worst_decile'):.1f} → {percent('adapted', 'accuracy_worst_decile'):.1f}",

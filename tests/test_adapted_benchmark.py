@@ -35,7 +35,7 @@ def test_a_line_has_each_number_of_a_method_in_its_place(adapted):
     method = {f"adapted_{name}_mean": value for name, value in means.items()}
     method |= {"method": "uniform", "adapted_adapted_accuracy_sd_over_seeds": 0.02, "adapted_gain_p_corrected": 0.0123}
     method |= {"adapted_gain_low": -0.01, "adapted_gain_high": 0.21, "adapted_worse_share": 0.155}
-    method |= {"adapted_gain_mde": 0.087, "adapted_gain_verdict": "inconclusive", "adapted_gain_seeds_needed": 34}
+    method |= {"adapted_gain_mde": 0.087, "adapted_gain_conclusion": "inconclusive", "adapted_gain_seeds_needed": 34}
     assert dict(zip(adapted.HEAD, adapted.line(method), strict=True)) == {
         "method": "uniform",
         "plain %": "80.0",

@@ -28,7 +28,7 @@ def damage(path: Path, change: Callable[[bytes], bytes]) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "finished", "message"),
     [
-        ("run.json", lambda b: b.replace(b'"format": 3', b'"format": 7'), True, "is of format 7, and this version"),
+        ("run.json", lambda b: b.replace(b'"format": 4', b'"format": 7'), True, "is of format 7, and this version"),
         ("run.json", lambda b: b[:50], True, "run.json is not JSON"),
         ("result.json", lambda b: b"{", True, "result.json is not JSON"),
         ("rounds.jsonl", lambda b: b[:1000], True, "holds 1000 bytes, but"),
@@ -43,7 +43,7 @@ def damage(path: Path, change: Callable[[bytes], bytes]) -> None:
             False,
             "was altered after",
         ),
-        ("checkpoint.safetensors", lambda b: b.replace(b'format\\": 3', b'format\\": 7'), False, "is of format 7"),
+        ("checkpoint.safetensors", lambda b: b.replace(b'format\\": 4', b'format\\": 7'), False, "is of format 7"),
     ],
 )
 def test_a_damaged_run_folder_is_refused_and_left_alone(

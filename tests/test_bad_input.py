@@ -45,7 +45,7 @@ def test_a_misspelt_key_is_answered_with_file_line_and_the_nearest_name(
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("local.lr=-0.1", "local.lr: must be greater than 0; got -0.1 (float)."),
+        ("local.lr=-0.1", "local.lr: must be positive; got -0.1."),
         ("local.lr=fast", "local.lr: must be a number; got 'fast' (str)."),
         ("local.lr=nan", "local.lr: must be "),
         ("rounds='4'", "rounds: must be an integer; got '4' (str)."),
@@ -65,7 +65,7 @@ def test_a_misspelt_key_is_answered_with_file_line_and_the_nearest_name(
             "method.cohort_size: must be at most the 6 participants; got 7. Lower it or let more take",
         ),
         ("methods.entropy.cohort_size=7", "methods.entropy.cohort_size: must be at most the 6 participants; got 7."),
-        ("engine.name=stackd", "must be 'auto', 'native', 'manual', 'sequential', 'vmap' or 'compiled'; got"),
+        ("engine.name=stackd", "must be 'auto', 'native', 'manual', 'sequential' or 'vmap'; got"),
         ("partition.alpha=-1.0", "alpha of dirichlet_by_class must be a number from 1e-100 to 1e+100; got -1.0."),
         ("partition.name=dirichlet", "there is no partition 'dirichlet'. Did you mean 'dirichlet_by_class'?"),
         ("data=digts", "there is no data 'digts'. Did you mean 'digits'?"),

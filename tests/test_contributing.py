@@ -84,8 +84,8 @@ def test_a_recipe_works_to_the_letter(recipe: str, tmp_path: Path) -> None:
         steps[language](tmp_path, block)
 
 
-def test_a_new_method_is_one_class_an_import_a_row_and_one_test() -> None:
-    blocks = BLOCK.findall(RECIPES["A new method"])
+def test_a_new_component_is_one_class_an_import_a_row_and_one_test() -> None:
+    blocks = BLOCK.findall(RECIPES["A new component"])
     assert [language for language, _ in blocks] == ["python", "diff", "diff", "python", "console"]
     assert sum(line.startswith("+") for _, block in blocks[1:3] for line in block.splitlines()) == 2
 

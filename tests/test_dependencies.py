@@ -57,6 +57,7 @@ EXCEPTIONS = {
     "certifi": "MPL-2.0, which asks to share changes of its files: a list of certificates, passed on unchanged",
     "hypothesis": "MPL-2.0: runs in tests only",
     "tqdm": "MPL-2.0 AND MIT: brought by datasets, passed on unchanged",
+    "regex": "CNRI-Python beside Apache-2.0, a notice in other words: brought by transformers, for tests only",
     "pathspec": "MPL-2.0: brought by mypy, and runs beside the tests only",
 }
 """Distribution -> why it may be there though its licence asks for more than a notice."""

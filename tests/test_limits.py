@@ -24,7 +24,7 @@ from .conftest import Refused
         ("model={name='mlp',hidden=[1000000000000]}", "The model 'mlp' cannot be built"),
         ("model={name='mlp',hidden=[1000000000000000000]}", "The model 'mlp' cannot be built"),
         ("model={name='mlp',hidden=[0]}", "mlp: hidden must be in [1, inf); got 0"),
-        ("local.epochs=9007199254740992", "LocalSGD.epochs must be in [1, 1e9]; got 9007199254740992"),
+        ("local.epochs=9007199254740992", "must be in [1, 1e9]; got 9007199254740992"),
         ("engine.device=meta", "engine.device is 'meta', which this torch cannot use"),
     ],
 )

@@ -12,8 +12,8 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fedreach"
 LIMITS = {
-    "lines of code": 42_262,  # goal: 31,000
-    "files": 242,  # goal: 240
+    "lines of code": 42_146,  # goal: 31,000
+    "files": 241,  # goal: 240
     "entries at the top": 14,
     "percent of lines that import": 9.8,  # goal: 9
     "percent of names that say nothing": 0.2,

@@ -475,7 +475,7 @@ def own_experiment(home: Path, method: str) -> None:
 def test_functions_of_a_user_are_used_from_a_file(fedreach: Command, home: Path) -> None:
     own_experiment(
         home,
-        '[method]\ncohort = 3\nweighting = "parts/own.py:by_root"\n'
+        '[method]\ncohort_size = 3\nweighting = "parts/own.py:by_root"\n'
         'selection = { name = "parts/own.py:rarest", power = 50.0 }\n',
     )
     assert fedreach("run", "own.toml", "--out", "x").exit_code == 0
@@ -492,7 +492,7 @@ def test_functions_of_a_user_are_used_from_a_file(fedreach: Command, home: Path)
 def test_classes_of_a_user_keep_state_and_are_checked(fedreach: Command, home: Path) -> None:
     own_experiment(
         home,
-        '[method]\ncohort = 2\nweighting = { name = "parts/own.py:ByPower", power = 0.0 }\n'
+        '[method]\ncohort_size = 2\nweighting = { name = "parts/own.py:ByPower", power = 0.0 }\n'
         'selection = { name = "parts/own.py:InTurn", step = 2 }\n',
     )
     assert fedreach("run", "own.toml", "--out", "x").exit_code == 0
@@ -509,7 +509,7 @@ def test_classes_of_a_user_keep_state_and_are_checked(fedreach: Command, home: P
 
 
 def test_a_run_goes_on_only_with_the_same_code(fedreach: Command, home: Path) -> None:
-    own_experiment(home, '[method]\ncohort = 3\nselection = "parts/own.py:rarest"\n')
+    own_experiment(home, '[method]\ncohort_size = 3\nselection = "parts/own.py:rarest"\n')
     assert fedreach("run", "own.toml", "--out", "x").exit_code == 0
     with (home / "parts" / "own.py").open("a") as file:
         file.write("# a remark\n")

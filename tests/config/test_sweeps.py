@@ -42,7 +42,7 @@ def test_an_option_of_all_methods_is_said_once(home: Path) -> None:
 
 def test_tables_in_tables_are_options_too(home: Path) -> None:
     """As TOML reads an option without quotes, and ``--set``."""
-    e = load(swept(home, "[sweep]\nlocal.rate = [0.1, 0.2]"), ["tune.local.epochs=[1,2]"])
+    e = load(swept(home, "[sweep]\nlocal.lr = [0.1, 0.2]"), ["tune.local.epochs=[1,2]"])
     assert e.sweep is not None
     assert e.tune is not None
     assert (e.sweep.settings(), e.tune.settings()[1]) == (

@@ -236,7 +236,7 @@ def test_a_rule_that_participants_do_not_support_is_written_by_force_only(
     run, out = run_of(study, "off"), tmp_path / "ward.py"
     with pytest.raises(ConfigError, match="do not support label_shift"):
         export(run, out)
-    for form, where in (("adaptation", out), ("safetensors", tmp_path / "model")):
+    for form, where in (("adapter", out), ("safetensors", tmp_path / "model")):
         done = fedreach("export", run, "--to", form, "--out", where)
         assert done.exit_code == 2, done.output
         assert "--force" in done.output
@@ -355,7 +355,7 @@ def test_a_folder_that_holds_no_fitted_rule_says_why(study: Path, tmp_path: Path
     out = tmp_path / "client.py"
     with pytest.raises(RunFolderError, match=r"holds a comparison: name one of its runs, such as .*uniform.seed-0"):
         export(study / "out", out)
-    with pytest.raises(RunFolderError, match=r"by the model as it is\. Run with method\.adaptation"):
+    with pytest.raises(RunFolderError, match=r"get the model as it is\. Run with method\.adaptation"):
         export(run_of(study, "uniform"), out)
     with pytest.raises(RunFolderError, match=r"is no folder of a run: it holds no run\.json"):
         export(tmp_path, out)
@@ -387,9 +387,9 @@ def test_no_file_is_written_over_and_none_that_cannot_be_imported(study: Path, t
 
 
 def test_the_command_writes_the_file_and_says_so(fedreach: Command, study: Path, tmp_path: Path) -> None:
-    done = fedreach("export", run_of(study, "bbse"), "--to", "adaptation", "--out", tmp_path / "x" / "ward.py")
+    done = fedreach("export", run_of(study, "bbse"), "--to", "adapter", "--out", tmp_path / "x" / "ward.py")
     assert done.exit_code == 0, done.output
     assert f"{BBSE(hard=True)} of bbse, seed 0, round 4" in done.output
     assert (tmp_path / "x" / "ward.py").exists()
-    told = fedreach("export", run_of(study, "bbse"), "--to", "adaptation", "--out", tmp_path / "y.py", "--json")
+    told = fedreach("export", run_of(study, "bbse"), "--to", "adapter", "--out", tmp_path / "y.py", "--json")
     assert json.loads(told.stdout)["rule"] == repr(replace(BBSE(), hard=True))

@@ -197,7 +197,7 @@ def test_what_needs_classes_refuses_numbers_by_name():
             check_federation_targets(federation(weighting=WEIGHTINGS[name]()), data)
     with pytest.raises(ConfigError, match=r"server FedDF needs targets that are classes"):
         check_federation_targets(federation(server=FedDF()), data)
-    for server in (ServerOnly(held_out=0.2, patience=2), FineTune(), Safari(0.5)):
+    for server in (ServerOnly(held_out=0.2, patience=2), FineTune(), Safari(client_probability=0.5)):
         check_federation_targets(federation(server=server), data)
     for name in set(ADAPTATIONS) - {"none"}:
         with pytest.raises(ConfigError, match=r"adaptation .* estimates class shares, .* Leave adaptation out"):

@@ -85,7 +85,7 @@ def test_all_seeds_have_a_say_in_the_mean_and_the_pilot_alone_in_the_spread(stud
     assert records["statistics"]["pilot"] == list(range(PILOT))
     (contrast,) = records["contrasts"]
     assert contrast["difference_seeds"] == len(records["statistics"]["seeds"])
-    assert contrast["difference_verdict"] in ("better", "worse", "equivalent", "inconclusive")
+    assert contrast["difference_conclusion"] in ("better", "worse", "equivalent", "inconclusive")
     half = (contrast["difference_high"] - contrast["difference_low"]) / 2
     assert half < 0.025 or len(records["statistics"]["seeds"]) == 16
 
@@ -219,5 +219,5 @@ def test_seeds_of_a_finished_comparison_stay_what_they_were(
     more = fedreach("compare", "tiny.toml", "--seeds", 4, "--add-seeds", "--formats", "none", "--json")
     told = json.loads(more.stdout)
     assert told["statistics"]["looks"] == [3]
-    assert [each["difference_verdict"] for each in told["contrasts"]] == ["inconclusive"]
+    assert [each["difference_conclusion"] for each in told["contrasts"]] == ["inconclusive"]
     assert [each["difference_seeds_needed"] for each in told["contrasts"]] == [None]

@@ -86,7 +86,8 @@ def test_methods_with_parts_that_an_engine_cannot_train_by_take_another(fedreach
         "def brier(outputs, targets):\n"
         "    correct = outputs.softmax(-1).gather(-1, targets[..., None])[..., 0]\n"
         "    return (1 - correct) ** 2\n\n"
-        "class Halved:\n"
+        "import fedreach as fr\n\n"
+        "class Halved(fr.LocalSolver):\n"
         "    def correct(self, gradient, params, broadcast):\n"
         "        return gradient / 2\n",
         encoding="utf-8",

@@ -43,7 +43,7 @@ def told(fedreach: Command, *arguments: object) -> dict[str, Any]:
 def test_two_fifths_take_part_unless_an_experiment_says_otherwise(
     fedreach: Command, home: Path, said: str, take_part: int
 ) -> None:
-    (home / "e.toml").write_text(f"[population]\n{said}\n[method]\ncohort = 1\n", encoding="utf-8")
+    (home / "e.toml").write_text(f"[population]\n{said}\n[method]\ncohort_size = 1\n", encoding="utf-8")
     done = fedreach("run", "e.toml", *SHORT)
     assert done.exit_code == 0, done.output
     assert f"  {take_part} take part, {50 - take_part} never train;" in done.stderr

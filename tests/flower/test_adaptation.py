@@ -323,7 +323,7 @@ def test_a_run_ends_with_a_table_of_what_adaptation_gains(tmp_path: Path, heard:
         "adapted",
         "oracle prior, needs labels",
         "expected by participants",
-        "adapted - plain",
+        "adapted - unadapted",
     ]
     assert lines[1].split("  ")[-1].strip() == "test set"
     gain = 100 * (columns["unseen_adapted_accuracy"] - columns["unseen_unadapted_accuracy"])

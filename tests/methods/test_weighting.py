@@ -106,7 +106,7 @@ def no_weight_above_the_cap(subject: Subject) -> None:
     """No weight exceeds the cap or 1 / r, whichever is larger, and weights below the cap keep their ratios."""
     for most in (0.1, 0.3, 0.5, 1.0):
         for sizes in ([60, 30, 10], [1000, 1, 1, 2], [5, 5, 5, 5, 5], [9, 8, 7, 6, 5, 4, 3, 2, 1, 1]):
-            weights = _weights_from(subject.make(inner=ByExamples(), most=most, times_equal=None), num_examples=sizes)
+            weights = _weights_from(subject.make(inner=ByExamples(), max=most, times_equal=None), num_examples=sizes)
             cap, case = max(most, 1 / len(sizes)), f"most = {most}, {sizes} examples"
             if weights.max() > cap + 1e-12:
                 fail(f"the largest weight is {weights.max():.9g}, above {cap:.9g}", case)
@@ -118,14 +118,14 @@ def no_weight_above_the_cap(subject: Subject) -> None:
 
 @define_check()
 def the_lower_cap_counts(subject: Subject) -> None:
-    """No weight exceeds `times_equal` / r, r the number of replies, nor `most`: the lower of the two is the cap."""
+    """No weight exceeds `times_equal` / r, r the number of replies, nor `max`: the lower of the two is the cap."""
     sizes = [60, 30, 10]
     for most, times_equal, expected in (
         (None, 1.5, [0.5, 0.375, 0.125]),  # 1.5 / 3
         (0.4, 1.5, [0.4, 0.4, 0.2]),
         (0.9, 1.0, [1 / 3] * 3),
     ):
-        component = subject.make(inner=ByExamples(), most=most, times_equal=times_equal)
+        component = subject.make(inner=ByExamples(), max=most, times_equal=times_equal)
         case = f"most = {most}, times_equal = {times_equal}, {sizes} examples"
         must_be_close("the weights", _weights_from(component, num_examples=sizes), expected, case, 1e-12)
 

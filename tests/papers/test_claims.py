@@ -70,7 +70,7 @@ def test_numbers_that_are_clear_decide(test: Test, methods: list[str], more: Any
 
 
 @pytest.mark.parametrize(("test", "methods", "more", "outcome"), CASES)
-def test_noise_that_all_methods_of_a_seed_share_changes_no_verdict(
+def test_noise_that_all_methods_of_a_seed_share_changes_no_conclusion(
     test: Test, methods: list[str], more: Any, outcome: str
 ) -> None:
     """A hard split is hard for everybody: seeds are paired, and a spread between them is none of a difference."""

@@ -54,10 +54,10 @@ def test_methods_of_one_name_are_told_apart_and_differences_are_taken_within_eac
 
 
 def test_with_the_same_clients_differences_go_across(made: Path) -> None:
-    comparison = read([made / "a", made / "rate"])
-    assert ("uniform (rate)", "uniform (a)") in comparison.plan.contrasts
+    comparison = read([made / "a", made / "lr"])
+    assert ("uniform (lr)", "uniform (a)") in comparison.plan.contrasts
     found = {(each.first, each.second): each.judged for each in analyse(comparison).contrasts["last"]}
-    assert found["uniform (rate)", "uniform (a)"].count == 2  # seeds
+    assert found["uniform (lr)", "uniform (a)"].count == 2  # seeds
 
 
 def test_other_seeds_of_the_same_methods_are_joined(made: Path) -> None:

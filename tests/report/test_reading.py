@@ -135,7 +135,7 @@ def test_the_first_damaged_run_is_told_however_many_processes_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:
     out = write_comparison(tmp_path, ["a", "b", "c"], [0, 1], rounds=2)
-    edit_rows(out / "runs/b/seed-1", lambda rows: rows[1].update(cohort_size=7))
+    edit_rows(out / "runs/b/seed-1", lambda rows: rows[1].update(cohort=7))
     (out / "runs/c/seed-0/rounds.jsonl").write_text("no\n")
     sealed(out / "runs/c/seed-0")
     monkeypatch.setattr("fedreach._util.processes.free_processes", lambda: processes)

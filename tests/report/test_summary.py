@@ -151,7 +151,7 @@ def test_means_over_the_last_rounds_are_of_accuracies_and_not_of_sums(small: Run
     assert other.difference.mean == pytest.approx((0.575 + 0.645 + 0.65) / 3 - (0.50 + 0.51 + 0.585) / 3)
 
 
-def test_seeds_added_after_looking_leave_numbers_and_no_verdict(comparison: RunSet) -> None:
+def test_seeds_added_after_looking_leave_numbers_and_no_conclusion(comparison: RunSet) -> None:
     before, after = analyse(comparison), analyse(replace(comparison, looks=(3,)))
     for one, other in zip(before.last[1:], after.last[1:], strict=True):
         assert (one.difference.mean, one.difference.p_corrected) == (

@@ -248,9 +248,7 @@ def test_what_cannot_be_had_is_refused_before_anything_is_run(
     assert "tracker 'mlflow' has no such option. Did you mean 'uri'?" in refused(2, "run", "tiny.toml", *options)
     (home / "bare.py").write_text("class Bare:\n    def round(self, row, timing, lost): ...\n")
     said = refused(2, "run", "tiny.toml", "--out", "x", "--track", "bare.py:Bare")
-    assert (
-        "begin, refit_round, end, close missing. Inherit from fedreach.Callback to have all that you leave out." in said
-    )
+    assert "must be an instance of a subclass of fedreach.Callback; got Bare." in said
     real = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,

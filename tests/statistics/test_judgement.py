@@ -176,7 +176,7 @@ def test_what_is_detectable_is_found_at_the_level_of_all_comparisons() -> None:
         assert found.mde == pytest.approx(error * (t_quantile(1 - LEVEL / 2 / 2, 2) + t_quantile(0.8, 2)))
 
 
-def test_seeds_that_would_decide_are_those_of_the_nearer_verdict() -> None:
+def test_seeds_that_would_decide_are_those_of_the_nearer_conclusion() -> None:
     far, near = by_seed(0.01, 0.05, -0.02, 0.04), by_seed(0.01, -0.02, 0.02, -0.01)
     for differences, equated in ((far, False), (near, True)):
         (found,) = run_paired_tests([differences], margin=0.015)

@@ -163,9 +163,9 @@ def origin(about: Mapping[str, Any]) -> str:
     """Return the origin of a model in words.
 
     Example:
-        >>> origin({"method": "plain", "seed": 0, "model": "last", "cluster": 1, "round": 30})
+        >>> origin({"method": "unadapted", "seed": 0, "model": "last", "cluster": 1, "round": 30})
         'unadapted, seed 0, last model of cluster 1 (round 30)'
-        >>> origin({"method": "plain", "seed": 0, "model": "refit", "cluster": None, "round": 12})
+        >>> origin({"method": "unadapted", "seed": 0, "model": "refit", "cluster": None, "round": 12})
         'unadapted, seed 0, model trained again on all rows (12 rounds)'
     """
     cluster = "" if about["cluster"] is None else f" of cluster {about['cluster']}"

@@ -53,7 +53,8 @@ def reject_mixing(solver: LocalSolver, p: int) -> None:
         ConfigError: If a correction changes.
 
     Example:
-        >>> class ByNorm:
+        >>> from fedreach.federation.base import LocalSolver
+        >>> class ByNorm(LocalSolver):
         ...     def correct(self, gradient, params, broadcast):
         ...         return gradient / gradient.norm()
         >>> reject_mixing(ByNorm(), p=4)

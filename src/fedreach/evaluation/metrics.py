@@ -6,7 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -29,10 +29,14 @@ class Metric(Component):
 
     lower_is_better: bool = False  # the worst clients are then those with the largest values
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """End of its columns: lowercase letters, digits and ``_``."""
+    if TYPE_CHECKING:
+
+        @property
+        def name(self) -> str:
+            """End of its columns: lowercase letters, digits and ``_``."""
+            return ""
+    else:
+        name = ""  # no property, so that it may be an option of a dataclass
 
     @abstractmethod
     def of(self, labels: AnyArray, scores: Floats) -> float:

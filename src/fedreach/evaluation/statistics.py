@@ -505,7 +505,7 @@ def run_paired_tests(
             None if equal is None else equal[i],
             test.error * _shift(planned[i], test.freedom, by_stein=pilot is not None),
         )
-        judged[j] = _with_verdict(judgement, test, margin, LEVEL / len(valid_tests), pilot, lower_is_better)
+        judged[j] = _with_conclusion(judgement, test, margin, LEVEL / len(valid_tests), pilot, lower_is_better)
     return tuple(judged[j] if isinstance(test, _Test) else test for j, test in enumerate(tests))
 
 
@@ -551,7 +551,7 @@ def _shift(critical: float, freedom: int, *, by_stein: bool) -> float:
     return critical + t_quantile(POWER, freedom) if by_stein else detectable_shift(critical, freedom)
 
 
-def _with_verdict(
+def _with_conclusion(
     judgement: PairedTest,
     test: _Test,
     margin: float | None,

@@ -263,7 +263,7 @@ def judge_all(
     )
 
 
-def no_verdict_reason(comparison: RunSet) -> str:
+def no_conclusion_reason(comparison: RunSet) -> str:
     """Return the reason why no conclusion is given."""
     return f"{SEEDS_ADDED} ({', then '.join(map(str, (*comparison.looks, len(comparison.seeds))))})"
 

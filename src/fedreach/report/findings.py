@@ -9,7 +9,14 @@ import numpy as np
 
 from fedreach.evaluation.scores import MainScore
 from fedreach.evaluation.statistics import PairedTest
-from fedreach.report.analysis import POPULATION, QUANTITIES, MethodSummary, no_verdict_reason, primary_of, seeds_scope
+from fedreach.report.analysis import (
+    POPULATION,
+    QUANTITIES,
+    MethodSummary,
+    no_conclusion_reason,
+    primary_of,
+    seeds_scope,
+)
 from fedreach.report.concerns import concerns
 from fedreach.report.numbers import Run, RunSet, interval, nats, number, p_text, percent, points
 from fedreach.report.overview import Analysis
@@ -306,9 +313,9 @@ def _comparison_sentences(analysis: Analysis, best: MethodSummary, rows: list[Me
         notes = dict.fromkeys(judged.note for judged in family if judged.note)
         return [f"Differences were not tested ({'; '.join(notes)}): with more seeds they can be."]
     sentences = [_difference_sentence(comparison, best, tests)] if not best.is_baseline else []
-    sentences.append(_verdict_sentence(analysis))
+    sentences.append(_conclusion_sentence(analysis))
     if comparison.looks:
-        sentences.append(f"There is no conclusion: {no_verdict_reason(comparison)}.")
+        sentences.append(f"There is no conclusion: {no_conclusion_reason(comparison)}.")
     if comparison.lengths:
         before = ", then ".join(map(str, comparison.lengths))
         sentences.append(
@@ -333,7 +340,7 @@ def _difference_sentence(comparison: RunSet, best: MethodSummary, tests: int) ->
     )
 
 
-def _verdict_sentence(analysis: Analysis) -> str:
+def _conclusion_sentence(analysis: Analysis) -> str:
     """Return the sentences that list the methods by conclusion."""
     comparison = analysis.comparison
     simple = comparison.plan.contrasts == "baseline"

@@ -24,7 +24,7 @@ from fedreach.report.analysis import (
     Quantity,
     When,
     baselines_of,
-    no_verdict_reason,
+    no_conclusion_reason,
     probabilities,
     seeds_scope,
 )
@@ -265,7 +265,7 @@ def family_note(comparison: RunSet, family: Sequence[PairedTest]) -> str:
         "Detectable: a true difference so large is found in four of five such comparisons."
     )
     if comparison.looks:
-        return f"{judged} No conclusion: {no_verdict_reason(comparison)}."
+        return f"{judged} No conclusion: {no_conclusion_reason(comparison)}."
     if comparison.margin is None:
         return f"{judged} {NOT_DECIDED}"
     return f"{judged} Equivalent: within ± {plan.margin_points:g} points by two one-sided tests. {NOT_DECIDED}"

@@ -127,7 +127,7 @@ def adaptation_table(folder: RunFolder) -> list[str]:
         support = "{:+.1f} points [{:+.1f}, {:+.1f}]".format(*numbers) if any(numbers) else "off, no class changes"
         lines.append(f"expected by participants: {support}")
     gains = [columns[f"{name}_adapted_accuracy"] - columns[f"{name}_unadapted_accuracy"] for name in populations]
-    return [*lines, line("adapted - plain", [f"{100 * gain:+.1f}" for gain in gains])]
+    return [*lines, line("adapted - unadapted", [f"{100 * gain:+.1f}" for gain in gains])]
 
 
 def _mean_expected_gain(fitted: Sequence[FittedRule], clusters: Ints) -> dict[str, float]:

@@ -312,8 +312,8 @@ class BatchNormRefresh(Adaptation):
         >>> state, inputs = given.fitted(rule).state, given.clients[1][0]
         >>> for seen in (inputs, 0.5 * inputs + 3):  # brighter, and with half the contrast
         ...     rule.update(state, rule.start(state), given.outputs(rule, seen))["prior"].round(3)
-        array([0.353, 0.484, 0.163])
-        array([0.353, 0.484, 0.163])
+        array([0.55 , 0.295, 0.155])
+        array([0.55 , 0.295, 0.155])
     """
 
     reads_inputs = True
