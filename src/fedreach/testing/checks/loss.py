@@ -218,10 +218,8 @@ def one_number_an_example(subject: Subject, case: Batch) -> None:
 @of_batches
 def losses_in_their_range(subject: Subject, case: Batch) -> None:
     """No loss is below the `minimum` or above the `maximum` that it states: beyond, clients would be refused."""
-    loss, allowed = (
-        loss_and_gradient(subject.component, case.outputs, case.targets)[0],
-        ValidRange.of(subject.component),
-    )
+    loss, _ = loss_and_gradient(subject.component, case.outputs, case.targets)
+    allowed = ValidRange.of(subject.component)
     if not allowed.holds(loss[np.isfinite(loss)]).all():
         fail(f"the losses are {shown(loss)}; they should be {allowed}")
 
