@@ -12,7 +12,7 @@ from fedreach.experiment.components import users_code
 from fedreach.experiment.load import load
 from fedreach.federation.federation import Federation
 from fedreach.wireless.radio import PaperRadio, Radio
-from fedreach.wireless.rules import Equal, Greedy
+from fedreach.wireless.rules import EqualShares, Greedy
 
 
 def federation(*overrides: str, method: str | None = None) -> Federation:
@@ -34,7 +34,7 @@ def test_the_section_is_a_radio_with_changes() -> None:
 
 def test_each_method_can_have_its_own_allocation() -> None:
     said = ["radio={}", "method.allocation=equal", "methods.entropy.allocation={name='greedy',unit=0.01}"]
-    assert federation(*said, method="uniform").allocation == Equal()
+    assert federation(*said, method="uniform").allocation == EqualShares()
     assert federation(*said, method="entropy").allocation == Greedy(unit=0.01)
 
 
@@ -43,7 +43,7 @@ def test_an_allocation_rule_of_ones_own_is_found_and_belongs_to_the_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(
-        "from fedreach.wireless.rules import Equal\nclass Mine(Equal):\n    pass\n", encoding="utf-8"
+        "from fedreach.wireless.rules import EqualShares\nclass Mine(EqualShares):\n    pass\n", encoding="utf-8"
     )
     (tmp_path / "study.toml").write_text('[radio]\n[method]\nallocation = "mine.py:Mine"\n', encoding="utf-8")
     e = load(tmp_path / "study.toml")
@@ -62,7 +62,7 @@ def test_an_allocation_rule_of_ones_own_is_found_and_belongs_to_the_run(
         (["radio={}", "method.allocation=gready"], "there is no allocation 'gready'. Did you mean 'greedy'"),
         (["radio={}", "method.allocation={name='greedy',unit=2.0}"], r"Greedy\.unit must be in \[1e-9, 1\]; got 2\.0"),
         (["methods.uniform.selection=best_channels"], r"BestChannels needs to know channels.*`\[radio\]`"),
-        (["methods.uniform.allocation=equal"], r"Equal needs to know channels.*`\[radio\]`"),
+        (["methods.uniform.allocation=equal"], r"EqualShares needs to know channels.*`\[radio\]`"),
         (["radio={}", "methods.full.selection={name='csra',search='genetics'}"], "search"),
     ],
 )

@@ -23,7 +23,7 @@ from fedreach.federation.server import Average, FedDF, FineTune, Safari, ServerO
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
 from fedreach.federation.weighting import ByEntropy, ByExamples, Clip, FunctionWeighting, Mix, Product
 from fedreach.testing.checks.common import WatchedGenerator
-from fedreach.wireless.rules import Equal as EqualShares
+from fedreach.wireless.rules import EqualShares
 
 from .small import federation
 

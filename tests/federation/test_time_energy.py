@@ -23,7 +23,7 @@ from fedreach.testing.problems import tiny_simulation, with_rates
 from fedreach.wireless.exact import allocate
 from fedreach.wireless.problem import Allocation
 from fedreach.wireless.radio import Radio
-from fedreach.wireless.rules import Equal, Greedy, Random
+from fedreach.wireless.rules import EqualShares, Greedy, Random
 
 from .small import D, make_reports, start
 
@@ -56,7 +56,7 @@ def test_the_cohort_pays_what_its_exact_allocation_costs():
     assert got.allocation.ids.tolist() == [1, 4]
 
 
-@pytest.mark.parametrize("rule", [Equal(), Random(), Greedy()], ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize("rule", [EqualShares(), Random(), Greedy()], ids=lambda rule: type(rule).__name__)
 def test_no_rule_spends_less_than_the_exact_allocation(rule):
     least = spent(federation(), [0, 2, 5])
     got = spent(federation(allocation=rule), [0, 2, 5])
@@ -67,7 +67,7 @@ def test_an_allocation_of_the_policys_own_is_used_unless_the_method_names_a_rule
     problem = make_view().radio.problem()
     own = Allocation.of(problem, np.array([1, 4]), np.array([0.25, 0.75]), np.array([1e9, 2e9]))
     assert spent(federation(), [1, 4], allocation=own).allocation.share.tolist() == [0.25, 0.75]
-    assert spent(federation(allocation=Equal()), [1, 4], allocation=own).allocation.share.tolist() == [0.5, 0.5]
+    assert spent(federation(allocation=EqualShares()), [1, 4], allocation=own).allocation.share.tolist() == [0.5, 0.5]
 
 
 def test_a_probe_for_losses_costs_a_third_of_a_pass_and_one_number():
@@ -144,7 +144,7 @@ def test_channels_depend_on_seed_and_round_only():
         view = with_radio(federation(**changes), view, devices, d=D, p=D, bits_per_example=64.0)
         return view.radio.bits_per_second.tolist()
 
-    assert rates(1) == rates(1, selection=PowerOfChoice(), solver=Scaffold(), allocation=Equal())
+    assert rates(1) == rates(1, selection=PowerOfChoice(), solver=Scaffold(), allocation=EqualShares())
     assert rates(1) != rates(2)
 
 
@@ -157,8 +157,8 @@ def test_without_a_radio_nothing_is_counted_and_what_needs_one_is_refused():
     assert spent(Federation(Uniform(), *parts, cohort_size=2, seed=0), [1]) is None
     with pytest.raises(ConfigError, match=r"Needy needs to know channels.*Add a section `\[radio\]`"):
         Federation(Needy(), *parts, cohort_size=2, seed=0)
-    with pytest.raises(ConfigError, match="Equal needs to know channels"):
-        Federation(Uniform(), *parts, cohort_size=2, seed=0, allocation=Equal())
+    with pytest.raises(ConfigError, match="EqualShares needs to know channels"):
+        Federation(Uniform(), *parts, cohort_size=2, seed=0, allocation=EqualShares())
     with pytest.raises(ConfigError, match="the view has no `radio`"):
         round_cost(federation(), replace(make_view(), radio=None), Cohort(np.array([1])), D)
 

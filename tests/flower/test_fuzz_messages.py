@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedreach.federation.adaptation import trust
-from fedreach.federation.checks import Range, is_part_of
+from fedreach.federation.checks import ValidRange, is_part_of
 from fedreach.federation.steps import AskLosses
 from fedreach.federation.types import Probe
 from fedreach.flower import messages
@@ -135,11 +135,11 @@ def trained(method: Method, data: Any) -> bool:
         assert answer.update.shape == (strategy.layout.size,)
         assert np.abs(answer.update).max() <= 1e30
         assert answer.metrics["num_examples"] == facts.num_examples
-        assert Range.of(federation.loss).holds(answer.metrics["loss"])
+        assert ValidRange.of(federation.loss).holds(answer.metrics["loss"])
         size, own = np.array([facts.num_examples]), np.array([culprit])
         assert answer.steps == federation.local.steps_of(size, own, federation.seed, request.view.round)[0]
         for one in federation.measurements():
-            assert Range.of(one).holds(answer.metrics[one.name])
+            assert ValidRange.of(one).holds(answer.metrics[one.name])
     else:
         reports = strategy.incoming.reports(found, request.view)
         assert reports.update.tobytes() == strategy.incoming.reports(silent, request.view).update.tobytes()
@@ -159,7 +159,7 @@ def evaluated(data: Any) -> bool:
         for part, score in said.items() if task.client == culprit else ():
             assert score.examples == parts[part]
             assert is_part_of(score.score, score.examples)
-            assert Range(0.0).holds(score.loss)
+            assert ValidRange(0.0).holds(score.loss)
     return culprit not in {task.client for task in scores}
 
 
@@ -214,7 +214,7 @@ def told_a_loss(data: Any) -> bool:
     finally:
         current.grid = grid
     assert found.keys() | {culprit} == set(clients)
-    assert all(Range(0.0).holds(loss) for loss in found.values())
+    assert all(ValidRange(0.0).holds(loss) for loss in found.values())
     return culprit not in found
 
 
@@ -273,8 +273,8 @@ def adapted(data: Any) -> bool:
         return True
     for mode in scores.modes.values():
         assert is_part_of(mode[client].accuracy, count)
-        assert Range(0.0).holds(mode[client].loss)
-        assert Range(0.0, 1.0).holds(mode[client].calibration_error)
+        assert ValidRange(0.0).holds(mode[client].loss)
+        assert ValidRange(0.0, 1.0).holds(mode[client].calibration_error)
     return False
 
 

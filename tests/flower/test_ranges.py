@@ -14,7 +14,7 @@ from torch import nn
 from fedreach._util.errors import ComponentError
 from fedreach.engines.models.flat import Layout
 from fedreach.federation.adaptation import trust
-from fedreach.federation.checks import ROUNDING, Range, is_part_of
+from fedreach.federation.checks import ROUNDING, ValidRange, is_part_of
 from fedreach.federation.labels import DiscreteGaussian, DiscreteLaplace, Exact, entropy_range, released_entropy
 from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
 from fedreach.federation.losses import CrossEntropy
@@ -76,7 +76,7 @@ def test_losses_and_measurements_of_sure_and_unsure_models_are_in_range():
             parts += [WLRC(), *(Disagreement(loss, r, r / 10) for loss in ("jsd", "zero_one") for r in (0.2, 1.0))]
             for part in parts:
                 value = part.measure(outputs, np.random.default_rng(1))
-                assert Range.of(part).holds(value), (part, value)
+                assert ValidRange.of(part).holds(value), (part, value)
 
 
 def test_a_range_is_a_promise_about_the_method_that_a_part_has():
@@ -92,8 +92,8 @@ def test_a_range_is_a_promise_about_the_method_that_a_part_has():
         def release(self, counts, rng):
             return counts + 0.5
 
-    assert Range.of(CrossEntropy()) == Range(0.0)
-    assert Range.of(Cheaper()) == Range.of(Further()) == Range()
+    assert ValidRange.of(CrossEntropy()) == ValidRange(0.0)
+    assert ValidRange.of(Cheaper()) == ValidRange.of(Further()) == ValidRange()
     assert Exact().knows_possible
     assert not Odd().knows_possible
 

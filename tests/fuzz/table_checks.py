@@ -18,7 +18,7 @@ from fedreach._util.errors import FedReachError
 from fedreach.cli import main
 from fedreach.data.federated import FederatedData
 from fedreach.data.samples import SampleFormat
-from fedreach.deploy.predictions import Columns, Rows, read_rows
+from fedreach.deploy.predictions import DataColumns, Rows, read_rows
 
 from .campaign import Ending, WrongError, ending
 from .commands import must_be_told
@@ -179,7 +179,7 @@ def trained(mutant: Mutant, folder: Path) -> Literal["read", "refused"]:
 
 
 @cache
-def trained_on(base: str) -> tuple[SampleFormat, Columns, tuple[str, ...] | None]:
+def trained_on(base: str) -> tuple[SampleFormat, DataColumns, tuple[str, ...] | None]:
     """Return what a model takes that was trained on a base table, its columns that are no inputs, and its classes."""
     draft = BASES[base]()
     table = {name: [row[place] for row in draft.rows] for place, name in enumerate(draft.header)}
@@ -187,7 +187,7 @@ def trained_on(base: str) -> tuple[SampleFormat, Columns, tuple[str, ...] | None
     d = data.dataset
     labels = tuple(draft.options[key] for key in ("label", "target") if key in draft.options)
     expected = SampleFormat(d.name, d.kind, d.train_x.shape[1:], preparation=d.preparation)
-    return expected, Columns(draft.options["client"], labels), data.class_names
+    return expected, DataColumns(draft.options["client"], labels), data.class_names
 
 
 def predicted(mutant: Mutant, folder: Path) -> Literal["read", "refused"]:

@@ -12,7 +12,7 @@ from fedreach.testing.problems import with_rates
 from fedreach.wireless.baselines import best_frequencies, best_shares, sqrt_sort
 from fedreach.wireless.exact import allocate
 from fedreach.wireless.problem import Allocation
-from fedreach.wireless.rules import Exact, Greedy
+from fedreach.wireless.rules import ExactAllocation, Greedy
 from fedreach.wireless.rules import Random as RandomShares
 
 from .planted import must_be_caught, noting
@@ -55,7 +55,7 @@ class ToleranceOfItsOwn(CSRA):
 
 
 @caught_by("golden optimum")
-class AlternatesOnce(Exact):
+class AlternatesOnce(ExactAllocation):
     """Shares for given frequencies, then frequencies for these shares, as in the paper's algorithm 2."""
 
     def allocate(self, problem, rng):

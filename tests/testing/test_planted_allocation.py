@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedreach.wireless.problem import Allocation
-from fedreach.wireless.rules import Equal as EqualShares
+from fedreach.wireless.rules import EqualShares
 
 from .planted import must_be_caught, noting
 

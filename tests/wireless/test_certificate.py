@@ -10,7 +10,7 @@ from fedreach.wireless import solve
 from fedreach.wireless.candidates import Candidates, Incumbent, pad_sets
 from fedreach.wireless.exact import allocate, allocate_batch, cost_of_needs
 from fedreach.wireless.search import Ends, Node, WholeCovers, earliest_deadline, fix_clients, lines, narrow_node
-from fedreach.wireless.solve import Effort, Search, prove
+from fedreach.wireless.solve import BranchAndBound, Effort, prove
 
 from .brute import minimal_covers
 from .instances import KINDS, odd
@@ -136,7 +136,7 @@ def test_no_step_loses_a_set_below_the_limit(small, effort, monkeypatch):
     mine, few = EFFORTS[effort]
     monkeypatch.setattr(solve, "FEW", few)
     for cost in (1.5 * small.cost.max(), float(np.median(small.cost)), small.cost.min() * 1.01):
-        search = Search(small.incumbent(cost), TOLERANCE, mine)
+        search = BranchAndBound(small.incumbent(cost), TOLERANCE, mine)
         nodes = [small.root()]
         for _ in range(3):
             children = []
@@ -181,9 +181,9 @@ def test_the_search_ends_at_the_optimum_with_any_effort(kind, effort, monkeypatc
 def test_every_step_is_taken(step, effort, few, kind, draw, monkeypatch):
     """Guards the tests above: without it they could pass with a step that is never reached."""
     taken = []
-    original = getattr(Search, step)
+    original = getattr(BranchAndBound, step)
     monkeypatch.setattr(solve, "FEW", few)
-    monkeypatch.setattr(Search, step, lambda self, *args: taken.append(step) or original(self, *args))
+    monkeypatch.setattr(BranchAndBound, step, lambda self, *args: taken.append(step) or original(self, *args))
     small = Small(kind, draw, clients=6)
     best = small.incumbent(small.cost.max())
     proof = prove([small.root()], best, tolerance=1e-4, go_on=lambda nodes: nodes < 400, effort=effort)
@@ -207,7 +207,7 @@ def test_tangents_fall_below_zero_far_from_where_they_touch():
 
 def test_a_part_in_which_nobody_is_free_is_closed():
     small = Small("plain")
-    search = Search(small.incumbent(10 * small.cost.max()), TOLERANCE, Effort())
+    search = BranchAndBound(small.incumbent(10 * small.cost.max()), TOLERANCE, Effort())
     low, high = small.root().low, 100 * small.T.max()
 
     def part(kept):

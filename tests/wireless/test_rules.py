@@ -14,8 +14,8 @@ from fedreach.wireless.problem import Allocation, AllocationProblem
 from fedreach.wireless.rules import (
     RULES,
     AllocationRule,
-    Equal,
-    Exact,
+    EqualShares,
+    ExactAllocation,
     Greedy,
     Random,
     frequency_alone,
@@ -71,14 +71,14 @@ def test_the_deadline_is_that_of_the_last_client_and_the_cost_what_it_says(rule)
 @pytest.mark.parametrize("rule", EVERY, ids=repr)
 def test_no_rule_is_cheaper_than_the_exact_one(rule):
     for problem in problems():
-        least = Exact().allocate(problem, rng()).cost
+        least = ExactAllocation().allocate(problem, rng()).cost
         assert rule.allocate(problem, rng()).cost >= least * (1 - 1e-12)
 
 
 def test_on_unequal_clients_only_the_exact_rule_is_exact():
     problem = drawn(7, generator(7, "clients"))
-    least = Exact().allocate(problem, rng()).cost
-    assert all(rule.allocate(problem, rng()).cost > 1.001 * least for rule in EVERY if rule != Exact())
+    least = ExactAllocation().allocate(problem, rng()).cost
+    assert all(rule.allocate(problem, rng()).cost > 1.001 * least for rule in EVERY if rule != ExactAllocation())
 
 
 @pytest.mark.parametrize("rule", UNCHANGED, ids=repr)
@@ -102,7 +102,7 @@ def test_no_rule_writes_to_the_problem_and_only_random_draws(rule):
 
 def test_equal_gives_everybody_the_same_share_and_its_own_frequency():
     problem = AllocationProblem(*np.ones((2, 2)), [1e8, 2e8], np.array([2e9, 5e8]), np.ones(2))
-    given_out = Equal().allocate(problem, rng())
+    given_out = EqualShares().allocate(problem, rng())
     assert given_out.share.tolist() == [0.5, 0.5]
     # (1 / (2 * 1e-27))^(1/3), design/algorithms.md 5.6
     np.testing.assert_allclose(given_out.hertz, [7.9370052598e8, 5e8], rtol=1e-10)
@@ -121,7 +121,7 @@ def test_the_frequency_alone_costs_one_client_least():
 
 def test_where_joules_are_free_everybody_computes_at_full_speed():
     problem = drawn(4, generator(4, "clients"), energy_weight=0.0)
-    for rule in (Equal(), Greedy(), Greedy(frequency="printed")):
+    for rule in (EqualShares(), Greedy(), Greedy(frequency="printed")):
         assert rule.allocate(problem, rng()).hertz.tolist() == problem.max_hertz.tolist()
 
 
@@ -229,6 +229,6 @@ def test_exact_is_what_exact_allocation_gives():
         np.array([2, 3, 2.5, 1, 4]) * 1e9,
         np.ones(5),
     )
-    best = Exact().allocate(problem, rng())
+    best = ExactAllocation().allocate(problem, rng())
     assert isinstance(best, Allocation)
     assert best.cost == pytest.approx(2.649697293704, rel=1e-12)

@@ -109,8 +109,6 @@ def _frame(frame: Any) -> Table:
     if isinstance(any_frame, nw.LazyFrame):
         any_frame = any_frame.collect()
     names = _names(any_frame.to_native())
-    if (error := _twice(names)) is not None:
-        raise error
     if hasattr(frame, "iloc"):  # pandas: Arrow rejects a column of mixed values
         return _make_table(list(map(str, names)), [as_arrow(frame.iloc[:, place]) for place in range(len(names))])
     try:

@@ -20,7 +20,7 @@ from fedreach._util.errors import ConfigError, FedReachError
 from fedreach._util.tables import visible, visible_lines
 from fedreach.data.samples import SampleFormat
 from fedreach.deploy.adapter import Adapter
-from fedreach.deploy.predictions import Columns, Predictions, Rows, predictions, read_rows
+from fedreach.deploy.predictions import DataColumns, Predictions, Rows, predictions, read_rows
 from fedreach.federation.base import Adaptation
 from fedreach.federation.types import State
 
@@ -117,7 +117,7 @@ def classes_of(about: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 def rows_for(about: Mapping[str, Any], path: Path, client: str | None = None, label: str | None = None) -> Rows:
     """Return rows of a file for a model, see `read_rows`; `about` is the content of ``model.json``."""
-    columns = Columns(about["client_column"], tuple(about["label_columns"]))
+    columns = DataColumns(about["client_column"], tuple(about["label_columns"]))
     expected = SampleFormat.of_json(about["name"], about)
     classes, targets = classes_of(about), about["targets"]
     return read_rows(path, expected, columns, classes=classes, targets=targets, client=client, label=label)

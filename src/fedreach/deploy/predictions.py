@@ -34,7 +34,7 @@ MIN_VALUES = 3  # minimum number of values for a meaningful median
 
 
 @dataclass(frozen=True)
-class Columns:
+class DataColumns:
     """Names of a table's columns other than inputs."""
 
     client: str | None = None  # column with the client of each row
@@ -68,7 +68,7 @@ class Rows:
 def read_rows(
     path: Path,
     expected: SampleFormat,
-    data_columns: Columns,
+    data_columns: DataColumns,
     *,
     classes: Sequence[str] | None,
     targets: int | None,
@@ -128,7 +128,7 @@ def read_rows(
 
 
 def _read(
-    path: Path, expected: SampleFormat, data_columns: Columns, client: str | None, label: str | None
+    path: Path, expected: SampleFormat, data_columns: DataColumns, client: str | None, label: str | None
 ) -> tuple[Any, bool]:
     """Return the columns or arrays of a file by name, and whether they are arrays of examples."""
     ending = path.suffix.lower()

@@ -21,11 +21,11 @@ ROUNDING = 1e-6
 """Of numbers that clients compute in single precision, relative to the end of a range and at least absolute."""
 
 
-class Range(NamedTuple):
+class ValidRange(NamedTuple):
     """A range of finite numbers, both ends included; None: no end on this side.
 
     Example:
-        >>> loss = Range(0.0)
+        >>> loss = ValidRange(0.0)
         >>> print(loss, loss.holds(np.array([-1.0, 0.0, -1e-9, np.inf])))
         at least 0 [False  True  True False]
     """
@@ -34,7 +34,7 @@ class Range(NamedTuple):
     maximum: float | None = None
 
     @classmethod
-    def of(cls, part: Loss | Measurement) -> Range:
+    def of(cls, part: Loss | Measurement) -> ValidRange:
         """Return the range that a measurement or a loss declares."""
         return cls(part.minimum, part.maximum)
 
@@ -54,7 +54,7 @@ class Range(NamedTuple):
         return f"at least {low}" if low is not None else "finite" if high is None else f"at most {high}"
 
 
-ANY, NOT_NEGATIVE, SHARE = Range(), Range(0.0), Range(0.0, 1.0)
+ANY, NOT_NEGATIVE, SHARE = ValidRange(), ValidRange(0.0), ValidRange(0.0, 1.0)
 
 
 def is_part_of(share: float, count: int) -> bool:
@@ -120,7 +120,7 @@ def check_type(part: object, method: str, answer: object, expected: type) -> Non
 
 def check_measured(measurement: Measurement, values: Floats, ids: Ints) -> Floats:
     """Return what clients measured, (r,) of these ids, or raise an error if the measurement left its own range."""
-    valid_range = Range.of(measurement)
+    valid_range = ValidRange.of(measurement)
     outside = np.flatnonzero(
         np.isfinite(values) & ~valid_range.holds(values)
     )  # a client that diverged is another matter

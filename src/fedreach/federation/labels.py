@@ -12,7 +12,7 @@ from fedreach._util.arrays import Bools, Floats, Ints, are_counts
 from fedreach._util.errors import ConfigError, require
 from fedreach.data.assignment import label_entropy
 from fedreach.federation.base import LabelStatistics
-from fedreach.federation.checks import Range
+from fedreach.federation.checks import ValidRange
 from fedreach.federation.secure_aggregation import SecureAggregation as SecureAggregation
 
 # -------------------- Label entropies from released counts
@@ -32,14 +32,14 @@ def released_entropy(counts: Floats) -> Floats:
     return np.where((positive == 0).all(axis=1), np.log(counts.shape[1]), label_entropy(positive))
 
 
-def entropy_range(classes: int) -> Range:
+def entropy_range(classes: int) -> ValidRange:
     """Return the range of the entropy of labels of this number of classes, in nats.
 
     Example:
         >>> print(entropy_range(10))
         from 0 to 2.30259
     """
-    return Range(0.0, math.log(classes))
+    return ValidRange(0.0, math.log(classes))
 
 
 # -------------------- Exact counts

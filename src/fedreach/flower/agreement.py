@@ -19,7 +19,7 @@ from fedreach.engines.models.flat import Layout
 from fedreach.engines.protocols import Engine
 from fedreach.experiment.naming import PickleStore, to_config
 from fedreach.federation.base import LabelStatistics, name_of
-from fedreach.federation.checks import NOT_NEGATIVE, SHARE, Range, is_part_of
+from fedreach.federation.checks import NOT_NEGATIVE, SHARE, ValidRange, is_part_of
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact, entropy_range
 from fedreach.federation.types import State
@@ -230,7 +230,7 @@ def first_difference(ours: Mapping[str, str], theirs: Mapping[str, object]) -> s
 
 
 # ---- Checks of reported numbers
-# Each number has a range that no honest client leaves. Components define it: `Range.of` a measurement or a loss,
+# Each number has a range that no honest client leaves. Components define it: `ValidRange.of` a measurement or a loss,
 # `possible` of label statistics and adaptation rules, `LocalSGD.steps_of` and `furthest`. A custom app reports less, so
 # it is checked for what every app must know.
 
@@ -305,13 +305,13 @@ class Checks:
 
     def loss(self, metrics: Mapping[str, Any]) -> float:
         """Return a mean training loss."""
-        return float(number(metrics, LOSS, Range.of(self.federation.loss)))
+        return float(number(metrics, LOSS, ValidRange.of(self.federation.loss)))
 
     def measured(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Return the measurements of a client by name."""
         measurements = self.federation.measurements()
         return {
-            measurement.name: float(number(metrics, measurement.name, Range.of(measurement)))
+            measurement.name: float(number(metrics, measurement.name, ValidRange.of(measurement)))
             for measurement in measurements
         }
 

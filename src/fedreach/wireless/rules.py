@@ -70,7 +70,7 @@ def printed_frequency(problem: AllocationProblem) -> Floats:
 
 
 @dataclass(frozen=True)
-class Equal(AllocationRule):
+class EqualShares(AllocationRule):
     """Equal shares b = 1 / k of the band, and the best frequency of each client on its own.
 
     f_k = min(f_k^max, (a1 / (2 a2 eps))^(1/3)), and f_k^max where joules are free (a2 = 0).
@@ -79,7 +79,7 @@ class Equal(AllocationRule):
 
     Example:
         >>> problem = AllocationProblem(*np.array([[0.1, 0.2], [1, 1], [1e8, 2e8], [1e9, 5e8]]), np.array([5, 5]))
-        >>> given = Equal().allocate(problem, np.random.Generator(np.random.Philox(0)))
+        >>> given = EqualShares().allocate(problem, np.random.Generator(np.random.Philox(0)))
         >>> given.share, (given.hertz / 1e6).round(1), round(given.cost, 4)
         (array([0.5, 0.5]), array([793.7, 500. ]), 1.513)
     """
@@ -93,7 +93,7 @@ class Equal(AllocationRule):
 
 
 @dataclass(frozen=True)
-class Exact(AllocationRule):
+class ExactAllocation(AllocationRule):
     """The shares and frequencies with the least cost for the given clients (see `exact.allocate`).
 
     When: always, where clients are chosen by something else: the default under `[radio]`.
@@ -241,8 +241,8 @@ class Random(AllocationRule):
 # -------------------- Table of allocation rules
 
 RULES: Mapping[str, Any] = {
-    "equal": Equal,
+    "equal": EqualShares,
     "random": Random,
     "greedy": Greedy,
-    "exact": Exact,
+    "exact": ExactAllocation,
 }

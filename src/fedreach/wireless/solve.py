@@ -75,7 +75,7 @@ def prove(
         go_on: Called before each part with the number of examined parts; False ends the search.
         effort: How much work a node may take.
     """
-    search, order = Search(best, tolerance, effort or Effort()), count()
+    search, order = BranchAndBound(best, tolerance, effort or Effort()), count()
     open_ = [(seed.bound, next(order), seed) for seed in seeds]
     heapq.heapify(open_)
     nodes = 0
@@ -90,7 +90,7 @@ def prove(
 
 
 @dataclass(frozen=True, eq=False)
-class Search:
+class BranchAndBound:
     """The processing of nodes: returns the parts of a node that may hold a better set."""
 
     best: Incumbent

@@ -9,11 +9,11 @@ from fedreach._util.errors import ConfigError
 from fedreach.federation.costs import fitting_cost
 from fedreach.testing.problems import tiny_federation
 from fedreach.wireless.radio import Radio
-from fedreach.wireless.rules import Equal
+from fedreach.wireless.rules import EqualShares
 
 IDS, BITS = np.array([2, 5, 9]), 512.0
 RADIO = Radio(energy_weight=0.0)  # joules are free, so that each client computes at its highest frequency
-FEDERATION = replace(tiny_federation(seed=3), radio=RADIO, allocation=Equal())
+FEDERATION = replace(tiny_federation(seed=3), radio=RADIO, allocation=EqualShares())
 DEVICES = RADIO.devices(3, seed=3)
 
 
@@ -69,9 +69,11 @@ def test_without_exchanges_nothing_is_spent():
 
 
 def test_a_rule_of_allocation_is_followed():
-    """The exact one minimises what `Equal` does not, so that with a price of joules it costs less."""
+    """The exact one minimises what `EqualShares` does not, so that with a price of joules it costs less."""
     priced = replace(FEDERATION, radio=Radio(energy_weight=1.0))
-    equal, exact = (cost([12, 40, 5], [1000], federation=replace(priced, allocation=rule)) for rule in (Equal(), None))
+    equal, exact = (
+        cost([12, 40, 5], [1000], federation=replace(priced, allocation=rule)) for rule in (EqualShares(), None)
+    )
     assert sum(exact) < sum(equal)
 
 

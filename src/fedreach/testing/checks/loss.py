@@ -11,7 +11,7 @@ import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.streams import generator
-from fedreach.federation.checks import Range
+from fedreach.federation.checks import ValidRange
 from fedreach.testing.base import Check, Subject, define_check, fail, must_be_close, same, shown
 from fedreach.testing.checks.common import Case, options_are_all_it_is, other_global_seeds
 from fedreach.testing.checks.label_statistics import Labels
@@ -218,7 +218,8 @@ def one_number_an_example(subject: Subject, case: Batch) -> None:
 @of_batches
 def losses_in_their_range(subject: Subject, case: Batch) -> None:
     """No loss is below the `minimum` or above the `maximum` that it states: beyond, clients would be refused."""
-    loss, allowed = loss_and_gradient(subject.component, case.outputs, case.targets)[0], Range.of(subject.component)
+    loss, _ = loss_and_gradient(subject.component, case.outputs, case.targets)
+    allowed = ValidRange.of(subject.component)
     if not allowed.holds(loss[np.isfinite(loss)]).all():
         fail(f"the losses are {shown(loss)}; they should be {allowed}")
 
