@@ -89,7 +89,7 @@ def measured(case: str) -> tuple[float, float]:
 
     try:
         simulation = make_simulation(CASES[case], ENGINES[case], seed=0, threads=1)
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, SystemExit):
         if ENGINES[case] != "manual":
             raise
         simulation = make_simulation(CASES[case], "chain", seed=0, threads=1)  # its name in older checkouts
