@@ -74,10 +74,10 @@ def adapted(trained: Trained, states: Mapping[str, State], clients: Sequence[Exa
             begin = INPUTS[-1] if len(examples.y) >= INPUTS[-1] + FEWEST else n
             if len(examples.y) < begin + FEWEST:
                 continue
-            others, labels = whole.rows(slice(begin, None)), examples.y[begin:]
+            others, labels = whole.at(slice(begin, None)), examples.y[begin:]
             right["unadapted"].append((others.logits.argmax(axis=1) == labels).mean())
             for name, rule in RULES.items():
-                client = rule.update(states[name], rule.start(states[name]), whole.rows(slice(n)))
+                client = rule.update(states[name], rule.start(states[name]), whole.at(slice(n)))
                 log_p = rule.predict(states[name], client, others)
                 right[name].append((log_p.argmax(axis=1) == labels).mean())
         if right["unadapted"]:

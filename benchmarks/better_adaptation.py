@@ -127,10 +127,10 @@ def adapted(trained: harm.Trained, state: State, clients: Sequence[Examples]) ->
     for n in harm.INPUTS:
         begins = [HALF if len(c.y) >= HALF + harm.FEWEST else n for c in clients]
         able = [i for i, c in enumerate(clients) if len(c.y) >= begins[i] + harm.FEWEST]
-        seen = [outputs[i].rows(slice(n)) for i in able]
+        seen = [outputs[i].at(slice(n)) for i in able]
         # Guards that differ in k and power accept the same repairs.
         for i, chosen in zip(able, Guard().choose(state, seen, base, priors_of, classes_of), strict=True):
-            end, y = outputs[i].rows(slice(begins[i], None)), clients[i].y[begins[i] :]
+            end, y = outputs[i].at(slice(begins[i], None)), clients[i].y[begins[i] :]
             row = {"n": n, "unadapted": float((end.logits.argmax(axis=1) == y).mean())}
             if chosen.repaired:
                 assert end.again is not None

@@ -179,13 +179,13 @@ def adapted(trained: Trained, states: Mapping[str, State], clients: Sequence[Exa
         able = [i for i, c in enumerate(clients) if len(c.y) >= begins[i] + FEWEST]
         if not able:
             continue
-        ends = [outputs[i].rows(slice(begins[i], None)) for i in able]
+        ends = [outputs[i].at(slice(begins[i], None)) for i in able]
         labels = [clients[i].y[begins[i] :] for i in able]
         plain = np.array([(o.logits.argmax(axis=1) == y).mean() for o, y in zip(ends, labels, strict=True)])
         row: dict[str, Any] = {"inputs": n, "clients": len(able), "unadapted": 100 * float(plain.mean())}
         for name, rule in RULES.items():
             state = states[name]
-            kept = rule.update_many(state, [rule.start(state)] * len(able), [outputs[i].rows(slice(n)) for i in able])
+            kept = rule.update_many(state, [rule.start(state)] * len(able), [outputs[i].at(slice(n)) for i in able])
             right = [
                 (rule.predict(state, own, o).argmax(axis=1) == y).mean()
                 for own, o, y in zip(kept, ends, labels, strict=True)

@@ -136,17 +136,15 @@ def _ours(state: State) -> Predict:
 
 def _few_shot(rule: FewShot, state: State) -> Any:
     def predict(outputs: Outputs, labels: Ints, m: int) -> Floats:
-        client = rule.with_labels(state, outputs.rows(slice(m)), labels[:m])
-        return rule.predict(
-            state, rule.update(state, client, outputs.rows(slice(m, None))), outputs.rows(slice(m, None))
-        )
+        client = rule.with_labels(state, outputs.at(slice(m)), labels[:m])
+        return rule.predict(state, rule.update(state, client, outputs.at(slice(m, None))), outputs.at(slice(m, None)))
 
     return predict
 
 
 def _last_layer(outputs: Outputs, labels: Ints, m: int) -> Floats:
     rule = FewLabels(labels=m)
-    return rule.predict({}, rule.with_labels({}, outputs.rows(slice(m)), labels[:m]), outputs.rows(slice(m, None)))
+    return rule.predict({}, rule.with_labels({}, outputs.at(slice(m)), labels[:m]), outputs.at(slice(m, None)))
 
 
 def _local(outputs: Outputs, labels: Ints, m: int) -> Floats:
@@ -163,7 +161,7 @@ def _oracle(state: State) -> Any:
 
     def predict(outputs: Outputs, labels: Ints, m: int) -> Floats:
         counts = np.bincount(labels, minlength=outputs.logits.shape[1])
-        return rule.predict(state, rule.with_prior(state, counts / counts.sum()), outputs.rows(slice(m, None)))
+        return rule.predict(state, rule.with_prior(state, counts / counts.sum()), outputs.at(slice(m, None)))
 
     return predict
 
@@ -171,15 +169,15 @@ def _oracle(state: State) -> Any:
 def _from_inputs(predict: Predict, world: World, n: int | None) -> dict[str, float] | None:
     """Return what changes by a number of inputs, scored on the others; by all, on the same."""
     able = [c for c in world.unseen if n is None or len(c.labels) >= n + FEWEST]
-    seen = [c.outputs if n is None else c.outputs.rows(slice(n)) for c in able]
-    rest = [(c.outputs, c.labels) if n is None else (c.outputs.rows(slice(n, None)), c.labels[n:]) for c in able]
+    seen = [c.outputs if n is None else c.outputs.at(slice(n)) for c in able]
+    rest = [(c.outputs, c.labels) if n is None else (c.outputs.at(slice(n, None)), c.labels[n:]) for c in able]
     found = [(predict(s, o), o, y) for s, (o, y) in zip(seen, rest, strict=True)]
     return _changes(found, [len(s.logits) for s in seen])
 
 
 def _from_labels(predict: Any, world: World, m: int) -> dict[str, float] | None:
     able = [c for c in world.unseen if len(c.labels) >= m + FEWEST]
-    found = [(predict(c.outputs, c.labels, m), c.outputs.rows(slice(m, None)), c.labels[m:]) for c in able]
+    found = [(predict(c.outputs, c.labels, m), c.outputs.at(slice(m, None)), c.labels[m:]) for c in able]
     return _changes(found, [len(c.labels) - m for c in able])
 
 

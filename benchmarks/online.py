@@ -50,7 +50,7 @@ class Stream(NamedTuple):
     y: Ints
 
     def at(self, places: Ints | slice) -> Stream:
-        outputs = self.outputs.rows(places) if isinstance(places, slice) else self.outputs.at(places)
+        outputs = self.outputs.at(places)
         return Stream(outputs, self.y[places])
 
 
@@ -148,7 +148,7 @@ def beginnings(stream: Stream, state: State) -> dict[str, float]:
         rest = stream.at(np.random.default_rng(n).permutation(np.arange(n, len(stream.y)))[:SCORED])
         plain = right(rest.outputs.logits, rest.y)
         for way, rule in {"batch": LabelShift(repairs=False), "followed": LabelShift(online=True)}.items():
-            client = rule.update(state, rule.start(state), stream.outputs.rows(slice(n)))
+            client = rule.update(state, rule.start(state), stream.outputs.at(slice(n)))
             if rule.online:
                 log_p, _ = rule.predict_online(state, client, rest.outputs)
             else:

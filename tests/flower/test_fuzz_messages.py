@@ -138,7 +138,7 @@ def trained(method: Method, data: Any) -> bool:
         assert ValidRange.of(federation.loss).holds(answer.metrics["loss"])
         size, own = np.array([facts.num_examples]), np.array([culprit])
         assert answer.steps == federation.local.steps_of(size, own, federation.seed, request.view.round)[0]
-        for one in federation.measurements():
+        for one in federation.measurements:
             assert ValidRange.of(one).holds(answer.metrics[one.name])
     else:
         reports = strategy.incoming.reports(found, request.view)

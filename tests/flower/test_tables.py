@@ -375,7 +375,7 @@ def test_a_node_without_a_table_is_named_with_what_to_do(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("override", "why"),
     [
-        ("method.adaptation=label_shift", r"estimates class shares.* are numbers"),
+        ("method.adaptation=label_shift", r"adaptation .* needs targets that are classes.* are numbers"),
         ("method.loss=cross_entropy", r"loss .* needs targets that are classes"),
         ("evaluation.metrics=['auroc']", r"metric .* needs targets that are classes"),
     ],

@@ -32,7 +32,7 @@ def _labelled(case: AdaptationFixture) -> Iterator[_Labelled]:
     for number, one in enumerate(case.participants, start=1):
         m = min((len(one.labels) + 1) // 2, 12)
         outputs = case.model.of(one.inputs, all_there_is=True)
-        yield _Labelled(f"client {number}", outputs.rows(slice(m)), one.labels[:m], outputs.rows(slice(m // 2, None)))
+        yield _Labelled(f"client {number}", outputs.at(slice(m)), one.labels[:m], outputs.at(slice(m // 2, None)))
 
 
 def _with_one(outputs: Outputs) -> Floats:

@@ -36,7 +36,7 @@ def _labeled(case: AdaptationFixture, most: int = FEW) -> Iterator[_Labeled]:
         m = min(len(one.labels) - 1, most)
         if m > 0:
             outputs = case.model.of(one.inputs, all_there_is=True)
-            yield _Labeled(f"client {number}", outputs.rows(slice(m)), one.labels[:m], outputs.rows(slice(m, None)))
+            yield _Labeled(f"client {number}", outputs.at(slice(m)), one.labels[:m], outputs.at(slice(m, None)))
 
 
 @define_check(ordinary_fixtures)

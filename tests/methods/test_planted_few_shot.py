@@ -33,7 +33,7 @@ class InputsForgetTheLabels(FewShot):
 
     def update(self, state, client, outputs):
         new = super().update(state, client, outputs)
-        bare = self._inputs().update(state, self._inputs().start(state), outputs)
+        bare = self.rule.update(state, self.rule.start(state), outputs)
         return {**new, "prior": bare["prior"], "weight": bare["weight"]}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +15,7 @@ from fedreach._util.errors import ComponentError, require
 from fedreach.data.several import is_labeled, position_counts
 from fedreach.evaluation.scores import worst_decile
 from fedreach.federation.adaptation.base import log_softmax
-from fedreach.federation.base import Component
+from fedreach.federation.base import Component, OfFunction
 from fedreach.federation.convergence import LOSSES, distances, total_disagreement
 from fedreach.federation.federation import HasTargets, check_targets
 
@@ -66,11 +66,8 @@ class Accuracy(Metric):
         0.667
     """
 
+    name = "accuracy"
     needs_classes = True
-
-    @property
-    def name(self) -> str:
-        return "accuracy"
 
     def of(self, labels: Ints, scores: Floats) -> float:
         return float((scores.argmax(axis=1) == labels).mean())
@@ -97,11 +94,8 @@ class BalancedAccuracy(Metric):
         0.5
     """
 
+    name = "balanced_accuracy"
     needs_classes = True
-
-    @property
-    def name(self) -> str:
-        return "balanced_accuracy"
 
     def of(self, labels: Ints, scores: Floats) -> float:
         right = scores.argmax(axis=1) == labels
@@ -132,11 +126,8 @@ class MacroF1(Metric):
         0.4286
     """
 
+    name = "macro_f1"
     needs_classes = True
-
-    @property
-    def name(self) -> str:
-        return "macro_f1"
 
     def of(self, labels: Ints, scores: Floats) -> float:
         predicted, classes = scores.argmax(axis=1), scores.shape[1]
@@ -168,11 +159,8 @@ class AUROC(Metric):
         0.75
     """
 
+    name = "auroc"
     needs_classes = True
-
-    @property
-    def name(self) -> str:
-        return "auroc"
 
     def of(self, labels: Ints, scores: Floats) -> float:
         present = np.unique(labels)
@@ -212,12 +200,9 @@ class Miscalibration(Metric):
         0.25
     """
 
+    name = "calibration_error"
     needs_classes = True
     lower_is_better = True
-
-    @property
-    def name(self) -> str:
-        return "calibration_error"
 
     def of(self, labels: Ints, scores: Floats) -> float:
         return expected_calibration_error(log_softmax(scores), labels)
@@ -295,12 +280,9 @@ class MeanLoss(Metric):
         0.6931
     """
 
+    name = "loss"
     needs_classes = True
     lower_is_better = True
-
-    @property
-    def name(self) -> str:
-        return "loss"
 
     def of(self, labels: Ints, scores: Floats) -> float:
         return float(-log_softmax(scores)[np.arange(len(labels)), labels].mean())
@@ -351,12 +333,9 @@ class MeanAbsoluteError(Metric):
         1.25
     """
 
+    name = "mae"
     needs_numbers = True
     lower_is_better = True
-
-    @property
-    def name(self) -> str:
-        return "mae"
 
     def of(self, labels: Floats, scores: Floats) -> float:
         return float(np.abs(labels - scores).mean())
@@ -373,7 +352,7 @@ LOWER_IS_BETTER = re.compile(r"(.*_)?(loss|error|deviance)")
 
 
 @dataclass(frozen=True)
-class FunctionMetric(Metric):
+class FunctionMetric(OfFunction, Metric):
     """A metric from ``function(y_true, scores) -> number``, of (m,) true classes and (m, c) **probabilities**.
 
     Probabilities are float64 and each row sums to 1, as functions of scikit-learn expect. A class with `of` receives
@@ -390,11 +369,6 @@ class FunctionMetric(Metric):
         >>> metric.name, metric.lower_is_better, metric.of(np.array([1]), np.array([[0.0, 0.0]]))
         ('brier_loss', True, 0.5)
     """
-
-    function: Callable[[AnyArray, Floats], float]
-
-    def __post_init__(self) -> None:
-        self.take_attributes(self.function)
 
     @property
     def name(self) -> str:
@@ -485,11 +459,8 @@ class R2(Metric):
         0.75
     """
 
+    name = "r2"
     needs_numbers = True
-
-    @property
-    def name(self) -> str:
-        return "r2"
 
     def of(self, labels: Floats, scores: Floats) -> float:
         spread = np.square(labels - labels.mean(axis=0)).sum(axis=0)

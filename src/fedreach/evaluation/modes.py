@@ -74,7 +74,7 @@ class Client(NamedTuple):
 
     def without(self, count: int) -> Client:
         """Return the client without its first `count` examples."""
-        return Client(self.id, self.outputs.rows(slice(count, None)), self.labels[count:]) if count else self
+        return Client(self.id, self.outputs.at(slice(count, None)), self.labels[count:]) if count else self
 
 
 ModeScores = dict[str, dict[int, Score]]
@@ -208,14 +208,14 @@ def adapt_and_score(
                 take("oracle_prior", client, rule.predict(state, state_with_prior, client.outputs))
         for n in inputs:
             enough = [client for client in group if len(client.labels) > n]
-            first = [client.outputs.rows(slice(n)) for client in enough]
+            first = [client.outputs.at(slice(n)) for client in enough]
             unlabeled = [
                 _unlabeled_outputs(rule, outputs, labeled_count(rule, len(c.labels)))
                 for outputs, c in zip(first, enough, strict=True)
             ]
             client_states = rule.update_many(state, [start] * len(enough), unlabeled)
             for client, client_state in zip(enough, client_states, strict=True):
-                remaining = client.outputs.rows(slice(n, None))
+                remaining = client.outputs.at(slice(n, None))
                 take(f"unadapted_{n}", client, log_softmax(remaining.logits), n)
                 if not rule.reads_oracle_prior:  # such a rule does not use inputs
                     client_state = _learn_from_labels(
@@ -246,7 +246,7 @@ def _unlabeled_outputs(rule: Adaptation, outputs: Outputs, label_count: int) -> 
 
     A rule that learns from labeled and unlabeled examples does not see the first `label_count` examples again.
     """
-    return outputs.rows(slice(label_count, None)) if rule.learns_more_labels else outputs
+    return outputs.at(slice(label_count, None)) if rule.learns_more_labels else outputs
 
 
 def _learn_from_labels(rule: Adaptation, state: State, client_state: State, client: Client, label_count: int) -> State:
@@ -256,11 +256,11 @@ def _learn_from_labels(rule: Adaptation, state: State, client_state: State, clie
     """
     if rule.learns_more_labels:
         return rule.learn_labels(
-            state, client_state, client.outputs.rows(slice(label_count)), client.labels[:label_count]
+            state, client_state, client.outputs.at(slice(label_count)), client.labels[:label_count]
         )
     if not rule.learns_labels:
         return client_state
-    return rule.with_labels(state, client.outputs.rows(slice(label_count)), client.labels[:label_count])
+    return rule.with_labels(state, client.outputs.at(slice(label_count)), client.labels[:label_count])
 
 
 def tabulate_scores(

@@ -8,7 +8,8 @@ arguments.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -17,6 +18,21 @@ from fedreach._util.arrays import Bools, Dtype, Float32s, Floats, Ints
 from fedreach._util.component import Component as Component
 from fedreach._util.component import name_of as name_of
 from fedreach.federation.types import NO_STATE, ClientResults, Cohort, LocalOutputs, Outputs, Probe, ServerView, State
+
+
+@dataclass(frozen=True)
+class OfFunction(Component):
+    """Base of components that wrap a plain function, whose attributes, such as ``needs``, count."""
+
+    function: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        self.take_attributes(self.function)
+
+    @property
+    def name(self) -> str:
+        """The function's name, for messages."""
+        return name_of(self.function)
 
 
 class Selection(Component):
@@ -381,15 +397,14 @@ class Adaptation(Component):
         """Whether it cannot be deployed: it needs labels that clients do not have."""
         return self.needs_labels and not self.learns_more_labels
 
-    @abstractmethod
     def query(self, state: State) -> State | None:
         """Return what participants are sent in the next exchange, by name; None once the rule is fitted.
 
         Args:
             state: The rule's, `NO_STATE` before the first exchange.
         """
+        return None
 
-    @abstractmethod
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
         """Return one participant's float64 numbers by name, the same names and shapes for all: only ever added up.
 
@@ -399,18 +414,19 @@ class Adaptation(Component):
             labels: (m,) of these.
             counts: (c,) of the labels that it trained on, as `LabelStatistics` releases them.
         """
+        return NO_STATE
 
-    @abstractmethod
     def fold(self, state: State, sums: State) -> State:
         """Return the rule's state after an exchange, given the sums over participants by name."""
+        return state
 
-    @abstractmethod
     def start(self, state: State) -> State:
         """Return the client's state before its first input, given the fitted state."""
+        return NO_STATE
 
-    @abstractmethod
     def update(self, state: State, client: State, outputs: Outputs) -> State:
         """Return the client's state after more of its inputs, one or many at a time."""
+        return client
 
     @abstractmethod
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:

@@ -121,9 +121,8 @@ def check_type(part: object, method: str, answer: object, expected: type) -> Non
 def check_measured(measurement: Measurement, values: Floats, ids: Ints) -> Floats:
     """Return what clients measured, (r,) of these ids, or raise an error if the measurement left its own range."""
     valid_range = ValidRange.of(measurement)
-    outside = np.flatnonzero(
-        np.isfinite(values) & ~valid_range.holds(values)
-    )  # a client that diverged is another matter
+    # What is not finite comes of a client that diverged, which is another matter.
+    outside = np.flatnonzero(np.isfinite(values) & ~valid_range.holds(values))
     if outside.size:
         first = outside[0]
         raise ComponentError(
@@ -135,14 +134,11 @@ def check_measured(measurement: Measurement, values: Floats, ids: Ints) -> Float
 
 def check_labels(statistics: LabelStatistics, released: Floats, sizes: Ints, ids: Ints) -> Floats:
     """Return the (n, c) counts that were released, or raise an error if the statistics call them impossible."""
-    if statistics.knows_possible:
-        wrong = np.flatnonzero(~statistics.possible(released, sizes))
-        if wrong.size:
-            first = wrong[0]
-            raise ComponentError(
-                f"{name_of(statistics)}.possible must allow what `release` returns; of client {ids[first]}, with "
-                f"{sizes[first]} examples, {released[first].tolist()} was released."
-            )
+    for row in np.flatnonzero(~statistics.possible(released, sizes)) if statistics.knows_possible else ():
+        raise ComponentError(
+            f"{name_of(statistics)}.possible must allow what `release` returns; of client {ids[row]}, with "
+            f"{sizes[row]} examples, {released[row].tolist()} was released."
+        )
     return released
 
 
@@ -155,17 +151,13 @@ def check_allocation(part: object, method: str, answer: Allocation, problem: All
     share, hertz = np.asarray(answer.share, np.float64), np.asarray(answer.hertz, np.float64)
     if not (share.shape == hertz.shape == problem.ids.shape):
         raise ComponentError(f"{where} must give each of the {len(problem)} clients one share and one frequency.")
-    for what, values, bad in (
-        ("shares that are positive", share, ~((share > 0) & (share <= 1))),
-        (
-            "CPU frequencies in (0, max_hertz]",
-            hertz,
-            ~((hertz > 0) | (problem.cycles == 0)) | ~(hertz <= problem.max_hertz * (1 + 1e-9)),
-        ),
+    is_frequency = ((hertz > 0) | (problem.cycles == 0)) & (hertz <= problem.max_hertz * (1 + 1e-9))
+    for what, values, good in (
+        ("shares that are positive", share, (share > 0) & (share <= 1)),
+        ("CPU frequencies in (0, max_hertz]", hertz, is_frequency),
     ):
-        if bad.any():
-            first = np.flatnonzero(bad)[0]
-            raise ComponentError(f"{where} must return {what}; client {problem.ids[first]} gets {values[first]}.")
+        for row in np.flatnonzero(~good):
+            raise ComponentError(f"{where} must return {what}; client {problem.ids[row]} gets {values[row]}.")
     if not share.sum() <= 1 + 1e-9:
         raise ComponentError(
             f"{where} must return shares of the band that sum to at most 1; they sum to {share.sum():.9g}."
@@ -176,9 +168,7 @@ def check_allocation(part: object, method: str, answer: Allocation, problem: All
 def check_weights(weighting: object, answer: tuple[Floats, State], r: int) -> tuple[Floats, State]:
     """Return (r,) weights on the simplex and the new state, or raise an error that names the broken rule."""
     where = f"{name_of(weighting)}.weights"
-    if not (isinstance(answer, tuple) and len(answer) == 2):
-        raise ComponentError(f"{where} must return a pair, the weights and the new state; got {type(answer).__name__}.")
-    weights, state = np.asarray(answer[0], dtype=np.float64), answer[1]
+    weights, state = _check_pair(where, "weights", answer)
     if weights.shape != (r,):
         raise ComponentError(f"{where} must return one weight for each of the {r} reports; got shape {weights.shape}.")
     if not (weights >= 0).all() or (total := weights.sum()) == np.inf:
@@ -186,6 +176,12 @@ def check_weights(weighting: object, answer: tuple[Floats, State], r: int) -> tu
     if abs(total - 1.0) > 1e-6:
         raise ComponentError(f"{where} must return weights that sum to 1; they sum to {total:.9g}.")
     return weights, state
+
+
+def _check_pair(where: str, what: str, answer: object) -> tuple[Floats, State]:
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise ComponentError(f"{where} must return a pair, the {what} and the new state; got {type(answer).__name__}.")
+    return np.asarray(answer[0], dtype=np.float64), answer[1]
 
 
 def check_scale(weighting: object, scale: float) -> float:
@@ -200,9 +196,7 @@ def check_scale(weighting: object, scale: float) -> float:
 def check_update(aggregator: object, answer: tuple[Floats, State], d: int) -> tuple[Floats, State]:
     """Return the (d,) update and the new state, or raise an error that names the broken rule."""
     where = f"{name_of(aggregator)}.combine"
-    if not (isinstance(answer, tuple) and len(answer) == 2):
-        raise ComponentError(f"{where} must return a pair, the update and the new state; got {type(answer).__name__}.")
-    update, state = np.asarray(answer[0], dtype=np.float64), answer[1]
+    update, state = _check_pair(where, "update", answer)
     if update.shape != (d,):
         raise ComponentError(f"{where} must return the {d} numbers of one update; got shape {update.shape}.")
     return update, state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Protocol
@@ -11,7 +11,7 @@ import numpy as np
 
 from fedreach._util.arrays import replace_fields
 from fedreach._util.component import wrong_base
-from fedreach._util.errors import ComponentError, ConfigError
+from fedreach._util.errors import ComponentError, ConfigError, require
 from fedreach._util.registry import KINDS, import_object
 from fedreach.federation.adaptation.base import Unadapted
 from fedreach.federation.aggregation import Mean
@@ -65,16 +65,12 @@ class Federation:
             if not isinstance(component, base):
                 raise ComponentError(f"{kind} {wrong_base(component, base)}")
             component.check_attributes()
-        if self.radio is None:
-            needy: list[Component] = [] if self.allocation is None else [self.allocation]
-            for component in needy + [self.selection] * self.selection.declares("needs_radio"):
-                raise ConfigError(
-                    f"{name_of(component)} needs to know channels and devices, and there is no radio. Add a section "
-                    "`[radio]` to the experiment, or `radio=Radio()` to the `Federation`."
-                )
-        for name, minimum in {"cohort_size": 1, "seed": 0}.items():
-            if getattr(self, name) < minimum:
-                raise ConfigError(f"Federation.{name} must be at least {minimum}; got {getattr(self, name)}.")
+        if self.radio is None and (self.allocation is not None or self.selection.declares("needs_radio")):
+            raise ConfigError(
+                f"{name_of(self.allocation or self.selection)} needs to know channels and devices, and there is no "
+                "radio. Add a section `[radio]` to the experiment, or `radio=Radio()` to the `Federation`."
+            )
+        require(self, cohort_size="[1, inf)", seed="[0, inf)")
         if self.label_statistics.only_sum:
             self._refuse_what_sees_single_clients()
         if self.adapts and not isinstance(self.label_statistics, Exact | SecureAggregation):
@@ -134,25 +130,20 @@ class Federation:
 
     def needs(self) -> frozenset[str]:
         """Return the names of the client statistics that the components need."""
-        return frozenset(name for component in self._all_components() for name in component.needs)
+        return frozenset(
+            name for part in self.components.values() for inner in part.with_inner() for name in inner.needs
+        )
 
-    def _all_components(self) -> Iterator[Component]:
-        for component in self.components.values():
-            yield from component.with_inner()
-
+    @cached_property  # a round asks for them many times
     def measurements(self) -> tuple[Measurement, ...]:
-        """Return what the components have clients measure.
+        """What the components have clients measure.
 
         Raises:
             ComponentError: If two of them give one name to different measurements.
         """
-        return self._measurements
-
-    @cached_property  # a round asks for them many times
-    def _measurements(self) -> tuple[Measurement, ...]:
         measurements: dict[str, Measurement] = {}
-        for component in self._all_components():
-            for measurement in component.measures:
+        for component in self.components.values():
+            for measurement in [measurement for part in component.with_inner() for measurement in part.measures]:
                 if measurements.setdefault(measurement.name, measurement) != measurement:
                     raise ComponentError(
                         f"Two parts ask for {measurement.name!r}, but not the same: {measurements[measurement.name]} "
@@ -206,17 +197,15 @@ def check_targets(kind: str, component: Component, data: HasTargets) -> None:
     Raises:
         ConfigError: If it needs classes and they are numbers, or the other way round.
     """
-    parts = [*component.with_inner()]
-    measures = [measurement for part in parts for measurement in part.measures]
-    needs_classes = any(part.needs_classes or part.needs for part in (*parts, *measures))
-    needs_classes = needs_classes or (isinstance(component, Loss) and component.shifts_outputs)
-    if needs_classes and not data.num_classes:
+    parts = [part for inner in component.with_inner() for part in (inner, *inner.measures)]
+    needs_classes = any(part.needs_classes or part.needs for part in parts) or kind == "adaptation"
+    if (needs_classes or getattr(component, "shifts_outputs", False)) and not data.num_classes:
         advice = "Take loss = 'mse' or 'huber'" if kind == "loss" else "Take another, or make classes of them"
         raise ConfigError(
             f"{kind} {name_of(component)} needs targets that are classes, and those of {data.name} are numbers. "
             f"{advice}; where they stand for classes, write them as whole numbers."
         )
-    if data.positions and kind != "metric" and (why := _why_not_at_positions(component)):
+    if data.positions and kind != "metric" and (why := _why_not_at_positions(kind, component)):
         raise ConfigError(
             f"{kind} {name_of(component)} {why}, and {data.name} has a label at every position. Take another, or "
             "leave it out."
@@ -229,40 +218,25 @@ def check_targets(kind: str, component: Component, data: HasTargets) -> None:
         )
 
 
-def _why_not_at_positions(component: Component) -> str:
+def _why_not_at_positions(kind: str, component: Component) -> str:
     """Return why a component cannot be used if each position of an example has a label; "" if it can."""
-    if any(part.needs for part in component.with_inner()):
-        return "goes by how many examples of each class a client has"
-    if any(part.measures for part in component.with_inner()):
-        return "measures outputs of one row an example"
-    if isinstance(component, Loss) and component.shifts_outputs:
-        return "shifts outputs by how many examples of each class a client has"
-    if isinstance(component, Loss) and component.has_objective:
-        return "sees one output an example"
-    if isinstance(component, ServerOptimizer) and component.tunes_server:
-        return "learns from outputs of one row an example"
-    return ""
+    reasons = {
+        "goes by how many examples of each class a client has": any(part.needs for part in component.with_inner()),
+        "measures outputs of one row an example": any(part.measures for part in component.with_inner()),
+        "shifts outputs by how many examples of each class a client has": getattr(component, "shifts_outputs", False),
+        "sees one output an example": getattr(component, "has_objective", False),
+        "learns from outputs of one row an example": getattr(component, "tunes_server", False),
+        "estimates the class of an example": kind == "adaptation",
+        "changes inputs alone": kind == "augmentation",
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def check_federation_targets(federation: Federation, data: HasTargets) -> None:
     """Reject a federation with a component that does not accept the targets of the data, see `check_targets`."""
     for kind, component in federation.components.items():
-        check_targets(kind, component, data)
-    if federation.adapts and data.positions:
-        raise ConfigError(
-            f"adaptation {name_of(federation.adaptation)} estimates the class of an example, and {data.name} has a "
-            "label at every position. Leave adaptation out."
-        )
-    if federation.augmentation is not None and data.positions:
-        raise ConfigError(
-            f"augmentation {name_of(federation.augmentation)} changes inputs alone, and {data.name} has a label at "
-            "every position, which would have to move with them. Augment the data set itself."
-        )
-    if federation.adapts and not data.num_classes:
-        raise ConfigError(
-            f"adaptation {name_of(federation.adaptation)} estimates class shares, and targets of {data.name} are "
-            "numbers. Leave adaptation out."
-        )
+        if kind != "adaptation" or federation.adapts:
+            check_targets(kind, component, data)
 
 
 # -------------------- What the server sees of clients

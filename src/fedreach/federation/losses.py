@@ -1,6 +1,6 @@
 """Losses and local objectives: what a client minimizes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,13 +8,13 @@ import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError, require
-from fedreach.federation.base import Loss, name_of
+from fedreach.federation.base import Loss, OfFunction, name_of
 
 # -------------------- A plain function as a loss
 
 
 @dataclass(frozen=True)
-class FunctionLoss(Loss):
+class FunctionLoss(OfFunction, Loss):
     """Use ``function(outputs, targets) -> (b,) losses``, of torch tensors (b, c) and (b,).
 
     Where targets are numbers, both are (b, t). A function for such says ``needs_numbers = True``, and is then tried
@@ -27,16 +27,6 @@ class FunctionLoss(Loss):
         >>> margin.per_example(torch.tensor([[0.25, 0.5]]), torch.tensor([1]))
         tensor([0.5000])
     """
-
-    function: Callable[[Any, Any], Any]
-
-    def __post_init__(self) -> None:
-        self.take_attributes(self.function)
-
-    @property
-    def name(self) -> str:
-        """The function's name, for messages."""
-        return getattr(self.function, "__name__", "loss")
 
     def per_example(self, outputs: Any, targets: Any) -> Any:
         return self.function(outputs, targets)
@@ -223,8 +213,20 @@ class FedLC(CrossEntropy):
 # -------------------- Squared error
 
 
+class OfNumbers(Loss):
+    """Base of losses of numbers, by default on the participants' scale."""
+
+    needs_numbers = True
+    scale: bool
+
+    @property
+    def scales_targets(self) -> bool:  # type: ignore[override]
+        """Whether targets and outputs are handed over on the participants' scale."""
+        return self.scale
+
+
 @dataclass(frozen=True)
-class MSE(Loss):
+class MSE(OfNumbers):
     """Mean squared error over an example's t targets that are numbers.
 
     l(z, y) = (1/t) sum_j (z_j - y_j)^2; its gradient by z_j is 2 (z_j - y_j) / t. The
@@ -248,14 +250,8 @@ class MSE(Loss):
     """
 
     squared_error = True
-    needs_numbers = True
     minimum = 0.0
     scale: bool = True
-
-    @property
-    def scales_targets(self) -> bool:  # type: ignore[override]
-        """Whether targets and outputs are handed over on the participants' scale."""
-        return self.scale
 
     def per_example(self, outputs: Any, targets: Any) -> Any:
         return (outputs - targets).square().mean(-1)
@@ -265,7 +261,7 @@ class MSE(Loss):
 
 
 @dataclass(frozen=True)
-class Huber(Loss):
+class Huber(OfNumbers):
     """Huber loss: half the squared error up to delta, linear beyond; the mean over an example's t targets.
 
     l(z, y) = (1/t) sum_j h(z_j - y_j), with h(e) = e^2 / 2 where |e| <= delta and delta (|e| - delta / 2) beyond. No
@@ -289,15 +285,9 @@ class Huber(Loss):
         tensor([0.1250, 2.5000])
     """
 
-    needs_numbers = True
     minimum = 0.0
     delta: float = 1.0
     scale: bool = True
-
-    @property
-    def scales_targets(self) -> bool:  # type: ignore[override]
-        """Whether targets and outputs are handed over on the participants' scale."""
-        return self.scale
 
     def __post_init__(self) -> None:
         require(self, delta="(0, inf)")

@@ -88,7 +88,7 @@ class Disagreement(Measurement):
         3.5716
     """
 
-    wants_before = False
+    name = "disagreement"
     needs_classes = True
 
     loss: Literal["jsd", "zero_one"] = "jsd"
@@ -99,10 +99,6 @@ class Disagreement(Measurement):
     def __post_init__(self) -> None:
         require(self, loss=tuple(LOSSES), radius="(0, 1]", step=f"(0, {self.radius}]: It is a part of the radius.")
         require(self, confidence="(0, 1): Such as 0.01, or leave it out.")
-
-    @property
-    def name(self) -> str:
-        return "disagreement"
 
     @property
     def minimum(self) -> float:  # type: ignore[override]
@@ -165,6 +161,9 @@ class WLRC(Measurement):
         0.8256
     """
 
+    name = "wlrc"
+    minimum = 0.0  # scores are means of absolute values
+
     outputs: Outputs = "softmax"
     draws: int = 64
     estimator: Estimator = "monte_carlo"
@@ -174,10 +173,6 @@ class WLRC(Measurement):
         require(self, outputs=get_args(Outputs), estimator=get_args(Estimator), draws="[1, inf)", batch_size="[1, inf)")
 
     @property
-    def name(self) -> str:
-        return "wlrc"
-
-    @property
     def wants_before(self) -> bool:  # type: ignore[override]
         return self.outputs == "excess_loss"
 
@@ -185,11 +180,6 @@ class WLRC(Measurement):
     def needs_classes(self) -> bool:  # type: ignore[override]
         """Unless it is of the outputs as they are, which may be numbers."""
         return self.outputs != "logits"
-
-    @property
-    def minimum(self) -> float:  # type: ignore[override]
-        """Scores are means of absolute values."""
-        return 0.0
 
     @property
     def maximum(self) -> float | None:  # type: ignore[override]

@@ -129,9 +129,9 @@ def conclude_round(
         loss[answered] = view.loss[answered]
     visible = visible_reports(federation, reports)
     observed = federation.selection.observe(state.selection, visible)
+    after: dict[str, Any] = {"round": state.round + 1, "loss": loss, "selection": observed, "holds": holds}
     if len(reports.ids) == 0:
-        state = replace(state, round=state.round + 1, loss=loss, selection=observed, holds=holds)
-        return update_clusters(federation, state), RoundResult(
+        return update_clusters(federation, replace(state, **after)), RoundResult(
             (), (), reports.lost, None, down, up, probe_bytes, remark=selection.remark, cost=cost
         )
 
@@ -146,20 +146,8 @@ def conclude_round(
             federation, state, view, model, weights, reports, visible, positions, summed
         )
     server, solver, aggregation = zip(*part_states, strict=True)
-    state = FederationState(
-        round=state.round + 1,
-        models=models,
-        clusters=state.clusters,
-        loss=loss,
-        selection=observed,
-        weighting=weighed,
-        server=server,
-        solver=solver,
-        aggregation=aggregation,
-        memory=state.memory,
-        holds=holds,
-        sent=sent,
-    )
+    after |= {"models": models, "weighting": weighed, "server": server, "solver": solver, "aggregation": aggregation}
+    state = replace(state, sent=sent, **after)
     steps = ("steps",) if isinstance(federation.local.steps, UnevenSteps) else ()  # else they follow from sizes
     report = RoundResult(
         cohort=tuple(reports.ids.tolist()),
@@ -171,7 +159,7 @@ def conclude_round(
         probe_bytes=probe_bytes,
         metrics={
             name: tuple(reports.metrics[name].tolist())
-            for name in ("loss", "draws", *steps, *(measurement.name for measurement in federation.measurements()))
+            for name in ("loss", "draws", *steps, *(measurement.name for measurement in federation.measurements))
             if name in reports.metrics  # not those that secure aggregation hides
         },
         remark=selection.remark,

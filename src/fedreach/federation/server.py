@@ -12,7 +12,7 @@ import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError, require
-from fedreach.federation.base import ServerOperations, ServerOptimizer
+from fedreach.federation.base import ServerOperations, ServerOptimizer, name_of
 from fedreach.federation.local_sgd import optimizer_class, with_tuples
 from fedreach.federation.types import NO_STATE, State
 
@@ -306,26 +306,30 @@ def batches(
             yield np.sort(order[begin : begin + batch_size])
 
 
-def check_inner(part: object, inner: ServerOptimizer) -> None:
-    """Reject an `inner` step that uses the server's data in a step that does so, too.
+PLAIN = Average()
 
-    Raises:
-        ConfigError: If it does.
-    """
-    if inner.trains_server or inner.tunes_server:
-        raise ConfigError(
-            f"{type(part).__name__}.inner must be the step of the clients' rounds; got {type(inner).__name__}, which "
-            "trains on the server's data itself. Use one that does not, such as 'average'."
-        )
+
+class WithInner(ServerOptimizer):
+    """Base of servers that work on their own data in addition to a step `inner` after the clients' rounds."""
+
+    inner: ServerOptimizer
+
+    def __post_init__(self) -> None:
+        if self.inner.trains_server or self.inner.tunes_server:
+            raise ConfigError(
+                f"{type(self).__name__}.inner must be the step of the clients' rounds; got {name_of(self.inner)}, "
+                "which trains on the server's data itself. Use one that does not, such as 'average'."
+            )
+
+    def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
+        return self.inner.apply(params, state, mean_update)
 
 
 # -------------------- FedDF
 
-PLAIN = Average()
-
 
 @dataclass(frozen=True)
-class FedDF(ServerOptimizer):
+class FedDF(WithInner):
     """FedDF (Lin et al., 2020): ensemble distillation on the server's unlabeled inputs.
 
     Clients train in every round, and `inner` takes the step. From there on, `steps` times::
@@ -375,7 +379,7 @@ class FedDF(ServerOptimizer):
     steps: int = 20
 
     def __post_init__(self) -> None:
-        check_inner(self, self.inner)
+        super().__post_init__()
         require(self, lr="(0, inf)", batch_size="[1, inf)", steps="[0, 1e9]")
 
     def tunes(self, round_: int, rounds: int) -> bool:
@@ -394,9 +398,6 @@ class FedDF(ServerOptimizer):
             params = data.distill(params, batch, teacher[np.searchsorted(inputs, batch)], self.lr)
         return params, state
 
-    def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
-        return self.inner.apply(params, state, mean_update)
-
 
 # -------------------- Fine-tuning after the clients
 
@@ -404,7 +405,7 @@ When = Literal["each_round", "end"]
 
 
 @dataclass(frozen=True)
-class FineTune(ServerOptimizer):
+class FineTune(WithInner):
     """Fine-tuning of the aggregated model on the server's data by stochastic gradient descent.
 
     Clients train in every round, and `inner` takes the step. Then, E epochs or exactly `steps` times::
@@ -447,7 +448,7 @@ class FineTune(ServerOptimizer):
     epochs: int = 1
 
     def __post_init__(self) -> None:
-        check_inner(self, self.inner)
+        super().__post_init__()
         require(
             self,
             when=get_args(When),
@@ -464,9 +465,6 @@ class FineTune(ServerOptimizer):
         for batch in batches(data.rng, np.arange(data.examples), self.batch_size, self.steps, self.epochs):
             params = data.step(params, batch, self.lr)
         return params, state
-
-    def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
-        return self.inner.apply(params, state, mean_update)
 
 
 # -------------------- Training on the server alone
@@ -563,7 +561,7 @@ class ServerOnly(ServerOptimizer):
 
 
 @dataclass(frozen=True)
-class Safari(ServerOptimizer):
+class Safari(WithInner):
     """SAFARI: some rounds train on the server's data, which also cover unseen clients.
 
     For each round one number u is drawn uniformly from [0, 1). If u < `client_probability`, the round is like any
@@ -609,7 +607,7 @@ class Safari(ServerOptimizer):
     batch_size: int = 64
 
     def __post_init__(self) -> None:
-        check_inner(self, self.inner)
+        super().__post_init__()
         require(self, client_probability="[0, 1]", lr="(0, inf)", batch_size="[1, inf)")
 
     def trains(self, rng: np.random.Generator) -> bool:
@@ -618,9 +616,6 @@ class Safari(ServerOptimizer):
     def learn(self, params: Float32s, state: State, data: ServerOperations) -> tuple[Float32s, State]:
         (batch,) = batches(data.rng, np.arange(data.examples), self.batch_size, steps=1)
         return data.step(params, batch, self.lr), state
-
-    def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
-        return self.inner.apply(params, state, mean_update)
 
 
 # -------------------- Table of server steps

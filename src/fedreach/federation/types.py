@@ -183,17 +183,22 @@ class Outputs:
     again: Callable[[Float32s], Outputs] | None = None  # the same model on changed inputs, (m, ...)
     statistics: RunningStatistics | None = None  # of BatchNorm layers after convolutions, where there are any
 
-    def at(self, places: Ints) -> Outputs:
-        """Return the outputs on the inputs at these positions."""
-        features = None if self.features is None else self.features[places]
-        inputs = None if self.inputs is None else self.inputs[places]
-        return replace(self, logits=self.logits[places], features=features, inputs=inputs)
+    def arrays(self, prefix: str = "") -> dict[str, AnyArray]:
+        """Return the arrays that there are by name, as a client keeps them."""
+        named = {"logits": self.logits, "features": self.features, "inputs": self.inputs}
+        return {f"{prefix}{name}": values for name, values in named.items() if values is not None}
 
-    def rows(self, part: slice) -> Outputs:
-        """Return the outputs on a slice of the inputs."""
-        features = None if self.features is None else self.features[part]
-        inputs = None if self.inputs is None else self.inputs[part]
-        return replace(self, logits=self.logits[part], features=features, inputs=inputs)
+    def at(self, places: Ints | slice) -> Outputs:
+        """Return the outputs on the inputs at these positions, or on a slice of them."""
+        return replace(self, **{name: values[places] for name, values in self.arrays().items()})
+
+    def after(self, kept: State, prefix: str = "") -> Outputs:
+        """Return the outputs on the inputs that a client keeps under a prefix, and then on these."""
+        if f"{prefix}logits" not in kept:
+            return self
+        before = {name: kept[f"{prefix}{name}"] for name in self.arrays() if f"{prefix}{name}" in kept}
+        joined = {name: np.concatenate([values, self.arrays()[name]]) for name, values in before.items()}
+        return replace(self, **{"features": None, "inputs": None, **joined})
 
 
 class RunningStatistics(Protocol):

@@ -1,7 +1,7 @@
 """Aggregation weights: how much each client result counts."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ComponentError, ConfigError, require
-from fedreach.federation.base import Weighting, name_of
+from fedreach.federation.base import OfFunction, Weighting, name_of
 from fedreach.federation.checks import check_weights
 from fedreach.federation.measurements import Disagreement
 from fedreach.federation.types import ClientResults, State
@@ -40,7 +40,7 @@ def normalize_weights(weighting: object, raw: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class FunctionWeighting(Weighting):
+class FunctionWeighting(OfFunction, Weighting):
     """Use ``function(reports) -> (r,) numbers``; they are divided by their sum.
 
     Its attributes count: ``needs`` names the client statistics that the function needs, ``measures`` what clients
@@ -52,16 +52,6 @@ class FunctionWeighting(Weighting):
         >>> FunctionWeighting(lambda reports: reports.metrics["num_examples"] ** 2).weights({}, reports)[0]
         array([0.1, 0.9])
     """
-
-    function: Callable[[ClientResults], Floats]
-
-    def __post_init__(self) -> None:
-        self.take_attributes(self.function)
-
-    @property
-    def name(self) -> str:
-        """The function's name, for messages."""
-        return name_of(self.function)
 
     def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
         return normalize_weights(self, np.asarray(self.function(reports), dtype=np.float64)), state

@@ -167,7 +167,7 @@ def training_terms(federation: Federation, layout: Layout) -> dict[str, str]:
         "local": describe_component(federation.local),
         "loss": describe_component(federation.loss),
         "augmentation": describe_component(federation.augmentation),
-        "measurements": describe_component(federation.measurements()),
+        "measurements": describe_component(federation.measurements),
         "adaptation": describe_component(federation.adaptation),
         "label_statistics": describe_component(federation.label_statistics),
         "seed": describe_component(federation.seed),
@@ -309,7 +309,7 @@ class Checks:
 
     def measured(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Return the measurements of a client by name."""
-        measurements = self.federation.measurements()
+        measurements = self.federation.measurements
         return {
             measurement.name: float(number(metrics, measurement.name, ValidRange.of(measurement)))
             for measurement in measurements

@@ -336,7 +336,7 @@ def _outcome(who: str, predicted: Any) -> Outcome:
 
 def label_half(outputs: Outputs) -> tuple[Outputs, Ints]:
     """Return the first half of a client's inputs, labeled with the classes that the model finds second likeliest."""
-    half = outputs.rows(slice((len(outputs.logits) + 1) // 2))
+    half = outputs.at(slice((len(outputs.logits) + 1) // 2))
     return half, half.logits.argsort(axis=1)[:, -2]
 
 

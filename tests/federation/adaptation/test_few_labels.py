@@ -99,8 +99,8 @@ def test_an_example_whose_label_is_known_is_not_scored():
         *(f"{r}_{n}" for n in (2, 3, 5) for r in ("unadapted", "adapted")),
     ]
     for one, known in zip(who, (0, 2, 3, 3), strict=True):
-        own = rule.with_labels({}, one.outputs.rows(slice(known)), one.labels[:known])
-        rest = Client(one.id, one.outputs.rows(slice(known, None)), one.labels[known:])
+        own = rule.with_labels({}, one.outputs.at(slice(known)), one.labels[:known])
+        rest = Client(one.id, one.outputs.at(slice(known, None)), one.labels[known:])
         log_p = rule.predict({}, own, rest.outputs)
         assert found.modes["adapted"][one.id].accuracy == pytest.approx((log_p.argmax(axis=1) == rest.labels).mean())
         assert found.modes["unadapted"][one.id] == adapt_and_score(Unadapted(), {}, [rest]).modes["unadapted"][one.id]

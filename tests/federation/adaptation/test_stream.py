@@ -142,7 +142,7 @@ def test_a_guarded_stream_in_parts_is_the_whole_stream(online, monkeypatch):
     assert np.ptp(weights) > 0.5
     rule, client, parts = replace(rule, online=online), rule.start(state), []
     for part in (slice(1), slice(1, 3), slice(3, 500), slice(500, None)):
-        log_p, client = rule.predict_online(state, client, outputs.rows(part))
+        log_p, client = rule.predict_online(state, client, outputs.at(part))
         parts.append(log_p)
     np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-9)
     if online:

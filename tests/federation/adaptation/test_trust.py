@@ -305,7 +305,7 @@ def test_no_airline_is_predicted_to_cancel_everything():
         labels = (rng.random(2500) < 1 / (1 + np.exp(-score))).astype(np.int64)
         outputs = Outputs(np.stack([-score / 2, score / 2], axis=1))
         if i < 8:
-            asked.append(HeldOut(outputs.rows(slice(500)), labels[:500], np.bincount(labels[500:], minlength=2) * 1.0))
+            asked.append(HeldOut(outputs.at(slice(500)), labels[:500], np.bincount(labels[500:], minlength=2) * 1.0))
         else:
             unseen.append((outputs, labels))
     for rule in (LabelShift(guard=False), LabelShift(guard=False, strength=1.0)):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedreach._util.arrays import Floats, Ints
+from fedreach._util.arrays import Floats
 from fedreach.federation.base import Adaptation
-from fedreach.federation.types import NO_STATE, Outputs, State
+from fedreach.federation.types import Outputs, State
 
 # -------------------- Log softmax
 
@@ -23,6 +23,29 @@ def log_softmax(z: Floats) -> Floats:
     """
     shifted: Floats = z - z.max(axis=-1, keepdims=True)
     result: Floats = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return result
+
+
+# -------------------- Symmetric matrices as messages hold them, and random projections
+
+
+def pack(symmetric: Floats) -> Floats:
+    """Return the d (d + 1) / 2 numbers of the upper triangle of a (d, d) matrix, by rows."""
+    return symmetric[np.triu_indices(len(symmetric))]
+
+
+def unpack(packed: Floats, d: int) -> Floats:
+    """Return the symmetric (d, d) matrix of an upper triangle."""
+    half = np.zeros((d, d))
+    half[np.triu_indices(d)] = packed
+    result: Floats = half + np.triu(half, 1).T
+    return result
+
+
+def fixed_signs(rows: int, columns: int) -> Floats:
+    """Return (rows, columns) random signs, the same in each version of numpy: raw bits of PCG64."""
+    words = np.random.PCG64(rows).random_raw((rows, -(-columns // 64))).astype("<u8")
+    result: Floats = 2.0 * np.unpackbits(words.view(np.uint8), axis=1)[:, :columns] - 1.0
     return result
 
 
@@ -40,21 +63,6 @@ class Unadapted(Adaptation):
         >>> np.exp(Unadapted().predict({}, {}, Outputs(np.array([[0.0, 0.0]])))).tolist()
         [[0.5, 0.5]]
     """
-
-    def query(self, state: State) -> State | None:
-        return None
-
-    def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        return NO_STATE
-
-    def fold(self, state: State, sums: State) -> State:
-        return state
-
-    def start(self, state: State) -> State:
-        return NO_STATE
-
-    def update(self, state: State, client: State, outputs: Outputs) -> State:
-        return client
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
         return log_softmax(outputs.logits)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
-from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.adaptation.base import log_softmax, pack, unpack
 from fedreach.federation.types import State
 
 BOUND = 1e6
@@ -74,7 +74,7 @@ def likelihood(z: Floats, labels: Ints, point: Floats, *, bias: bool = True) -> 
         gradient = np.append(gradient, residual.sum(axis=0))
         cross = (p * spread).sum(axis=0)[:, None]
         hessian = np.block([[hessian, cross.T], [cross, np.diag(p.sum(axis=0)) - p.T @ p]])
-    return {"loss": loss, "gradient": gradient, "curvature": hessian[np.triu_indices(len(gradient))]}
+    return {"loss": loss, "gradient": gradient, "curvature": pack(hessian)}
 
 
 def begin(classes: int) -> State:
@@ -200,9 +200,7 @@ def match_step(search: State, sums: Floats, base: Floats) -> State:
 def _penalized_objective(point: Floats, sums: State, pull: float) -> tuple[float, Floats, Floats]:
     a, b = point[0], point[1:]
     d = len(sums["gradient"])
-    upper = np.zeros((d, d))
-    upper[np.triu_indices(d)] = sums["curvature"]
-    hessian: Floats = upper + np.triu(upper, 1).T
+    hessian = unpack(sums["curvature"], d)
     hessian[np.diag_indices(d)] += 1
     # The second derivative is (1 - log a) / a^2, which is negative for large a.
     hessian[0, 0] += pull * max(1 - np.log(a), 0.01) / a**2 - 1

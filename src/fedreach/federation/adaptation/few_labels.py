@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 import numpy as np
 
-from fedreach._util.arrays import AnyArray, Floats, Ints
+from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import ConfigError, require
 from fedreach.federation.adaptation import trust
 from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.calibration import center_logits
 from fedreach.federation.adaptation.inference import input_order
-from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.adaptation.label_shift import LabelShift, OnLabelShift
 from fedreach.federation.base import Adaptation
-from fedreach.federation.types import NO_STATE, Outputs, State
+from fedreach.federation.types import Outputs, State
 
 # -------------------- How far few labels are trusted
 # A participant draws a few of the labels that it trained on, as an unseen client might learn them, and predicts its
@@ -45,7 +45,7 @@ def label_gains(query: State, z: Floats, labels: Ints, trained: Floats) -> Float
     """
     point, base = trust.left_out_point(query, z, labels), trust.base_without(query, labels)
     plain, corrected = query["inverse_temperature"] * z, point[0] * z + point[1:]
-    before, right = _loss_and_accuracy(plain, labels)
+    before, right = trust.smoothed_scores(plain, labels)
     trained_labels = np.repeat(np.arange(len(trained)), trained.astype(np.int64))
     bits, gains = np.random.PCG64(len(trained_labels)), np.zeros((2, len(NUMBERS), 2, len(MULTIPLES)))
     for _ in range(DRAWS if len(trained_labels) else 0):
@@ -55,8 +55,8 @@ def label_gains(query: State, z: Floats, labels: Ints, trained: Floats) -> Float
             shares = shrink_shares(counts, base, query["pseudo_counts"] * MULTIPLES)  # (5, c)
             offsets = (np.log(shares) - np.log(base))[:, None]
             for bias, scores in enumerate((plain, corrected)):
-                after, accuracy = _loss_and_accuracy(scores + offsets, labels)
-                gains[:, i, bias] += np.stack([before - after, accuracy - right]) / DRAWS
+                after, accuracy = trust.smoothed_scores(scores + offsets, labels)
+                gains[:, i, bias] += np.stack([after - before, accuracy - right]) / DRAWS
     mean, accurate = gains.mean(axis=1)
     return np.stack([mean, mean**2, gains[0, 0], accurate, accurate**2])
 
@@ -87,21 +87,6 @@ def fit_shrinkage(sums: Floats, participants: Floats, pseudo_counts: Floats) -> 
         "label_bias": np.array([float(bias)]),
         "label_gain": trust.in_points(sums[3:, bias, row], n),
     }
-
-
-def are_gains(sums: Floats, participants: Floats) -> bool:
-    """Return whether this number of participants can have contributed these sums."""
-    n, (loss, loss_squares, one_label, accuracy, accuracy_squares) = float(participants[0]), sums
-    is_bounded = trust.are_moments(loss, loss_squares, trust.LARGEST_GAIN, n)
-    is_bounded &= bool((np.abs(one_label) <= trust.LARGEST_GAIN * n * (1 + trust.SUM_ROUNDING)).all())
-    return is_bounded and trust.are_moments(accuracy, accuracy_squares, 1.0, n)
-
-
-def _loss_and_accuracy(scores: Floats, labels: Ints) -> tuple[Floats, Floats]:
-    """Return (...,) mean log loss of (..., m, c) scores, see `trust.SMOOTHING`, and accuracy."""
-    p = np.exp(log_softmax(scores))[..., np.arange(len(labels)), labels]
-    loss: Floats = -np.log((1 - trust.SMOOTHING) * p + trust.SMOOTHING / scores.shape[-1]).mean(axis=-1)
-    return loss, (scores.argmax(axis=-1) == labels).mean(axis=-1)
 
 
 # -------------------- A last layer fine-tuned on few labels: a reference
@@ -164,22 +149,6 @@ class FewLabels(Adaptation):
 
     def __post_init__(self) -> None:
         require(self, labels="[0, inf)", strength="(0, inf)")
-
-    def query(self, state: State) -> State | None:
-        return None
-
-    def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        return NO_STATE
-
-    def fold(self, state: State, sums: State) -> State:
-        return state
-
-    def start(self, state: State) -> State:
-        return NO_STATE
-
-    def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return the client unchanged: inputs without labels teach it nothing."""
-        return client
 
     def with_labels(self, state: State, outputs: Outputs, labels: Ints) -> State:
         """Return `head`, the (h + 1, c) transpose of D above d; nothing without examples."""
@@ -294,7 +263,7 @@ OWN_SUMS = ("feature_squares", "label_gains")
 
 
 @dataclass(frozen=True)
-class FewShot(Adaptation):
+class FewShot(OnLabelShift):
     """Few-shot adaptation: class prior from labels, then the last layer as labels grow; inputs where they help.
 
     With the counts n of a client's m labels, the participants' class prior base and the pseudo-counts B of the client's
@@ -354,30 +323,24 @@ class FewShot(Adaptation):
 
     def __post_init__(self) -> None:
         require(self, labels="[0, inf)")
-        self._inputs()  # checks its options
+        _ = self.rule  # checks its options
 
-    def _inputs(self) -> LabelShift:
-        """Return the rule for inputs without labels."""
+    @property
+    def rule(self) -> LabelShift:
+        """The rule for inputs without labels."""
         return LabelShift(self.odds, self.pseudo_counts, guard=self.guard, repairs=False, strength=self.strength)
 
-    def query(self, state: State) -> State | None:
-        return self._inputs().query(state)
+    possible = OnLabelShift.possible
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
         """Return the sums of `LabelShift`, the squares of features, and the gains by labels."""
-        answer = dict(self._inputs().contribute(query, outputs, labels, counts))
+        answer = dict(self.rule.contribute(query, outputs, labels, counts))
         if not query and outputs.features is not None:
             answer["feature_squares"] = np.square(outputs.features, dtype=np.float64).sum(keepdims=True).reshape(1)
         if "class_examples" in query:
             z = center_logits(outputs.logits)
             answer["label_gains"] = label_gains(query, z, labels, np.maximum(counts, 0))
         return answer
-
-    def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
-        inner = {name: value for name, value in sums.items() if name not in OWN_SUMS}
-        squares = float(sums.get("feature_squares", np.zeros(1)).sum())
-        gained = "label_gains" not in sums or are_gains(sums["label_gains"], sums["miniatures"])
-        return squares >= 0 and gained and self._inputs().possible(query, inner, held_out, trained)
 
     def fold(self, state: State, sums: State) -> State:
         few_shot_state = {name: state[name] for name in ("feature_length",) if name in state}
@@ -388,15 +351,13 @@ class FewShot(Adaptation):
         if "label_gains" in sums:
             few_shot_state |= fit_shrinkage(sums["label_gains"], sums["miniatures"], state["pseudo_counts"])
         inner = {name: value for name, value in sums.items() if name not in OWN_SUMS}
-        return {**self._inputs().fold(_without_feature_length(state), inner), **few_shot_state}
-
-    def start(self, state: State) -> State:
-        return self._inputs().start(state)
+        before = {name: value for name, value in state.items() if name != "feature_length"}
+        return {**self.rule.fold(before, inner), **few_shot_state}
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
         """Return the client's state after more inputs: that of `LabelShift`, its inputs and its labels."""
         labeled_state = {name: value for name, value in client.items() if name.startswith(LABELED) or name == "head"}
-        return self._infer_client(state, labeled_state, _concatenate(_outputs(client, SEEN), outputs))
+        return self._infer_client(state, labeled_state, replace(outputs, inputs=None).after(client, SEEN))
 
     def learn_labels(self, state: State, client: State, outputs: Outputs, labels: Ints) -> State:
         """Return the client's state after more labeled examples.
@@ -409,18 +370,15 @@ class FewShot(Adaptation):
         """
         if not len(labels):
             return client
-        unlabeled = _outputs(client, SEEN)
+        unlabeled = _kept(client, SEEN)
         if unlabeled is not None:
             for row in range(len(labels)):
                 unlabeled = _without(unlabeled, outputs, row)
-        before, labeled_classes = _outputs(client, LABELED), labels.astype(np.int64)
-        every = _concatenate(before, outputs)
-        labeled_classes = (
-            np.concatenate([client[f"{LABELED}classes"], labeled_classes]) if before is not None else labeled_classes
-        )
-        order = input_order(every.logits, every.features, labeled_classes[:, None])
-        every, labeled_classes = _at(every, order), labeled_classes[order]
-        labeled_state = {**_arrays(every, LABELED), f"{LABELED}classes": labeled_classes}
+        every = replace(outputs, inputs=None).after(client, LABELED)
+        before: Ints = client.get(f"{LABELED}classes", np.empty(0, np.int64))
+        classes = np.concatenate([before, labels.astype(np.int64)])
+        order = input_order(every.logits, every.features, classes[:, None])
+        labeled_state = {**every.at(order).arrays(LABELED), f"{LABELED}classes": classes[order]}
         return self._infer_client(
             state,
             {**labeled_state, **self._fit_head(state, self._informed_state(state, labeled_state), labeled_state)},
@@ -432,13 +390,13 @@ class FewShot(Adaptation):
         return self.learn_labels(state, self.start(state), outputs, labels)
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
-        log_p = self._inputs().predict(self._informed_state(state, client), client, outputs)
+        log_p = self.rule.predict(self._informed_state(state, client), client, outputs)
         if "head" not in client or outputs.features is None:
             return log_p
-        return log_softmax(log_p + _with_bias(outputs.features, state) @ client["head"])
+        return log_softmax(log_p + _with_bias_column(_scale_features(outputs.features, state)) @ client["head"])
 
     def with_prior(self, state: State, prior: Floats) -> State:
-        return self._inputs().with_prior(state, prior)
+        return self.rule.with_prior(state, prior)
 
     def _informed_state(self, state: State, client: State) -> State:
         """Return the state of a client with labels: its own base, pseudo-counts and offsets."""
@@ -446,7 +404,7 @@ class FewShot(Adaptation):
         if labeled_classes is None:
             return state
         counts = np.bincount(labeled_classes, minlength=len(base)).astype(np.float64)
-        is_trusted = self._inputs().strength_of(state) > 0
+        is_trusted = self.rule.strength_of(state) > 0
         spread = state["pseudo_counts"] if is_trusted else state.get("label_pseudo_counts", state["pseudo_counts"])
         if math.isinf(spread[0]):
             return state
@@ -463,34 +421,30 @@ class FewShot(Adaptation):
         }
 
     def _infer_client(self, state: State, labeled_state: State, unlabeled: Outputs | None) -> State:
-        informed_state, rule = self._informed_state(state, labeled_state), self._inputs()
+        informed_state, rule = self._informed_state(state, labeled_state), self.rule
         client = rule.start(informed_state)
         if unlabeled is not None:
             client = rule.update(informed_state, client, unlabeled)
         inner = {name: value for name, value in client.items() if name not in ("logits", "features", "inputs")}
-        return {**inner, **labeled_state, **(_arrays(unlabeled, SEEN) if unlabeled is not None else {})}
+        return {**inner, **labeled_state, **(unlabeled.arrays(SEEN) if unlabeled is not None else {})}
 
     def _fit_head(self, state: State, informed_state: State, labeled_state: State) -> State:
         """Return the (h + 1, c) change of the last layer; nothing if labels are few or do not support it."""
-        labeled = _outputs(labeled_state, LABELED)
+        labeled = _kept(labeled_state, LABELED)
         if not self.head or labeled is None or labeled.features is None or len(labeled.logits) < FEWEST_FOR_HEAD:
             return {}
         x, labels = _scale_features(labeled.features, state), labeled_state[f"{LABELED}classes"]
-        scores = self._inputs().predict(informed_state, self._inputs().start(informed_state), labeled)
+        scores = self.rule.predict(informed_state, self.rule.start(informed_state), labeled)
         fold, gains = np.arange(len(labels)) % FOLDS, np.zeros(len(labels))
         for number in range(FOLDS):
             in_training, out = fold != number, np.flatnonzero(fold == number)
             head = fit_head(x[in_training], scores[in_training], labels[in_training], HEAD_PULL / in_training.sum())
-            moved = log_softmax(scores[out] + np.column_stack([x[out], np.ones(len(out))]) @ head)
+            moved = log_softmax(scores[out] + _with_bias_column(x[out]) @ head)
             rows = np.arange(len(out))
             gains[out] = moved[rows, labels[out]] - log_softmax(scores[out])[rows, labels[out]]
         if gains.mean() <= MARGIN * gains.std(ddof=1) / math.sqrt(len(gains)):
             return {}
         return {"head": fit_head(x, scores, labels, HEAD_PULL / len(labels))}
-
-
-def _without_feature_length(state: State) -> State:
-    return {name: value for name, value in state.items() if name != "feature_length"}
 
 
 def _scale_features(features: Floats, state: State) -> Floats:
@@ -500,36 +454,11 @@ def _scale_features(features: Floats, state: State) -> Floats:
     return result
 
 
-def _with_bias(features: Floats, state: State) -> Floats:
-    return np.column_stack([_scale_features(features, state), np.ones(len(features))])
-
-
-def _arrays(outputs: Outputs, prefix: str) -> dict[str, AnyArray]:
-    named: Mapping[str, AnyArray | None] = {
-        "logits": outputs.logits,
-        "features": outputs.features,
-    }
-    return {f"{prefix}{name}": values for name, values in named.items() if values is not None}
-
-
-def _outputs(client: State, prefix: str) -> Outputs | None:
-    """Return the outputs that a client stores under a prefix; None if it stores none."""
+def _kept(client: State, prefix: str) -> Outputs | None:
+    """Return the outputs that a client keeps under a prefix; None if it keeps none."""
     if f"{prefix}logits" not in client:
         return None
     return Outputs(client[f"{prefix}logits"], client.get(f"{prefix}features"))
-
-
-def _concatenate(before: Outputs | None, outputs: Outputs) -> Outputs:
-    if before is None:
-        return Outputs(outputs.logits, outputs.features)
-    features = None
-    if before.features is not None and outputs.features is not None:
-        features = np.concatenate([before.features, outputs.features])
-    return Outputs(np.concatenate([before.logits, outputs.logits]), features)
-
-
-def _at(outputs: Outputs, rows: Ints) -> Outputs:
-    return Outputs(outputs.logits[rows], None if outputs.features is None else outputs.features[rows])
 
 
 def _without(unlabeled: Outputs, outputs: Outputs, row: int) -> Outputs:
@@ -540,4 +469,4 @@ def _without(unlabeled: Outputs, outputs: Outputs, row: int) -> Outputs:
     if unlabeled.features is not None and outputs.features is not None:
         same &= (unlabeled.features == outputs.features[row]).reshape(len(same), -1).all(axis=1)
     places = np.flatnonzero(same)
-    return _at(unlabeled, np.delete(np.arange(len(same)), places[:1]))
+    return unlabeled.at(np.delete(np.arange(len(same)), places[:1]))

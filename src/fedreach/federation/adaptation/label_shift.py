@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -134,7 +135,9 @@ class LabelShift(Adaptation):
         classes, trained = outputs.logits.shape[1], np.maximum(counts, 0).astype(np.float64)  # noise may make some < 0
         if "point" in query:
             z = calibration.center_logits(outputs.logits)
-            return trust.contribute_to_trust(query, z, labels, trained, self.odds, self.amplification)
+            if "class_examples" in query:
+                return trust.miniature_sums(query, z, labels, trained, self.odds, self.amplification)
+            return trust.class_sums(z, labels, query["point"])
         answer: dict[str, Floats] = {}
         if not query:
             answer["held_out"] = np.bincount(labels, minlength=classes).astype(np.float64)
@@ -168,7 +171,7 @@ class LabelShift(Adaptation):
             decided = trust.fit_trust(sums)
             if self.correlation != "fitted":
                 decided = {**decided, "correlation": np.array([float(self.correlation)])}
-            return {**trust.without_sums(state), **decided}
+            return {**{name: value for name, value in state.items() if name not in trust.SUMS}, **decided}
         new = dict(state) or self._begin(sums)
         if "guard_residual" in sums:
             new = {
@@ -269,7 +272,7 @@ class LabelShift(Adaptation):
         bare = [
             self._client(state, u, client_prior) for u, client_prior in zip(us, self._infer(state, us), strict=True)
         ]
-        decided = self._decide(state, [_with_kept_inputs(clients[i], outputs[i]) for i in which[1]])
+        decided = self._decide(state, [outputs[i].after(clients[i]) for i in which[1]])
         states = dict(zip(which[0] + which[1], bare + decided, strict=True))
         return [states[i] for i in range(len(outputs))]
 
@@ -349,7 +352,7 @@ class LabelShift(Adaptation):
     def _decide(self, state: State, client_outputs: Sequence[Outputs]) -> list[State]:
         """Return the states of clients under the safeguard, given all inputs of each."""
         guard = Guard(k=self.k, repair=self.repairs)
-        ordered = [_sort_inputs(outputs) for outputs in client_outputs]
+        ordered = [o.at(input_order(o.logits, o.features, o.inputs)) for o in client_outputs]
         chosen = self._choose(state, guard, ordered)
         us = [scores(state, choice.outputs) for choice in chosen]
         client_states: list[State] = []
@@ -364,7 +367,7 @@ class LabelShift(Adaptation):
                 "total_drift": choice.total_drift,
             }
             decided = {name: np.array([float(value)]) for name, value in numbers.items()} | choice.intensity._asdict()
-            client_states.append({**client_state, **decided, **_inputs_to_keep(all_inputs)})
+            client_states.append({**client_state, **decided, **all_inputs.arrays()})
         return client_states
 
     def _client(self, state: State, u: Floats, inferred: ClientPrior) -> State:
@@ -423,7 +426,7 @@ class LabelShift(Adaptation):
         """Return (m + 1,) whether a client adapts before each further input and after the last, and what it keeps."""
         goes_on, m = "stream_n" in client, len(outputs.logits)
         first = int(client["stream_n" if goes_on else "n"][0])
-        all_outputs = stream.with_stream_outputs(client, outputs)
+        all_outputs = replace(outputs, inputs=None).after(client, "stream_" if goes_on else "")
         decision_counts = stream.decision_times(first + 1, first + m)
         if not goes_on and first:
             decision_counts = [first, *decision_counts]  # a batch decides with repairs, a stream without
@@ -437,8 +440,7 @@ class LabelShift(Adaptation):
         for n in range(first, first + m + 1):
             adapts.append(decisions.get(n, adapts[-1]))
         last = stream.window(all_outputs)
-        assert last.features is not None  # the safeguard needs them
-        return np.array(adapts[1:]), {"stream_logits": last.logits, "stream_features": last.features}
+        return np.array(adapts[1:]), last.arrays("stream_")
 
 
 def scores(state: State, outputs: Outputs) -> Floats:
@@ -469,36 +471,36 @@ def _class_probabilities(u: Floats, prior: Floats) -> Floats:
     return np.exp(log_softmax(u + np.log(prior)))
 
 
-def _with_kept_inputs(client: State, outputs: Outputs) -> Outputs:
-    """Return the outputs on all inputs, those that the client has kept first."""
-    if "logits" not in client:
-        return outputs
-    features, inputs = outputs.features, outputs.inputs
-    return replace(
-        outputs,
-        logits=np.concatenate([client["logits"], outputs.logits]),
-        features=None if features is None else np.concatenate([client["features"], features]),
-        inputs=None if inputs is None else np.concatenate([client["inputs"], inputs]),
-    )
-
-
-def _sort_inputs(outputs: Outputs) -> Outputs:
-    """Return the outputs in an order of their own, so that the order in which they came changes no bit of a sum."""
-    order = input_order(outputs.logits, outputs.features, outputs.inputs)
-    features, inputs = outputs.features, outputs.inputs
-    return replace(
-        outputs,
-        logits=outputs.logits[order],
-        features=None if features is None else features[order],
-        inputs=None if inputs is None else inputs[order],
-    )
-
-
-def _inputs_to_keep(outputs: Outputs) -> State:
-    """Return the arrays that the safeguard needs again with further inputs."""
-    arrays = {"logits": outputs.logits, "features": outputs.features, "inputs": outputs.inputs}
-    return {name: value for name, value in arrays.items() if value is not None}
-
-
 def _append_scores(client: State, u: Floats) -> Floats:
     return np.concatenate([client["u"], u]) if len(client.get("u", ())) else u
+
+
+class OnLabelShift(Adaptation):
+    """Base of rules that are fitted as `LabelShift` is, and predict by it; write `rule`, and what differs."""
+
+    @property
+    @abstractmethod
+    def rule(self) -> LabelShift:
+        """The rule that does what the methods here do."""
+
+    @property
+    def keeps_bias(self) -> bool:  # type: ignore[override]
+        return self.rule.keeps_bias
+
+    def query(self, state: State) -> State | None:
+        return self.rule.query(state)
+
+    def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
+        return self.rule.contribute(query, outputs, labels, counts)
+
+    def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
+        return trust.are_sums(sums, held_out, trained)
+
+    def fold(self, state: State, sums: State) -> State:
+        return self.rule.fold(state, sums)
+
+    def start(self, state: State) -> State:
+        return self.rule.start(state)
+
+    def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
+        return self.rule.predict(state, client, outputs)

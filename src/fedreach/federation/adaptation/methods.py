@@ -12,7 +12,7 @@ from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError, require
 from fedreach.federation.adaptation import trust
 from fedreach.federation.adaptation.base import blend_priors, log_softmax, source_prior
-from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.adaptation.label_shift import LabelShift, OnLabelShift
 from fedreach.federation.base import Adaptation
 from fedreach.federation.types import NO_STATE, Outputs, RunningStatistics, State
 
@@ -199,7 +199,7 @@ def _nearest(confusion: Floats, mu: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class OraclePrior(Adaptation):
+class OraclePrior(OnLabelShift):
     """Prior correction with the true class prior pi: log p(y|x) = a z + b - log base + log pi + constant.
 
     a, b and base are those of `LabelShift`, which estimates pi where this knows it. An estimate can beat the truth by
@@ -230,45 +230,18 @@ class OraclePrior(Adaptation):
         require(self, calibration=("bias", "temperature", "none"))
 
     @property
-    def keeps_bias(self) -> bool:  # type: ignore[override]
-        return self.calibration != "bias"
-
-    @property
-    def _rule(self) -> LabelShift:
-        """The label-shift rule that predicts; it uses neither the evidence nor A."""
+    def rule(self) -> LabelShift:
         return LabelShift(pseudo_counts=1.0, calibration=self.calibration, guard=False, strength=1.0)
 
-    def query(self, state: State) -> State | None:
-        return self._rule.query(state)
-
-    def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        return self._rule.contribute(query, outputs, labels, counts)
-
-    def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
-        return self._rule.possible(query, sums, held_out, trained)
-
-    def fold(self, state: State, sums: State) -> State:
-        return self._rule.fold(state, sums)
-
-    def start(self, state: State) -> State:
-        return self._rule.start(state)
-
-    def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return the client unchanged: nothing is learned from inputs."""
-        return client
-
-    def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
-        return self._rule.predict(state, client, outputs)
-
     def with_prior(self, state: State, prior: Floats) -> State:
-        return self._rule.with_prior(state, prior)
+        return self.rule.with_prior(state, prior)
 
 
 # -------------------- BatchNorm statistics of the client
 
 
 @dataclass(frozen=True)
-class BatchNormRefresh(Adaptation):
+class BatchNormRefresh(OnLabelShift):
     """BatchNorm statistics of the client's own inputs (Schneider et al., 2020), then `LabelShift`.
 
     A client with n inputs puts its own mean and variance of what comes to a layer, over inputs and places, in place of
@@ -333,45 +306,30 @@ class BatchNormRefresh(Adaptation):
             require(self, pseudo_counts="[1e-6, inf): Or 'fitted'.")
 
     @property
-    def keeps_bias(self) -> bool:  # type: ignore[override]
-        return self.calibration != "bias"
-
-    @property
-    def _rule(self) -> LabelShift:
-        """The rule for refreshed outputs."""
+    def rule(self) -> LabelShift:
         return LabelShift(self.odds, self.pseudo_counts, self.calibration, guard=False, strength=self.trust)
 
-    def query(self, state: State) -> State | None:
-        return self._rule.query(state)
+    possible = OnLabelShift.possible  # of the refreshed model's outputs, too
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        """Return the sums of `LabelShift` for the model refreshed by the participant's held-out examples."""
+        """Return the sums of `LabelShift` on the outputs of the refreshed model."""
         layers, inputs = _refreshable(outputs)
         refreshed = layers.outputs(layers.refreshed(inputs, self.strength), inputs)
-        return self._rule.contribute(query, refreshed, labels, counts)
-
-    def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
-        return self._rule.possible(query, sums, held_out, trained)
-
-    def fold(self, state: State, sums: State) -> State:
-        return self._rule.fold(state, sums)
-
-    def start(self, state: State) -> State:
-        return self._rule.start(state)
+        return self.rule.contribute(query, refreshed, labels, counts)
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
         """Return what `LabelShift` keeps, the (s,) `statistics` and all `inputs` so far."""
         layers, inputs = _refreshable(outputs)
         all_inputs = np.concatenate([client["inputs"], inputs]) if "inputs" in client else inputs
         statistics = layers.refreshed(all_inputs, self.strength)
-        client_state = self._rule.update(state, self.start(state), layers.outputs(statistics, all_inputs))
+        client_state = self.rule.update(state, self.start(state), layers.outputs(statistics, all_inputs))
         return {**client_state, "statistics": statistics, "inputs": all_inputs}
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
         if "statistics" in client:
             layers, inputs = _refreshable(outputs)
             outputs = layers.outputs(client["statistics"], inputs)
-        return self._rule.predict(state, client, outputs)
+        return self.rule.predict(state, client, outputs)
 
 
 def _refreshable(outputs: Outputs) -> tuple[RunningStatistics, Float32s]:

@@ -221,16 +221,7 @@ def empty_stream(classes: int, half_lives: Sequence[float]) -> Stream:
     return Stream(0.0, np.zeros(k), np.zeros((k, classes)), np.zeros((k, classes)))
 
 
-def with_stream_outputs(client: State, outputs: Outputs) -> Outputs:
-    """Return the outputs of the model on the inputs that the client has kept, and of further ones."""
-    before = "stream_" if "stream_n" in client else ""
-    if f"{before}logits" not in client or outputs.features is None:
-        return Outputs(outputs.logits, outputs.features)
-    earlier = client[f"{before}logits"], client[f"{before}features"]
-    return Outputs(np.concatenate([earlier[0], outputs.logits]), np.concatenate([earlier[1], outputs.features]))
-
-
 def window(outputs: Outputs, end: int | None = None) -> Outputs:
     """Return the last inputs, or the last of the first ones, by which a safeguard decides."""
     end = len(outputs.logits) if end is None else end
-    return outputs.rows(slice(max(0, end - WINDOW), end))
+    return outputs.at(slice(max(0, end - WINDOW), end))

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import require
-from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.adaptation.base import fixed_signs, log_softmax, pack, unpack
 from fedreach.federation.adaptation.repair import Intensity, Values, channels_of, channels_to_repair, intensity
 from fedreach.federation.types import NO_STATE, Outputs, State
 
@@ -60,7 +60,7 @@ class Frame(NamedTuple):
     def of(cls, state: State) -> Frame:
         """Return the frame of a state after `first_fit`."""
         means, packed = state["guard_means"].astype(np.float64), state["guard_whitening"].astype(np.float64)
-        whiten = _unpack(packed, means.shape[1])
+        whiten = unpack(packed, means.shape[1])
         differences = (means - means.mean(axis=0)) @ whiten
         _, sizes, rows = np.linalg.svd(differences, full_matrices=False)
         span = rows[sizes > SAME_SPAN * max(sizes[0], np.finfo(float).tiny)].T
@@ -147,9 +147,7 @@ def project_features(outputs: Outputs) -> Floats:
     width = features.shape[1]
     if width <= WIDEST:
         return features
-    words = np.random.PCG64(width).random_raw((width, WIDEST // 64)).astype("<u8")
-    bits = np.unpackbits(words.view(np.uint8), axis=1)
-    result: Floats = features @ ((2.0 * bits - 1.0) / math.sqrt(width))
+    result: Floats = features @ (fixed_signs(width, WIDEST) / math.sqrt(width))
     return result
 
 
@@ -178,7 +176,7 @@ def first_sums(outputs: Outputs, labels: Ints, c: int) -> State:
     return {
         "guard_examples": one_hot.sum(axis=0),  # (C,)
         "guard_features": one_hot.T @ features,  # (C, H)
-        "guard_products": _pack(features.T @ features),  # (H (H + 1) / 2,)
+        "guard_products": pack(features.T @ features),  # (H (H + 1) / 2,)
         "guard_values": values @ one_hot,  # (2, k, C) for each channel, of each example's mean value and mean square
     }
 
@@ -194,12 +192,12 @@ def first_fit(sums: State, ridge: float = RIDGE) -> State:
     counts, features = sums["guard_examples"], sums["guard_features"]
     means = _by_class(features.T, counts).T
     freedom = max(counts.sum() - (counts > 0).sum(), 1.0)
-    second = _unpack(sums["guard_products"], features.shape[1])
+    second = unpack(sums["guard_products"], features.shape[1])
     within = (second - features.T @ means) / freedom  # absent classes have a sum of 0
     mean, square = _by_class(sums["guard_values"], counts)
     return {
         "guard_means": means,  # (C, H)
-        "guard_whitening": _pack(_inverse_root(within, ridge)),  # (H (H + 1) / 2,)
+        "guard_whitening": pack(_inverse_root(within, ridge)),  # (H (H + 1) / 2,)
         "guard_value_mean": mean,  # (k, C)
         "guard_value_variance": np.maximum(square - mean**2, 0.0),  # (k, C)
     }
@@ -297,18 +295,6 @@ def _inverse_root(within: Floats, ridge: float) -> Floats:
     if eigenvalues[0] <= 0.0:
         return np.eye(len(within))
     result: Floats = (vectors / np.sqrt(eigenvalues)) @ vectors.T
-    return result
-
-
-def _pack(symmetric: Floats) -> Floats:
-    """Return the H (H + 1) / 2 numbers of the upper triangle."""
-    return symmetric[np.triu_indices(len(symmetric))]
-
-
-def _unpack(packed: Floats, h: int) -> Floats:
-    half = np.zeros((h, h))
-    half[np.triu_indices(h)] = packed
-    result: Floats = half + np.triu(half, 1).T
     return result
 
 

@@ -3,32 +3,61 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from fedreach._util.arrays import Bools, Floats, Ints, are_counts
 from fedreach._util.student_t import t_quantile
-from fedreach.federation.adaptation.base import blend_priors, log_softmax, weights
+from fedreach.federation.adaptation.base import blend_priors, fixed_signs, log_softmax, source_prior, weights
 from fedreach.federation.adaptation.calibration import BOUND, leave_one_out_point, likelihood
 from fedreach.federation.adaptation.inference import infer_priors
 from fedreach.federation.types import State
 
+WIDEST = 32
+"""Numbers that predictions are compared by; with more classes they are projected onto this number of directions."""
+
 # -------------------- Checks of contributed sums
-# Label counts are whole and sum to the examples that the participants hold, probabilities to as many. A log likelihood
-# is of one sign, a sum of squares at least the square of the sum by the number. All of it holds for one participant
-# and for the sum over several, so that it also works under secure aggregation.
+# They hold for one participant and for the sum over several, so that they also work under secure aggregation.
 
 LARGEST_GAIN = 40.0  # nats an example, of predictions that hold 5% of a uniform distribution
-LARGEST_VIEW = 6.0  # of a number by which predictions are compared
+LARGEST_VIEW = 6.0  # of a number by which predictions are compared, what a probability is after a projection
 SUM_ROUNDING = 1e-6  # of sums over examples, relative to their largest term
+
+COUNTS = ("held_out", "guard_examples", "class_examples", "trained")
+"""Whole numbers that sum to the number of examples."""
+SHARES = ("confusion", "predicted")
+"""Sums of probabilities over examples: not negative, and as many in all."""
+GAINS = (-LARGEST_GAIN, LARGEST_GAIN**2)
+PER_EXAMPLE: Mapping[str, tuple[float, float]] = {
+    "loss": (0.0, math.inf),
+    "gradient": (-2 * BOUND, 2 * BOUND),
+    "curvature": (-(BOUND**2), BOUND**2),
+    "spread": (-math.inf, 0.0),
+    "guard_logits_squared": (0.0, math.inf),
+    "guard_residual": (0.0, math.inf),
+    "class_views": (-LARGEST_VIEW, LARGEST_VIEW),
+    "class_squares": (0.0, WIDEST * LARGEST_VIEW**2),
+    "scale_losses": (0.0, math.inf),
+    "miniatures": (0.0, 1.0),
+    "feature_squares": (0.0, math.inf),
+}
+"""Least and most that one example can add to each number."""
+PER_PARTICIPANT: Mapping[str, tuple[float, float]] = {
+    "strength_gains": GAINS,
+    "share_gains": GAINS,
+    "label_gains": GAINS,
+    "large": (0.0, 1.0),
+    "harmed": (0.0, 1.0),
+}
+"""Likewise, of one participant; `miniatures` counts these."""
 
 
 def are_sums(sums: State, held_out: int, trained: int) -> bool:
-    """Return whether participants can have contributed these sums; unknown names pass.
+    """Return whether participants can have contributed these sums: counts that add up, numbers within their bounds.
 
     Args:
-        sums: By name, as `LabelShift` and `BBSE` call them.
+        sums: By name, as the rules call them; unknown names pass.
         held_out: Examples that the participants hold out together.
         trained: Examples that they trained on.
 
@@ -38,191 +67,22 @@ def are_sums(sums: State, held_out: int, trained: int) -> bool:
         >>> are_sums({"held_out": np.array([2.0, 5.0])}, held_out=3, trained=9)
         False
     """
-    examples = {"trained": trained}
-    return all(
-        RULES[name](np.asarray(values, np.float64), sums, examples.get(name, held_out))
-        for name, values in sums.items()
-        if name in RULES
+    return all(_is_sum(name, values, sums, held_out, trained) for name, values in sums.items())
+
+
+def _is_sum(name: str, values: Floats, sums: State, held_out: int, trained: int) -> bool:
+    if name in COUNTS:
+        return bool(are_counts(values.reshape(1, -1)).all()) and values.sum() == (
+            trained if name == "trained" else held_out
+        )
+    if name in SHARES and abs(values.sum() - held_out) > SUM_ROUNDING * max(1.0, held_out):
+        return False
+    number = float(sums["miniatures"][0]) if name in PER_PARTICIPANT else held_out
+    low, high = PER_PARTICIPANT.get(name) or PER_EXAMPLE.get(
+        name, (0.0, 1.0) if name in SHARES else (-math.inf, math.inf)
     )
-
-
-def _counts(values: Floats, sums: State, m: int) -> bool:
-    return bool(are_counts(values.reshape(1, -1)).all() and values.sum() == m)
-
-
-def _same_counts(values: Floats, sums: State, m: int) -> bool:
-    return _counts(values, sums, m) and np.array_equal(values, sums.get("held_out", values))
-
-
-def _confusion(values: Floats, sums: State, m: int) -> bool:
-    """Predictions of each label's examples: not negative, and as many as there are."""
-    return _at_least(values, 0, m) and _equal(values.sum(axis=0), sums["held_out"], m)
-
-
-def _predicted_sums(values: Floats, sums: State, m: int) -> bool:
-    return _at_least(values, 0, m) and _equal(values.sum(), m, m)
-
-
-def _loss(values: Floats, sums: State, m: int) -> bool:
-    return _at_least(values, 0, m)
-
-
-def _gradient(values: Floats, sums: State, m: int) -> bool:
-    """By a: residuals times logits of at most `BOUND`, and the residuals of an example add up to 2 at most, in size."""
-    return bool(abs(values[0]) <= 2 * BOUND * m * (1 + SUM_ROUNDING)) and _at_least(-np.abs(values[1:]), -m, m)
-
-
-def _curvature(values: Floats, sums: State, m: int) -> bool:
-    """By a: a variance of numbers of at most `BOUND`; by b: variances of what is 0 or 1."""
-    d = len(sums["gradient"])
-    matrix = np.zeros((d, d))
-    matrix[np.triu_indices(d)] = values
-    diagonal = np.diag(matrix)
-    small = bool(diagonal[0] <= BOUND**2 * m * (1 + SUM_ROUNDING)) and _at_least(-diagonal[1:], -m / 4, m)
-    scale = np.sqrt(np.maximum(np.outer(diagonal, diagonal), 0))  # Cauchy and Schwarz, of a sum of covariances
-    off = np.abs(matrix) <= scale * (1 + SUM_ROUNDING) + SUM_ROUNDING * m * np.sqrt(max(diagonal[0], 1.0))
-    return small and _at_least(diagonal, 0, m) and bool(off.all())
-
-
-def _spread(values: Floats, sums: State, m: int) -> bool:
-    """Logarithms of probabilities."""
-    return _at_least(-values, 0, m)
-
-
-def _products(values: Floats, sums: State, m: int) -> bool:
-    """Squares of features: at least the square of their sum by the number of examples, class by class."""
-    features, counts = sums["guard_features"], sums["guard_examples"]
-    h = features.shape[1]
-    at = np.cumsum(np.append(0, np.arange(h, 1, -1)))  # the diagonal of the upper triangle
-    return len(values) == h * (h + 1) // 2 and _squares(values[at], features.T, counts)
-
-
-def _values(values: Floats, sums: State, m: int) -> bool:
-    """Mean value and mean square of each example and channel: their sums by class."""
-    return all(_squares_each(square, mean, sums["guard_examples"]) for mean, square in zip(*values, strict=True))
-
-
-def _logits_squared(values: Floats, sums: State, m: int) -> bool:
-    logits, counts = sums["guard_logits"], sums["guard_examples"]
-    return all(_squares_each(values[row], logits[row], counts) for row in range(len(logits)))
-
-
-def _logits(values: Floats, sums: State, m: int) -> bool:
-    """The largest probability of each example: by class, at most one each."""
-    counts = sums["guard_examples"]
-    return _at_least(values[0], 0, m) and _at_least(counts - values[0], 0, m)
-
-
-def _residual(values: Floats, sums: State, m: int) -> bool:
-    return _at_least(values, 0, m) and not values[sums["guard_examples"] == 0].any()
-
-
-def _one_participant(values: Floats, sums: State, m: int) -> bool:
-    """One of each participant, which holds an example at least."""
-    return len(values) == 1 and bool(1 <= values[0] <= m) and float(values[0]).is_integer()
-
-
-def _views(values: Floats, sums: State, m: int) -> bool:
-    """Numbers of at most 6 in size, what probabilities are after a projection: their sums by class."""
-    return bool((np.abs(values) <= LARGEST_VIEW * sums["class_examples"][:, None] + SUM_ROUNDING * m).all())
-
-
-def _view_squares(values: Floats, sums: State, m: int) -> bool:
-    counts = sums["class_examples"]
-    smallest = (sums["class_views"] ** 2).sum(axis=1) / np.where(counts > 0, counts, 1.0)
-    return not values[counts == 0].any() and bool((values >= smallest * (1 - SUM_ROUNDING) - SUM_ROUNDING).all())
-
-
-def _correlation_moments(values: Floats, sums: State, m: int) -> bool:
-    """Ratios of sums, their squares and their products: those of n participants, of which some count."""
-    numerator, denominator, squares, products, denominators, used = values
-    n = float(sums["miniatures"][0])
-    smallest = np.array([numerator**2, denominator**2]) / max(used, 1.0)
-    is_bounded = bool((np.array([squares, denominators]) >= smallest * (1 - SUM_ROUNDING) - SUM_ROUNDING).all())
-    return (
-        0 <= used <= n
-        and is_bounded
-        and bool(products**2 <= squares * denominators * (1 + SUM_ROUNDING) + SUM_ROUNDING)
-    )
-
-
-def _are_gains_possible(values: Floats, sums: State, m: int) -> bool:
-    """Means over examples of a bounded loss and of what is 0 or 1, after minus before; and their squares."""
-    n = float(sums["miniatures"][0])
-    largest = (LARGEST_GAIN, 1.0, 1.0)
-    return all(are_moments(values[2 * i], values[2 * i + 1], size, n) for i, size in enumerate(largest))
-
-
-def _are_share_gains_possible(values: Floats, sums: State, m: int) -> bool:
-    n = float(sums["miniatures"][0])
-    return len(values) == 3 and are_moments(values[:1], values[1:2], LARGEST_GAIN, n) and _at_least(values[2:], 0, n)
-
-
-def _at_most_participants(values: Floats, sums: State, m: int) -> bool:
-    return len(values) == 1 and 0 <= values[0] <= sums["miniatures"][0] + SUM_ROUNDING
-
-
-def _harmed_counts(values: Floats, sums: State, m: int) -> bool:
-    return bool((values >= -SUM_ROUNDING).all() and (values <= sums["large"][0] + SUM_ROUNDING).all())
-
-
-def are_moments(sums: Floats, squares: Floats, largest: float, n: float) -> bool:
-    """Return whether n numbers of at most this size can have these sums and sums of squares."""
-    near = 1 + SUM_ROUNDING
-    return bool(
-        (np.abs(sums) <= largest * n * near + SUM_ROUNDING).all()
-        and (squares <= largest**2 * n * near + SUM_ROUNDING).all()
-        and (squares >= sums**2 / n / near - SUM_ROUNDING).all()
-    )
-
-
-RULES: Mapping[str, Callable[[Floats, State, int], bool]] = {
-    "held_out": _counts,
-    "guard_examples": _same_counts,
-    "trained": _counts,
-    "confusion": _confusion,
-    "predicted": _predicted_sums,
-    "loss": _loss,
-    "gradient": _gradient,
-    "curvature": _curvature,
-    "spread": _spread,
-    "guard_products": _products,
-    "guard_values": _values,
-    "guard_logits": _logits,
-    "guard_logits_squared": _logits_squared,
-    "guard_residual": _residual,
-    "class_examples": _counts,
-    "class_views": _views,
-    "class_squares": _view_squares,
-    "miniatures": _one_participant,
-    "correlation": _correlation_moments,
-    "strength_gains": _are_gains_possible,
-    "share_gains": _are_share_gains_possible,
-    "scale_losses": lambda values, sums, m: _at_least(values, 0, m),
-    "large": _at_most_participants,
-    "harmed": _harmed_counts,
-}
-"""Name -> check of its values, given all sums that came with it and the number of examples."""
-
-
-def _at_least(values: Floats, lower: float, scale: float) -> bool:
-    return bool((values >= lower - SUM_ROUNDING * max(1.0, scale)).all())
-
-
-def _equal(values: Floats, expected: Floats | float, scale: float) -> bool:
-    return bool((np.abs(values - expected) <= SUM_ROUNDING * max(1.0, scale)).all())
-
-
-def _squares_each(squares: Floats, sums: Floats, counts: Floats) -> bool:
-    """Return whether (C,) sums of squares are at least the squares of (C,) sums by the (C,) counts."""
-    return _squares(squares, np.diag(sums), counts) if squares.shape == sums.shape == counts.shape else False
-
-
-def _squares(squares: Floats, sums: Floats, counts: Floats) -> bool:
-    """Return whether (H,) sums of squares are at least those of the (H, C) sums by the (C,) counts."""
-    absent = counts == 0
-    smallest = (sums**2 / np.where(absent, 1.0, counts)).sum(axis=1)
-    return not sums[:, absent].any() and bool((squares >= smallest * (1 - SUM_ROUNDING) - SUM_ROUNDING).all())
+    room = SUM_ROUNDING * max(1.0, number)
+    return bool(((values >= low * number - room) & (values <= high * number + room)).all())
 
 
 # -------------------- How far unlabeled inputs are trusted
@@ -245,8 +105,6 @@ CORRELATIONS = np.array([0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
 SMOOTHING = 0.05
 """Share of a uniform distribution that predictions are mixed with where their log loss is compared: so no single
 example outweighs all others, and what a participant adds to a sum is bounded."""
-WIDEST = 32
-"""Numbers that predictions are compared by; with more classes they are projected onto this number of directions."""
 LEVEL = 0.05
 ALIKE = (0.02, 0.25)
 """Largest lower and upper confidence limit of the correlation with which inputs of a class count as alike."""
@@ -271,27 +129,12 @@ SUMS = ("class_examples", "class_views", "class_squares", "curvature")
 
 def query(state: State) -> State:
     """Return the query to participants: the calibration, and in the second exchange the sums of the first."""
-    arrays = {name: state[name] for name in SUMS if name in state}
+    point = {"point": np.concatenate([state["a"], state["b"]])}
     if "class_examples" not in state:
-        arrays = {}
-    else:
-        arrays["pseudo_counts"] = state["pseudo_counts"]
-        arrays["inverse_temperature"] = state.get("inverse_temperature", state["a"])
-    return {"point": np.concatenate([state["a"], state["b"]]), **arrays}
-
-
-def contribute_to_trust(
-    query: State, z: Floats, labels: Ints, trained: Floats, odds: float, amplification: float
-) -> State:
-    """Return the answer of a participant; arguments as those of `miniature_sums`."""
-    if "class_examples" in query:
-        return miniature_sums(query, z, labels, trained, odds, amplification)
-    return class_sums(z, labels, query["point"])
-
-
-def without_sums(state: State) -> State:
-    """Return the state without what was held in between."""
-    return {name: value for name, value in state.items() if name not in SUMS}
+        return point
+    sums = {name: state[name] for name in SUMS if name in state}
+    scale = state.get("inverse_temperature", state["a"])
+    return {**point, **sums, "pseudo_counts": state["pseudo_counts"], "inverse_temperature": scale}
 
 
 def class_sums(z: Floats, labels: Ints, point: Floats) -> State:
@@ -319,9 +162,7 @@ def comparison_views(probabilities: Floats) -> Floats:
     classes = probabilities.shape[1]
     if classes <= WIDEST:
         return probabilities
-    words = np.asarray(np.random.PCG64(classes).random_raw((classes, 1))).astype("<u8")
-    bits = np.unpackbits(words.view(np.uint8), axis=1)[:, :WIDEST]
-    result: Floats = probabilities @ ((2.0 * bits - 1.0) / math.sqrt(WIDEST))
+    result: Floats = probabilities @ (fixed_signs(classes, WIDEST) / math.sqrt(WIDEST))
     return result
 
 
@@ -364,9 +205,7 @@ def left_out_point(query: State, z: Floats, labels: Ints) -> Floats:
 
 
 def base_without(query: State, labels: Ints) -> Floats:
-    counts = query["class_examples"] - np.bincount(labels, minlength=len(query["class_examples"]))
-    result: Floats = (counts + 0.5) / (counts.sum() + len(counts) / 2)
-    return result
+    return source_prior(query["class_examples"] - np.bincount(labels, minlength=len(query["class_examples"])))
 
 
 def _correlation_sums(query: State, z: Floats, labels: Ints) -> Floats:
@@ -400,16 +239,16 @@ def _gains(scores: Floats, before: Floats, unadapted: Floats, labels: Ints) -> F
 
     Each is followed by its square.
     """
-    rows = np.arange(len(labels))
-
-    def measure(scores: Floats) -> tuple[Floats, Floats]:
-        p = np.exp(log_softmax(scores))[..., rows, labels]
-        smooth = np.log((1 - SMOOTHING) * p + SMOOTHING / scores.shape[-1])
-        return smooth.mean(axis=-1), (scores.argmax(axis=-1) == labels).mean(axis=-1)
-
-    after, start = measure(scores), measure(before)
-    gains = (after[0] - start[0], after[1] - start[1], after[1] - measure(unadapted)[1])
+    after, start = smoothed_scores(scores, labels), smoothed_scores(before, labels)
+    gains = (after[0] - start[0], after[1] - start[1], after[1] - smoothed_scores(unadapted, labels)[1])
     return np.stack([gain**power for gain in gains for power in (1, 2)])
+
+
+def smoothed_scores(scores: Floats, labels: Ints) -> tuple[Floats, Floats]:
+    """Return mean log probabilities of the labels, smoothed, and accuracies, by (..., m, c) scores."""
+    p = np.exp(log_softmax(scores))[..., np.arange(len(labels)), labels]
+    smooth = np.log((1 - SMOOTHING) * p + SMOOTHING / scores.shape[-1])
+    return smooth.mean(axis=-1), (scores.argmax(axis=-1) == labels).mean(axis=-1)
 
 
 def _share_gains(prior: Floats, base: Floats, trained: Floats) -> Floats:

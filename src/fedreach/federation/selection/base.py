@@ -1,12 +1,11 @@
 """The largest of some scores, and a plain function as a selection."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Ints
-from fedreach.federation.base import Selection, name_of
+from fedreach.federation.base import OfFunction, Selection
 from fedreach.federation.types import Cohort, ServerView, State
 
 
@@ -21,7 +20,7 @@ def largest(ids: Ints, score: AnyArray, k: int) -> Ints:
 
 
 @dataclass(frozen=True)
-class FunctionSelection(Selection):
+class FunctionSelection(OfFunction, Selection):
     """Use ``function(view, k, rng) -> ids``; its attributes, such as ``needs``, count.
 
     Example:
@@ -29,16 +28,6 @@ class FunctionSelection(Selection):
         >>> most_data.select({}, ServerView.of(np.arange(3), np.array([5, 9, 7])), 2, None).ids
         array([1, 2])
     """
-
-    function: Callable[[ServerView, int, np.random.Generator], Ints]
-
-    def __post_init__(self) -> None:
-        self.take_attributes(self.function)
-
-    @property
-    def name(self) -> str:
-        """The function's name, for messages."""
-        return name_of(self.function)
 
     def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         return Cohort(np.asarray(self.function(view, k, rng)))

@@ -331,7 +331,7 @@ class Rademacher(Selection):
     def __post_init__(self) -> None:
         require(self, use=get_args(Use), average=get_args(Average))
         require(self, every="[1, inf)", n_clusters="[1, inf)", sketch="[1, inf)")
-        self.measures  # noqa: B018  checks its options
+        _ = self.measures  # checks its options
 
     @property
     def measures(self) -> tuple[WLRC]:  # type: ignore[override]

@@ -286,7 +286,7 @@ def no_labels_no_change(subject: Subject, case: AdaptationFixture) -> None:
     if not component.learns_labels:
         return
     state, outputs = _state(subject, case), case.outputs(component, np.concatenate(case.clients[0]))
-    client = component.with_labels(state, outputs.rows(slice(0)), np.zeros(0, np.int64))
+    client = component.with_labels(state, outputs.at(slice(0)), np.zeros(0, np.int64))
     _alike(
         "told no label, it predicted",
         component.predict(state, client, outputs),
