@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -21,7 +19,7 @@ from fedreach.engines.native.trainer import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential, augment_batch
 from fedreach.engines.vmap import Vmap
-from fedreach.federation.augmentations import FlipAndCrop, FunctionAugmentation, Torchvision
+from fedreach.federation.augmentations import FlipAndCrop, FunctionAugmentation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
 
@@ -194,31 +192,6 @@ class Negated(nn.Module):
 
     def forward(self, *inputs):
         return -inputs[0] if torch.rand(1) < self.p else inputs[0]
-
-
-def test_without_torchvision_its_transforms_are_refused_in_words(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(ConfigError, match=r"needs torchvision: .* or take 'flip_and_crop'"):
-        Torchvision(({"name": "RandomErasing"},))
-
-
-def test_transforms_of_torchvision_are_made_by_name(monkeypatch):
-    v2 = ModuleType("torchvision.transforms.v2")
-    v2.Negated = Negated
-    for name, module in {"": ModuleType("torchvision"), ".transforms": ModuleType("t"), ".transforms.v2": v2}.items():
-        monkeypatch.setitem(sys.modules, f"torchvision{name}", module)
-    made = Torchvision(({"name": "Negated", "p": 1.0}, {"name": "Negated", "p": 0.0}))
-    assert made.augment(torch.ones(2)).tolist() == [-1, -1]
-    for wrong, said in {
-        "Negatd": "Did you mean 'Negated'",
-        "": "must name classes of torchvision.transforms.v2; got ''",
-    }.items():
-        with pytest.raises(ConfigError, match=re.escape(said)):
-            Torchvision(({"name": wrong},))
-    with pytest.raises(ConfigError, match=r"Negated does not take the options \{'q': 1\}"):
-        Torchvision(({"name": "Negated", "q": 1},))
-    with pytest.raises(ConfigError, match="at least one transform"):
-        Torchvision(())
 
 
 # -------------------------------------------------------------------------------------------------- experiments

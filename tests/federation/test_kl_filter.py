@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach._util.errors import ComponentError, ConfigError
+from fedreach._util.errors import ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.selection.labels import KLFilter
 from fedreach.federation.types import ServerView
@@ -88,29 +88,6 @@ def test_where_all_together_hold_too_little_all_are_let_in():
     assert remark.endswith("with 100 of 1000 examples")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, r"in round 7, 0 of 4 available .* nearest threshold that is enough is 0\.1480"),
-        ({"min_examples": 31}, r"min_examples=31 are needed\. The nearest threshold that is enough is 0\.2053"),
-        ({"min_examples": 101}, r"All those available hold 100: lower `min_examples`"),
-        ({"min_examples": 70, "smoothing": 0}, r"set `smoothing` above 0"),
-    ],
-)
-def test_a_filter_that_cannot_be_kept_can_be_an_error_that_says_what_is_enough(options, message):
-    with pytest.raises(ComponentError, match=message):
-        chosen(KLFilter(0.1, infeasible="error", **options), make_view(round_=7))
-
-
-def test_the_threshold_that_the_error_names_is_enough():
-    policy = KLFilter(0.1, infeasible="error", min_examples=60)
-    with pytest.raises(ComponentError) as error:
-        chosen(policy, make_view())
-    named = float(re.search(r"enough is ([0-9.]+)\.$", str(error.value))[1])
-    positions, remark = chosen(replace(policy, threshold=named), make_view(), k=3)
-    assert (positions, remark) == ([0, 1, 3], "")
-
-
 def test_equal_divergences_go_to_the_lower_id():
     counts = np.array([[7, 2, 1], [1, 7, 2], [1, 2, 7], [2, 7, 1]]) * 3
     counts = np.vstack([counts, counts[:, ::-1]])
@@ -143,7 +120,6 @@ def test_noised_counts_below_zero_count_as_zero():
         ({"smoothing": -1}, r"KLFilter\.smoothing must be not negative; got -1"),
         ({"min_examples": -1}, r"KLFilter\.min_examples must be not negative; got -1"),
         ({"direction": "global_to_locl"}, r"'global_to_local' or 'local_to_global'; got 'global_to_locl'\. Did you"),
-        ({"infeasible": "raise"}, r"KLFilter\.infeasible must be 'admit' or 'error'; got 'raise'"),
     ],
 )
 def test_options_out_of_range_are_refused(options, message):

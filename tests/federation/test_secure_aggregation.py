@@ -18,7 +18,6 @@ from fedreach.federation.secure_aggregation import (
     LARGEST,
     FixedPoint,
     SecureAggregation,
-    error_bound,
     mask,
     mean_of,
     share,
@@ -40,6 +39,17 @@ from fedreach.testing.problems import tiny_simulation
 from .small import D, federation, make_reports, make_view, start
 
 checks = settings(deadline=None, derandomize=True)
+
+
+def error_bound(raw, update):
+    """Return how far each of the (d,) numbers of `weighted_mean_of_shares` may be from the true mean.
+
+    Both sums are off by at most e = r 2^-(f + 1), so their quotient by e (1 + |mean|) / (sum_i raw_i - e). Rounding of
+    the products, the sum and the quotient to 53 bits adds 2^-51 max_i |update_i|.
+    """
+    off = len(raw) * 2.0 ** -(FixedPoint(len(raw)).bits + 1)
+    mean = np.abs(raw @ update.astype(np.float64) / raw.sum())
+    return off * (1 + mean) / (raw.sum() - off) + 2.0**-51 * np.abs(update).max(axis=0)
 
 
 def pad(low, high, count):

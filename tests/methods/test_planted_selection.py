@@ -93,7 +93,7 @@ class PlaceAmongTheCandidates(PowerOfChoice):
 class KLInTheWrongDirection(KLFilter):
     def select(self, state, view, k, rng):
         other = {"global_to_local": "local_to_global", "local_to_global": "global_to_local"}[self.direction]
-        right = KLFilter(self.threshold, other, self.smoothing, self.min_examples, self.infeasible)
+        right = KLFilter(self.threshold, other, self.smoothing, self.min_examples)
         return right.select(state, view, k, rng)
 
 

@@ -107,7 +107,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
 def require(part: Any, /, **rules: str | Sequence[str]) -> None:
     """Raise ConfigError unless each of these options of a component follows its rule.
 
-    An option whose annotation includes None may be None.
+    An option whose annotation includes None, or a literal such as "fitted", may have that value.
 
     Args:
         part: Dataclass whose fields are the options.
@@ -133,10 +133,11 @@ def require(part: Any, /, **rules: str | Sequence[str]) -> None:
         Traceback (most recent call last):
         fedreach.ConfigError: Decay.shape must be 'steps' or 'linear'; got 'step'. Did you mean 'steps'?
     """
-    may_be_none = {field.name for field in dataclasses.fields(part) if "None" in str(field.type)}
+    types = {field.name: str(field.type).replace("'", '"') for field in dataclasses.fields(part)}
     for option, rule in rules.items():
         value = getattr(part, option)
-        if (value is None and option in may_be_none) or (wrong := violation(value, rule)) is None:
+        allowed = "None" if value is None else f'"{value}"'
+        if (isinstance(rule, str) and allowed in types.get(option, "")) or (wrong := violation(value, rule)) is None:
             continue
         raise ConfigError(f"{type(part).__name__}.{option} {wrong}")
 

@@ -340,5 +340,4 @@ def _rank_correlation(values: Floats, target: Floats) -> float:
 def _ranks(values: Floats) -> Floats:
     """Return the rank of each value; equal values get their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2)[place]
-    return ranks
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[place])

@@ -83,6 +83,11 @@ class Group:
         index = np.concatenate(parts) if parts else np.empty(0, np.int64)
         return cls(ids[sizes > 0], index, sizes[sizes > 0], None if counts is None else counts[index])
 
+    @property
+    def parts(self) -> list[Ints]:
+        """The samples of each client."""
+        return np.split(self.index, np.cumsum(self.sizes)[:-1]) if len(self.ids) else []
+
     def scores(self, right: Bools | Float32s | Floats, loss: Float32s | Floats, by: MainScore = ACCURACY) -> Scores:
         """Return each client's scores from its samples: whether each is right (or its error), and its loss."""
         return Scores(self.ids, self.sizes, self._means(right), self._means(loss), by)
@@ -252,7 +257,9 @@ class Evaluator:
             round_: Number of rounds so far.
             clusters: (n,) model of each participant; required with several models.
         """
-        adapted = ClientModels.of(models, clusters, self.participant_ids)
+        if clusters is None:
+            clusters = np.zeros(len(self.participant_ids), np.int64)
+        adapted = ClientModels(np.atleast_2d(models), clusters, self.participant_ids)
         engine, test = self.engine, None
         participants = self._scores(adapted, "true", self.participants)
         unseen = self._scores(adapted, "true", self.unseen)
@@ -275,8 +282,7 @@ class Evaluator:
         if not len(group.ids):
             return {}, []
         rows = np.searchsorted(cohort, group.ids)
-        parts = np.split(group.index, np.cumsum(group.sizes)[:-1])
-        answers = [self.engine.predict(models[row], "true", part) for row, part in zip(rows, parts, strict=True)]
+        answers = [self.engine.predict(models[row], "true", part) for row, part in zip(rows, group.parts, strict=True)]
         right, loss = (np.concatenate(column) for column in zip(*answers, strict=True))
         joined = group.scores(right, loss, self.by)
         return {f"local_{self.by.name}": round(float(joined.score.mean()), 9)}, [joined.record(round_, "local")]
@@ -331,12 +337,6 @@ class ClientModels:
     models: Float32s  # (m, d)
     clusters: Ints  # (n,)
     participants: Ints  # (n,)
-
-    @classmethod
-    def of(cls, models: Float32s, clusters: Ints | None, participants: Ints) -> ClientModels:
-        return cls(
-            np.atleast_2d(models), np.zeros(len(participants), np.int64) if clusters is None else clusters, participants
-        )
 
     def logits(self, engine: Predictor, split: Split, index: Ints, owner: Ints | None) -> list[tuple[float, Float32s]]:
         """Return (share, logits) of each model that predicts these samples (see `predict`)."""

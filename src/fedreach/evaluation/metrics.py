@@ -377,9 +377,7 @@ class FunctionMetric(OfFunction, Metric):
 
     @property
     def lower_is_better(self) -> bool:  # type: ignore[override]
-        by_name = LOWER_IS_BETTER.fullmatch(self.name) is not None
-        is_lower_better: bool = getattr(self.function, "lower_is_better", by_name)
-        return is_lower_better
+        return bool(getattr(self.function, "lower_is_better", LOWER_IS_BETTER.fullmatch(self.name)))
 
     def of(self, labels: AnyArray, scores: Floats) -> float:
         return self.function(labels, scores if labels.dtype.kind == "f" else np.exp(log_softmax(scores)))

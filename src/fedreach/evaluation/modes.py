@@ -179,17 +179,28 @@ def adapt_and_score(
     def take(mode: str, client: Client, log_p: Floats, begin: int = 0) -> None:
         modes.setdefault(mode, {})[client.id] = score(log_p, client.labels[begin:])
 
-    for group in in_groups(clients):
+    def adapt(clients: Sequence[Client], first: int | None = None) -> Iterator[tuple[Client, State, int]]:
+        """Yield clients, their states after their first inputs, and the number of labels that the rule was given."""
+        given = [labeled_count(rule, len(client.labels)) for client in clients]
+        # A rule that learns from labeled and unlabeled examples does not see the labeled ones again.
+        begins = [count if rule.learns_more_labels else None for count in given]
         unlabeled = [
-            _unlabeled_outputs(rule, client.outputs, labeled_count(rule, len(client.labels))) for client in group
+            client.outputs.at(slice(first)).at(slice(begin, None))
+            for client, begin in zip(clients, begins, strict=True)
         ]
-        client_states = rule.update_many(state, [start] * len(group), unlabeled)
-        for full_client, client_state in zip(group, client_states, strict=True):
-            label_count = labeled_count(rule, len(full_client.labels))
-            client, client_state = (
-                full_client.without(label_count),
-                _learn_from_labels(rule, state, client_state, full_client, label_count),
-            )
+        states = rule.update_many(state, [start] * len(clients), unlabeled)
+        for client, client_state, count in zip(clients, states, given, strict=True):
+            used = count if first is None else min(first, count)
+            labeled = client.outputs.at(slice(used)), client.labels[:used]
+            if rule.learns_more_labels:
+                client_state = rule.learn_labels(state, client_state, *labeled)
+            elif rule.learns_labels:
+                client_state = rule.with_labels(state, *labeled)
+            yield client, client_state, count
+
+    for group in in_groups(clients):
+        for full_client, client_state, label_count in adapt(group):
+            client = full_client.without(label_count)
             counts[client.id] = len(client.labels)
             take("unadapted", client, log_softmax(client.outputs.logits))
             take("calibrated", client, rule.predict(state, start, client.outputs))
@@ -207,20 +218,10 @@ def adapt_and_score(
             if rule.knows_prior:
                 take("oracle_prior", client, rule.predict(state, state_with_prior, client.outputs))
         for n in inputs:
-            enough = [client for client in group if len(client.labels) > n]
-            first = [client.outputs.at(slice(n)) for client in enough]
-            unlabeled = [
-                _unlabeled_outputs(rule, outputs, labeled_count(rule, len(c.labels)))
-                for outputs, c in zip(first, enough, strict=True)
-            ]
-            client_states = rule.update_many(state, [start] * len(enough), unlabeled)
-            for client, client_state in zip(enough, client_states, strict=True):
+            for client, client_state, _ in adapt([client for client in group if len(client.labels) > n], n):
                 remaining = client.outputs.at(slice(n, None))
                 take(f"unadapted_{n}", client, log_softmax(remaining.logits), n)
                 if not rule.reads_oracle_prior:  # such a rule does not use inputs
-                    client_state = _learn_from_labels(
-                        rule, state, client_state, client, min(n, labeled_count(rule, len(client.labels)))
-                    )
                     take(f"adapted_{n}", client, rule.predict(state, client_state, remaining), n)
     return AdaptationScores(modes, noted, counts)
 
@@ -231,36 +232,12 @@ def in_groups(clients: Iterable[Client]) -> Iterator[list[Client]]:
     num_bytes = 0
     for client in clients:
         group.append(client)
-        outputs = client.outputs
-        arrays = (outputs.logits, outputs.features, outputs.inputs)
-        num_bytes += sum(array.nbytes for array in arrays if array is not None)
+        num_bytes += sum(array.nbytes for array in client.outputs.arrays().values())
         if len(group) == GROUP_SIZE or num_bytes >= MAX_GROUP_BYTES:
             yield group
             group, num_bytes = [], 0
     if group:
         yield group
-
-
-def _unlabeled_outputs(rule: Adaptation, outputs: Outputs, label_count: int) -> Outputs:
-    """Return the outputs that the rule sees without labels.
-
-    A rule that learns from labeled and unlabeled examples does not see the first `label_count` examples again.
-    """
-    return outputs.at(slice(label_count, None)) if rule.learns_more_labels else outputs
-
-
-def _learn_from_labels(rule: Adaptation, state: State, client_state: State, client: Client, label_count: int) -> State:
-    """Return the client's state after the labels of its first `label_count` examples.
-
-    A rule that does not learn from labels keeps the state unchanged.
-    """
-    if rule.learns_more_labels:
-        return rule.learn_labels(
-            state, client_state, client.outputs.at(slice(label_count)), client.labels[:label_count]
-        )
-    if not rule.learns_labels:
-        return client_state
-    return rule.with_labels(state, client.outputs.at(slice(label_count)), client.labels[:label_count])
 
 
 def tabulate_scores(
@@ -359,8 +336,8 @@ class AdaptationEvaluator:
         held_out = Group.of(population.participants, self.data.held_out, max_samples=self.max_samples)
         unseen = Group.of(population.unseen, self.data.train, self.data.held_out, max_samples=self.max_samples)
         client_clusters = clusters[np.searchsorted(population.participants, held_out.ids)]
-        parts = np.split(held_out.index, np.cumsum(held_out.sizes)[:-1]) if len(held_out.ids) else []
-        places = {int(client): part for client, part in zip(held_out.ids, parts, strict=True)}
+        places = dict(zip(held_out.ids.tolist(), held_out.parts, strict=True))
+        inputs = self.inputs if whole else ()
         fitted: list[FittedRule] = []
         joined: dict[str, list[tuple[float, AdaptationScores]]] = {"participant": [], "unseen": [], "test": []}
         shares = np.bincount(clusters, minlength=len(models)) / len(clusters)
@@ -369,13 +346,16 @@ class AdaptationEvaluator:
             fitting_clients = {int(c): self._client(model, "true", int(c), places[int(c)]) for c in member_ids}
             fitted.append(self._add_cost(self._fit(fitting_clients), fitting_clients, round_))
             if (client_clusters == number).any():
-                for scores in self._cross_fit(fitting_clients, all_modes=whole):
+                for fold in folds(list(fitting_clients)):
+                    others = {client: other for client, other in fitting_clients.items() if client not in fold}
+                    members = [fitting_clients[client] for client in fold]
+                    scores = adapt_and_score(self.rule, self._fit(others).state, members, inputs, online=whole)
                     joined["participant"].append((1.0, scores))
             state = fitted[-1].state
             if len(unseen.ids):
-                unseen_parts = zip(unseen.ids, np.split(unseen.index, np.cumsum(unseen.sizes)[:-1]), strict=True)
-                clients = (self._client(model, "true", int(client), part) for client, part in unseen_parts)
-                scores = adapt_and_score(self.rule, state, clients, self.inputs if whole else (), online=whole)
+                unseen_parts = zip(unseen.ids.tolist(), unseen.parts, strict=True)
+                clients = (self._client(model, "true", client, part) for client, part in unseen_parts)
+                scores = adapt_and_score(self.rule, state, clients, inputs, online=whole)
                 joined["unseen"].append((float(shares[number]), scores))
             if len(self.data.dataset.test_y):
                 index = np.arange(len(self.data.dataset.test_y))
@@ -397,17 +377,6 @@ class AdaptationEvaluator:
         examples = {client: len(fitting_client.labels) for client, fitting_client in fitting_clients.items()}
         spent = None if self.cost is None else self.cost(examples, fitted.sent, round_)
         return fitted if spent is None else fitted._replace(seconds=spent.seconds, joules=spent.joules)
-
-    def _cross_fit(self, fitting_clients: Mapping[int, Client], *, all_modes: bool) -> Iterator[AdaptationScores]:
-        """Yield the scores of each fold by the rule that the other participants fit."""
-        for fold_ids in folds(list(fitting_clients)):
-            state = self._fit(
-                {client: fitting_clients[client] for client in fitting_clients if client not in fold_ids}
-            ).state
-            inputs = self.inputs if all_modes else ()
-            yield adapt_and_score(
-                self.rule, state, [fitting_clients[client] for client in fold_ids], inputs, online=all_modes
-            )
 
 
 def folds(ids: Sequence[int]) -> list[Sequence[int]]:

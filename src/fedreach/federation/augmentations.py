@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
-from fedreach._util.errors import ConfigError, nearest, require
+from fedreach._util.errors import ConfigError, require
 from fedreach.federation.base import Component
-from fedreach.federation.local_sgd import with_tuples
 
 # -------------------- The base class, and a plain function as an augmentation
 
@@ -113,68 +110,8 @@ class FlipAndCrop(Augmentation):
         return padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
-# -------------------- Transforms of torchvision, where it is installed
-
-
-@dataclass(frozen=True)
-class Torchvision(Augmentation):
-    """Transforms of `torchvision.transforms.v2`, applied to the batch one after another.
-
-    They draw once per batch: all images of a batch are flipped, or none. torchvision must be installed.
-
-    When: torchvision has the transform that you need.
-
-    Args:
-        transforms: Tables with the ``name`` of a class of `torchvision.transforms.v2` and its options, such as
-            ``{"name": "RandomErasing", "p": 0.2}``.
-
-    Raises:
-        ConfigError: If torchvision is missing, or it has no such transform or option.
-
-    See https://docs.pytorch.org/vision/stable/transforms.html for what there is.
-    """
-
-    transforms: tuple[Mapping[str, Any], ...] = field(hash=False)
-
-    def __post_init__(self) -> None:
-        if not self.transforms:
-            raise ConfigError("Torchvision.transforms must name at least one transform; got none.")
-        _ = self._modules
-
-    @cached_property
-    def _modules(self) -> list[Any]:
-        try:
-            v2 = importlib.import_module("torchvision.transforms.v2")
-        except ImportError as error:
-            raise ConfigError(
-                f"The augmentation 'torchvision' needs torchvision: {error}. Install it for your torch, or take "
-                "'flip_and_crop'."
-            ) from error
-        return [_transform(v2, dict(table)) for table in self.transforms]
-
-    def augment(self, inputs: Any) -> Any:
-        for transform in self._modules:
-            inputs = transform(inputs)
-        return inputs
-
-
-def _transform(v2: Any, options: dict[str, Any]) -> Any:
-    name = str(options.pop("name", ""))
-    class_names = [key for key, thing in vars(v2).items() if isinstance(thing, type)]
-    if name not in class_names:
-        raise ConfigError(
-            f"Torchvision.transforms must name classes of torchvision.transforms.v2; got {name!r}."
-            + nearest(name, class_names)
-        )
-    try:
-        return getattr(v2, name)(**with_tuples(options))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"torchvision's {name} does not take the options {options}: {error}.") from error
-
-
 # -------------------- How the inputs of clients' training batches are changed at random
 
 AUGMENTATIONS: Mapping[str, Any] = {
     "flip_and_crop": FlipAndCrop,
-    "torchvision": Torchvision,
 }

@@ -114,12 +114,12 @@ class LocalSolver(Component):
     With `affine` the correction is g + pull (w - w0) + shift, with one number `pull` and one vector `shift` a client
     that stay the same through a round; then the engine `native` trains with it, too.
 
-    With the methods `prepare`, `remember`, `conclude` and `adapted` each client keeps a (p,) vector between rounds, 0
+    With the methods `prepare`, `remember` and `conclude` each client keeps a (p,) vector between rounds, 0
     at first. The server also keeps a `State` of the solver, empty at first.
     """
 
     component_type = "solver"
-    abilities: ClassVar = {"is_stateful": ("prepare", "remember", "conclude", "adapted")}
+    abilities: ClassVar = {"is_stateful": ("prepare", "remember", "conclude")}
     promises: ClassVar = {"affine": ("correct",)}
 
     affine: bool = False
@@ -170,7 +170,7 @@ class LocalSolver(Component):
 
     def adapted(self, params: Float32s, state: State) -> Float32s:
         """Return the (d,) model that is evaluated and handed out, given the one that is broadcast."""
-        raise NotImplementedError
+        return params
 
 
 class Aggregator(Component):

@@ -1,6 +1,7 @@
 """Label statistics: what the server learns of clients' labels."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -96,11 +97,40 @@ def spent_epsilon(one_count: Any, delta: float) -> float:
     return float(one_count.self_compose(2).get_epsilon_for_delta(delta))
 
 
+# -------------------- Noise that each client adds to its counts
+
+
+class Noised(LabelStatistics):
+    """Base of label statistics with noise that is added once, before round 1; write `noise` and `furthest`."""
+
+    only_sum = False
+
+    @abstractmethod
+    def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Ints:
+        """Return whole numbers of this shape."""
+
+    @property
+    @abstractmethod
+    def furthest(self) -> float:
+        """Noise that no client ever draws, in examples."""
+
+    def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
+        """Return the (n, c) noised counts; those below 0 are 0, which anybody can do who sees them."""
+        return np.maximum(counts + self.noise(counts.shape, rng), 0).astype(np.float64)
+
+    def possible(self, counts: Floats, sizes: Ints) -> Bools:
+        """Return which of (n, c) counts are whole and at most `furthest` above the number of all examples.
+
+        A sum says nothing: counts below 0 became 0.
+        """
+        return are_counts(counts) & (counts <= sizes[:, None] + self.furthest).all(axis=1)
+
+
 # -------------------- Discrete Gaussian noise
 
 
 @dataclass(frozen=True)
-class DiscreteGaussian(LabelStatistics):
+class DiscreteGaussian(Noised):
     """Label counts with discrete Gaussian noise: (epsilon, delta)-differential privacy of single examples.
 
     To each count a client adds a whole number x with probability proportional to exp(-x^2 / (2 sigma^2)), once, before
@@ -127,8 +157,6 @@ class DiscreteGaussian(LabelStatistics):
         5.275
     """
 
-    only_sum = False
-
     epsilon: float
     delta: float
 
@@ -140,18 +168,13 @@ class DiscreteGaussian(LabelStatistics):
         """sigma, in examples."""
         return smallest_deviation(self.epsilon, self.delta)
 
-    def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
-        """Return the (n, c) noised counts; those below 0 are 0, which anybody can do who sees them."""
-        noise = discrete_gaussian(self.deviation, counts.size, rng).reshape(counts.shape)
-        return np.asarray(np.maximum(counts + noise, 0).astype(np.float64))
+    def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Ints:
+        return discrete_gaussian(self.deviation, math.prod(shape), rng).reshape(shape)
 
-    def possible(self, counts: Floats, sizes: Ints) -> Bools:
-        """Return which of (n, c) counts are whole and at most twenty deviations above the number of all examples.
-
-        Such noise has probability e^-200. A sum says nothing: counts below 0 became 0.
-        """
-        furthest = 20 * self.deviation + 1
-        return are_counts(counts) & (counts <= sizes[:, None] + furthest).all(axis=1)
+    @property
+    def furthest(self) -> float:
+        """Noise of probability e^-200."""
+        return 20 * self.deviation + 1
 
     def spent(self) -> tuple[float, float]:
         """Return (epsilon, delta), the former worked out by dp_accounting from the distribution of the noise.
@@ -221,12 +244,9 @@ def smallest_deviation(epsilon: float, delta: float) -> float:
 
 # -------------------- Discrete Laplace noise
 
-FURTHEST = 100.0
-"""-log of the probability of noise that no client ever drew; uniform numbers of 53 bits make it 45 at most."""
-
 
 @dataclass(frozen=True)
-class DiscreteLaplace(LabelStatistics):
+class DiscreteLaplace(Noised):
     """Label counts with discrete Laplace noise: epsilon-differential privacy of single examples.
 
     To each count a client adds a whole number x with probability proportional to exp(-epsilon |x| / 2), whose variance
@@ -255,27 +275,20 @@ class DiscreteLaplace(LabelStatistics):
         array([[30., 3., 1.]])
     """
 
-    only_sum = False
-
     epsilon: float
 
     def __post_init__(self) -> None:
         require(self, epsilon=EPSILON)
 
-    def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
-        """Return the (n, c) noised counts; those below 0 are 0, which anybody can do who sees them."""
+    def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Ints:
         # The difference of two geometric numbers; both begin at 1, which cancels.
         success = -np.expm1(-self.epsilon / 2)
-        noise = rng.geometric(success, counts.shape) - rng.geometric(success, counts.shape)
-        return np.maximum(counts + noise, 0).astype(np.float64)
+        return rng.geometric(success, shape) - rng.geometric(success, shape)
 
-    def possible(self, counts: Floats, sizes: Ints) -> Bools:
-        """Return which of (n, c) counts are whole and at most what noise of probability e^-100 makes of all examples.
-
-        A sum says nothing: counts below 0 became 0.
-        """
-        furthest = FURTHEST / (self.epsilon / 2) + 1
-        return are_counts(counts) & (counts <= sizes[:, None] + furthest).all(axis=1)
+    @property
+    def furthest(self) -> float:
+        """Noise of probability e^-100; uniform numbers of 53 bits make it e^-45 at least."""
+        return 100.0 / (self.epsilon / 2) + 1
 
     def spent(self) -> tuple[float, float]:
         """Return (epsilon, 0), worked out by dp_accounting from the distribution of the noise.

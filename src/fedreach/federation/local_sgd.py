@@ -136,6 +136,33 @@ def optimizer_class(part: str, name: str) -> Any:
     return optimizers[name]
 
 
+def check_optimizer(
+    part: str, name: str, options: Mapping[str, Any] | None, rate: str, step: Callable[[], object]
+) -> None:
+    """Reject an optimizer that torch does not have, or that cannot take a step with these options.
+
+    Args:
+        part: Name of the component, for errors.
+        name: Of the class.
+        options: Its options other than the learning rate.
+        rate: The option that is the learning rate.
+        step: Takes steps with it.
+
+    Raises:
+        ConfigError: If it cannot.
+    """
+    optimizer_class(part, name)
+    if "lr" in (options or {}):
+        raise ConfigError(f"{part}.options must not hold 'lr'. It is {rate}.")
+    try:
+        step()
+    except Exception as error:  # torch rejects options and gradients by errors of many types
+        raise ConfigError(
+            f"{part} cannot step with torch.optim.{name} and options {dict(options or {})}: {error}. Correct the "
+            "options, or choose another optimizer."
+        ) from error
+
+
 def with_tuples(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the options with tuples for the lists that an experiment file has in their place."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in (options or {}).items()}
@@ -175,18 +202,12 @@ class TorchSteps:
     def __post_init__(self) -> None:
         import torch
 
-        optimizer_class("TorchSteps", self.optimizer)
-        if "lr" in (self.options or {}):
-            raise ConfigError("TorchSteps.options must not hold 'lr'. It is local.lr.")
-        weights = torch.nn.Parameter(torch.zeros(2, 2))
-        weights.grad = torch.ones(2, 2)
-        try:
+        def step() -> None:
+            weights = torch.nn.Parameter(torch.zeros(2, 2))
+            weights.grad = torch.ones(2, 2)
             self.begun([weights], 0.01).step()
-        except Exception as error:  # torch rejects options and gradients by errors of many types
-            raise ConfigError(
-                f"TorchSteps cannot step with torch.optim.{self.optimizer} and options {dict(self.options or {})}: "
-                f"{error}. Correct the options, or choose another optimizer."
-            ) from error
+
+        check_optimizer("TorchSteps", self.optimizer, self.options, "local.lr", step)
 
     def begun(self, parameters: Iterable[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
         """Return the optimizer at the beginning of a round, of parameters that have their gradients.

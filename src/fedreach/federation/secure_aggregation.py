@@ -203,17 +203,6 @@ def weighted_mean_of_shares(raw: Floats, update: Float32s) -> Floats:
     return mean_of(total, code)
 
 
-def error_bound(raw: Floats, update: Float32s) -> Floats:
-    """Return how far each of the (d,) numbers of `weighted_mean_of_shares` may be from the true mean.
-
-    Both sums are off by at most e = r 2^-(f + 1), so their quotient by e (1 + |mean|) / (sum_i raw_i - e). Rounding of
-    the products, the sum and the quotient to 53 bits adds 2^-51 max_i |update_i|.
-    """
-    off = len(raw) * 2.0 ** -(FixedPoint(len(raw)).bits + 1)
-    mean = np.abs(raw @ update.astype(np.float64) / raw.sum())
-    return np.asarray(off * (1 + mean) / (raw.sum() - off) + 2.0**-51 * np.abs(update).max(axis=0))
-
-
 # -------------------- The server sees sums over clients only
 
 

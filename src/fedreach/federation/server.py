@@ -13,7 +13,7 @@ import numpy as np
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError, require
 from fedreach.federation.base import ServerOperations, ServerOptimizer, name_of
-from fedreach.federation.local_sgd import optimizer_class, with_tuples
+from fedreach.federation.local_sgd import check_optimizer, with_tuples
 from fedreach.federation.types import NO_STATE, State
 
 if TYPE_CHECKING:
@@ -227,18 +227,12 @@ class TorchOptimizer(ServerOptimizer):
 
     def __post_init__(self) -> None:
         require(self, lr="(0, inf)")
-        if "lr" in (self.options or {}):
-            raise ConfigError("TorchOptimizer.options must not hold 'lr'. It is the option `lr`.")
-        optimizer_class("TorchOptimizer", self.optimizer)
-        try:  # twice, as the second step is the first to read a state
-            params, state = np.zeros(2, np.float32), NO_STATE
-            for _ in range(2):
-                params, state = self.apply(params, state, np.array([1.0, -2.0]))
-        except Exception as error:  # torch rejects options and gradients by errors of many types
-            raise ConfigError(
-                f"TorchOptimizer cannot step with torch.optim.{self.optimizer}, rate {self.lr} and options "
-                f"{dict(self.options or {})}: {error}. Correct the options, or choose another optimizer."
-            ) from error
+
+        def step_twice() -> None:  # as the second step is the first to read a state
+            params, state = self.apply(np.zeros(2, np.float32), NO_STATE, np.array([1.0, -2.0]))
+            self.apply(params, state, np.array([1.0, -2.0]))
+
+        check_optimizer("TorchOptimizer", self.optimizer, self.options, "the option `lr`", step_twice)
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
         """Return the new (d,) parameters and what the optimizer keeps, by torch's names."""

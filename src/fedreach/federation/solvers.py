@@ -194,9 +194,6 @@ class Scaffold(LocalSolver):
         assert reports.note is not None  # because of `sends_note`
         return mean_update, {"c": state.get("c", 0.0) + reports.note.sum(axis=0, dtype=np.float64) / n}
 
-    def adapted(self, params: Float32s, state: State) -> Float32s:
-        return params
-
 
 # -------------------- How clients train: local SGD, with one correction of the gradient per solver
 

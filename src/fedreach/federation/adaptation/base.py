@@ -22,8 +22,7 @@ def log_softmax(z: Floats) -> Floats:
         [[-0.6931, -0.6931]]
     """
     shifted: Floats = z - z.max(axis=-1, keepdims=True)
-    result: Floats = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return result
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
 # -------------------- Symmetric matrices as messages hold them, and random projections
@@ -38,15 +37,13 @@ def unpack(packed: Floats, d: int) -> Floats:
     """Return the symmetric (d, d) matrix of an upper triangle."""
     half = np.zeros((d, d))
     half[np.triu_indices(d)] = packed
-    result: Floats = half + np.triu(half, 1).T
-    return result
+    return np.asarray(half + np.triu(half, 1).T)
 
 
 def fixed_signs(rows: int, columns: int) -> Floats:
     """Return (rows, columns) random signs, the same in each version of numpy: raw bits of PCG64."""
     words = np.random.PCG64(rows).random_raw((rows, -(-columns // 64))).astype("<u8")
-    result: Floats = 2.0 * np.unpackbits(words.view(np.uint8), axis=1)[:, :columns] - 1.0
-    return result
+    return np.asarray(2.0 * np.unpackbits(words.view(np.uint8), axis=1)[:, :columns] - 1.0)
 
 
 # -------------------- No adaptation
@@ -85,8 +82,7 @@ def weights(log_evidence: Floats, odds: float) -> Floats:
         return np.ones_like(log_evidence)
     # exp() of what is not positive only: it cannot overflow
     rarely = np.exp(-np.abs(log_evidence))
-    result: Floats = np.where(log_evidence > 0, 1 / (1 + odds * rarely), rarely / (rarely + odds))
-    return result
+    return np.asarray(np.where(log_evidence > 0, 1 / (1 + odds * rarely), rarely / (rarely + odds)))
 
 
 def blend_priors(prior: Floats, weight: Floats, base: Floats) -> Floats:
@@ -109,14 +105,12 @@ def source_prior(held_out: Floats) -> Floats:
         >>> source_prior(np.array([4.0, 0.0]))
         array([0.9, 0.1])
     """
-    result: Floats = (held_out + 0.5) / (held_out.sum() + len(held_out) / 2)
-    return result
+    return np.asarray((held_out + 0.5) / (held_out.sum() + len(held_out) / 2))
 
 
 def training_shares(counts: Floats) -> Floats:
     """Return (n_c + 1)/(n + C) from the participants' (c,) counts of training labels."""
-    result: Floats = (counts + 1) / (counts.sum() + len(counts))
-    return result
+    return np.asarray((counts + 1) / (counts.sum() + len(counts)))
 
 
 def spread_likelihoods(counts: Floats, shares: Floats) -> Floats:

@@ -144,8 +144,7 @@ def fit_scale(losses: Floats) -> Floats:
     before, center, after = total[best - 1 : best + 2]
     bend = before - 2 * center + after
     shift = float(np.clip((before - after) / (2 * bend), -1, 1)) if bend > 0 else 0.0
-    scale: Floats = np.exp(logs[best : best + 1] + shift * (logs[1] - logs[0]))
-    return scale
+    return np.asarray(np.exp(logs[best : best + 1] + shift * (logs[1] - logs[0])))
 
 
 def leave_one_out_point(point: Floats, curvature: Floats, contribution: State, *, pull: float = 1.0) -> Floats:
@@ -173,8 +172,7 @@ def begin_matching(point: Floats) -> State:
 
 def prediction_sums(z: Floats, point: Floats) -> Floats:
     """Return (c,) sums over a participant's m examples of softmax(a z_i + b), z as in `likelihood`."""
-    result: Floats = np.exp(log_softmax(point[0] * z + point[1:])).sum(axis=0)
-    return result
+    return np.asarray(np.exp(log_softmax(point[0] * z + point[1:])).sum(axis=0))
 
 
 def match_step(search: State, sums: Floats, base: Floats) -> State:

@@ -64,8 +64,7 @@ def label_gains(query: State, z: Floats, labels: Ints, trained: Floats) -> Float
 def shrink_shares(counts: Floats | Ints, base: Floats, pseudo_counts: Floats) -> Floats:
     """Return (..., c) class priors (n + B base)/(m + B) of (c,) label counts, given (...,) pseudo-counts B."""
     pulls = pseudo_counts[..., None]
-    result: Floats = (counts + pulls * base) / (counts.sum() + pulls)
-    return result
+    return np.asarray((counts + pulls * base) / (counts.sum() + pulls))
 
 
 def fit_shrinkage(sums: Floats, participants: Floats, pseudo_counts: Floats) -> State:
@@ -182,8 +181,7 @@ def fit_head(features: Floats, logits: Floats, labels: Ints, pull: float) -> Flo
     x, m = _with_bias_column(features), len(labels)
     if m < x.shape[1]:
         span, spanned = np.linalg.qr(x.T)  # (h + 1, m), (m, m)
-        head: Floats = span @ _minimize_loss(spanned.T, logits, labels, pull)
-        return head
+        return np.asarray(span @ _minimize_loss(spanned.T, logits, labels, pull))
     return _minimize_loss(x, logits, labels, pull)
 
 
@@ -216,8 +214,7 @@ def _minimize_loss(x: Floats, logits: Floats, labels: Ints, pull: float) -> Floa
 def _hessian_product(x: Floats, p: Floats, pull: float, way: Floats) -> Floats:
     """Return the Hessian times a (h + 1, c) way."""
     change = p * (x @ way)
-    curved: Floats = x.T @ (change - p * change.sum(axis=1, keepdims=True)) / len(x) + pull * way
-    return curved
+    return np.asarray(x.T @ (change - p * change.sum(axis=1, keepdims=True)) / len(x) + pull * way)
 
 
 def _conjugate_gradients(times: Callable[[Floats], Floats], right: Floats) -> Floats:
@@ -450,8 +447,7 @@ class FewShot(OnLabelShift):
 def _scale_features(features: Floats, state: State) -> Floats:
     """Return (m, h) features whose mean squared length is 1 at participants."""
     flat = features.reshape(len(features), -1).astype(np.float64)
-    result: Floats = flat / np.maximum(state.get("feature_length", np.ones(1)), np.finfo(float).tiny)
-    return result
+    return np.asarray(flat / np.maximum(state.get("feature_length", np.ones(1)), np.finfo(float).tiny))
 
 
 def _kept(client: State, prefix: str) -> Outputs | None:

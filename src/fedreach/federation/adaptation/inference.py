@@ -166,14 +166,12 @@ def _log_evidence(likelihoods: Sequence[Floats], base: Floats, pseudo_counts: fl
         log_w += row
     log_w /= (1.0 + (used - 1.0) * correlation)[:, None]
     largest = log_w.max(axis=1)
-    result: Floats = largest + np.log(np.exp(log_w - largest[:, None]).mean(axis=1))
-    return result
+    return np.asarray(largest + np.log(np.exp(log_w - largest[:, None]).mean(axis=1)))
 
 
 def _responsibility_sums(ratios: Floats, sums: Floats) -> Floats:
     """Return (k, c) sums over inputs of exp u_ic / sum_c of them, given the (k, 1, n) sums."""
-    result: Floats = (ratios @ (1 / sums).transpose(0, 2, 1))[:, :, 0]
-    return result
+    return np.asarray((ratios @ (1 / sums).transpose(0, 2, 1))[:, :, 0])
 
 
 def _maximize_posterior(ratios: Floats, absent: Floats, base: Floats, pulls: Floats, sizes: Ints) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from fedreach.federation.adaptation.safeguard import Guard, GuardedOutputs
 from fedreach.federation.base import Adaptation
 from fedreach.federation.types import NO_STATE, Outputs, State
 
+Calibration = Literal["bias", "temperature", "none"]
 FITTED = ("base", "shares", "pseudo_counts", "inverse_temperature", *trust.FITTED)
 """What a state holds in addition to the search for a and b, and the safeguard's arrays."""
 
@@ -89,7 +90,7 @@ class LabelShift(Adaptation):
 
     odds: float = 9.0
     pseudo_counts: Literal["fitted"] | float = "fitted"
-    calibration: Literal["bias", "temperature", "none"] = "bias"
+    calibration: Calibration = "bias"
     online: bool = False
     half_life: Literal["fitted"] | float = "fitted"
     guard: bool = True
@@ -100,15 +101,9 @@ class LabelShift(Adaptation):
     repairs: bool = True
 
     def __post_init__(self) -> None:
-        require(self, k="[0, inf)", odds="[0, inf)", amplification="[1, inf]")
-        require(self, calibration=("bias", "temperature", "none"))
-        if self.pseudo_counts != "fitted":
-            require(self, pseudo_counts="[1e-6, inf): Or 'fitted'.")
-        if self.half_life != "fitted":
-            require(self, half_life="(0, inf]: Or 'fitted'.")
-        for option in ("strength", "correlation"):
-            if getattr(self, option) != "fitted":
-                require(self, **{option: "[0, 1]: Or 'fitted'."})
+        require(self, k="[0, inf)", odds="[0, inf)", amplification="[1, inf]", calibration=get_args(Calibration))
+        require(self, pseudo_counts="[1e-6, inf): Or 'fitted'.", half_life="(0, inf]: Or 'fitted'.")
+        require(self, strength="[0, 1]: Or 'fitted'.", correlation="[0, 1]: Or 'fitted'.")
 
     def query(self, state: State) -> State | None:
         """Return an empty query at first, then `shares` and `candidate`, if these are to be evaluated.
@@ -206,11 +201,8 @@ class LabelShift(Adaptation):
         classes = len(sums["held_out"])
         new = {"base": priors.source_prior(sums["held_out"])}
         if not self.is_learned:
-            options = {
-                "strength": self.strength,
-                "correlation": 0.0 if self.correlation == "fitted" else self.correlation,
-            }
-            new |= {name: np.array([float(value)]) for name, value in options.items()}
+            new["strength"] = np.array([float(self.strength)])
+            new["correlation"] = np.array([0.0 if self.correlation == "fitted" else float(self.correlation)])
         if "guard_features" in sums:
             new |= dict(safeguard.first_fit(sums))
         if self.pseudo_counts == "fitted":
@@ -319,8 +311,7 @@ class LabelShift(Adaptation):
     def _offsets(self, state: State, client: State) -> Floats:
         """Return (c,) s (log(w pi + (1 - w) base) - log base)."""
         mixed = blend_priors(client["prior"], client["weight"], state["base"])
-        offsets: Floats = client["strength"] * (np.log(mixed) - np.log(state["base"]))
-        return offsets
+        return np.asarray(client["strength"] * (np.log(mixed) - np.log(state["base"])))
 
     def _infer(self, state: State, us: Sequence[Floats]) -> list[ClientPrior]:
         spread = float(state["pseudo_counts"][0])

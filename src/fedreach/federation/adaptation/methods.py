@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError, require
 from fedreach.federation.adaptation import trust
 from fedreach.federation.adaptation.base import blend_priors, log_softmax, source_prior
-from fedreach.federation.adaptation.label_shift import LabelShift, OnLabelShift
+from fedreach.federation.adaptation.label_shift import Calibration, LabelShift, OnLabelShift
 from fedreach.federation.base import Adaptation
 from fedreach.federation.types import NO_STATE, Outputs, RunningStatistics, State
 
@@ -103,7 +103,7 @@ class BBSE(_ByConfusion):
     hard: bool = False
 
     def _importances(self, state: State, mu: Floats) -> Floats:
-        return _nearest(state["confusion"], mu)
+        return 1.0 + solve_penalized(state["confusion"], mu - state["confusion"].sum(axis=1), 0.0)
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def solve_penalized(confusion: Floats, difference: Floats, delta: float) -> Floa
         (array([1., 0.]), array([0., 0.]))
     """
     if delta == 0:
-        return _shortest(confusion, difference)
+        return np.linalg.lstsq(confusion, difference)[0].astype(np.float64, copy=False)
     left_vectors, sizes, right_vectors = np.linalg.svd(confusion)
     d: Floats = left_vectors.T @ difference
     if np.linalg.norm(sizes * d) <= delta * np.linalg.norm(d):
@@ -182,17 +182,7 @@ def solve_penalized(confusion: Floats, difference: Floats, delta: float) -> Floa
             low = middle
         else:
             high = middle
-    result: Floats = right_vectors.T @ (sizes * d / (sizes**2 + np.exp(high)))
-    return result
-
-
-def _shortest(confusion: Floats, moved: Floats) -> Floats:
-    return np.linalg.lstsq(confusion, moved)[0].astype(np.float64, copy=False)
-
-
-def _nearest(confusion: Floats, mu: Floats) -> Floats:
-    """Return the solution w of C w = mu that is nearest to 1, that is to no shift."""
-    return 1.0 + _shortest(confusion, mu - confusion.sum(axis=1))
+    return np.asarray(right_vectors.T @ (sizes * d / (sizes**2 + np.exp(high))))
 
 
 # -------------------- The true class prior: a reference
@@ -224,10 +214,10 @@ class OraclePrior(OnLabelShift):
 
     reads_oracle_prior = True
 
-    calibration: Literal["bias", "temperature", "none"] = "bias"
+    calibration: Calibration = "bias"
 
     def __post_init__(self) -> None:
-        require(self, calibration=("bias", "temperature", "none"))
+        require(self, calibration=get_args(Calibration))
 
     @property
     def rule(self) -> LabelShift:
@@ -295,15 +285,12 @@ class BatchNormRefresh(OnLabelShift):
     strength: float = 1.0
     odds: float = 9.0
     pseudo_counts: Literal["fitted"] | float = "fitted"
-    calibration: Literal["bias", "temperature", "none"] = "bias"
+    calibration: Calibration = "bias"
     trust: Literal["fitted"] | float = "fitted"
 
     def __post_init__(self) -> None:
-        if self.trust != "fitted":
-            require(self, trust="[0, 1]: Or 'fitted'.")
-        require(self, strength="[0, inf)", odds="[0, inf)", calibration=("bias", "temperature", "none"))
-        if self.pseudo_counts != "fitted":
-            require(self, pseudo_counts="[1e-6, inf): Or 'fitted'.")
+        require(self, strength="[0, inf)", odds="[0, inf)", calibration=get_args(Calibration))
+        require(self, trust="[0, 1]: Or 'fitted'.", pseudo_counts="[1e-6, inf): Or 'fitted'.")
 
     @property
     def rule(self) -> LabelShift:

@@ -78,8 +78,7 @@ def prequential_prior(counts: Floats, base: Floats, pseudo_counts: float, correl
     """Return (A base + N/e)/(A + n/e) of (..., c) counts N whose sum is n, with e = 1 + (n - 1)_+ rho."""
     n = counts.sum(axis=-1, keepdims=True)
     effect = 1.0 + np.maximum(n - 1.0, 0.0) * correlation
-    result: Floats = (pseudo_counts * base + counts / effect) / (pseudo_counts + n / effect)
-    return result
+    return np.asarray((pseudo_counts * base + counts / effect) / (pseudo_counts + n / effect))
 
 
 def decayed_sums(rows: Floats, before: Floats, half_lives: Sequence[float] = (math.inf,)) -> Floats:

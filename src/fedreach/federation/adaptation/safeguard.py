@@ -147,8 +147,7 @@ def project_features(outputs: Outputs) -> Floats:
     width = features.shape[1]
     if width <= WIDEST:
         return features
-    result: Floats = features @ (fixed_signs(width, WIDEST) / math.sqrt(width))
-    return result
+    return np.asarray(features @ (fixed_signs(width, WIDEST) / math.sqrt(width)))
 
 
 def logit_statistics(logits: Floats) -> Floats:
@@ -283,8 +282,7 @@ def logit_shift(state: State, logits: Floats, prior: Floats) -> float:
 def _by_class(sums: Floats, counts: Floats) -> Floats:
     """Return (..., C) means by class, given the (..., C) sums; that of all examples where there is none."""
     overall = sums.sum(axis=-1, keepdims=True) / counts.sum()
-    result: Floats = np.where(counts > 0, sums / np.maximum(counts, 1.0), overall)
-    return result
+    return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1.0), overall))
 
 
 def _inverse_root(within: Floats, ridge: float) -> Floats:
@@ -294,8 +292,7 @@ def _inverse_root(within: Floats, ridge: float) -> Floats:
     eigenvalues += ridge * eigenvalues.mean()
     if eigenvalues[0] <= 0.0:
         return np.eye(len(within))
-    result: Floats = (vectors / np.sqrt(eigenvalues)) @ vectors.T
-    return result
+    return np.asarray((vectors / np.sqrt(eigenvalues)) @ vectors.T)
 
 
 # -------------------- The decision to adapt or abstain

@@ -162,8 +162,7 @@ def comparison_views(probabilities: Floats) -> Floats:
     classes = probabilities.shape[1]
     if classes <= WIDEST:
         return probabilities
-    result: Floats = probabilities @ (fixed_signs(classes, WIDEST) / math.sqrt(WIDEST))
-    return result
+    return np.asarray(probabilities @ (fixed_signs(classes, WIDEST) / math.sqrt(WIDEST)))
 
 
 def miniature_sums(query: State, z: Floats, labels: Ints, trained: Floats, odds: float, amplification: float) -> State:
@@ -313,8 +312,7 @@ def in_points(sums: Floats, n: float) -> Floats:
     """Return (3,) mean gain in accuracy and its 95% confidence interval, in points, given a sum and one of squares."""
     gain, error = spread(sums, n)
     reach = _critical_value(0.975, n) * error
-    result: Floats = 100 * np.clip(np.array([gain, gain - reach, gain + reach]), -1, 1)
-    return result
+    return np.asarray(100 * np.clip(np.array([gain, gain - reach, gain + reach]), -1, 1))
 
 
 def _correlation(sums: Floats) -> tuple[float, float, float]:
@@ -355,8 +353,7 @@ def spread(sums: Floats, n: float) -> tuple[Floats, Floats]:
 
 def is_decided(mean: Floats, error: Floats, n: float, tests: int) -> Bools:
     """Return whether a mean over n participants is above 0, as one of `tests` tests."""
-    result: Bools = np.asarray(mean > _critical_value(1 - LEVEL / tests, n) * error) & np.asarray(mean > 0)
-    return result
+    return np.asarray(mean > _critical_value(1 - LEVEL / tests, n) * error) & np.asarray(mean > 0)
 
 
 def _critical_value(level: float, n: float) -> float:

@@ -48,7 +48,8 @@ class KLFilter(DivergenceFilter):
     p the pooled one of all participants, available or not (see `fedreach._util.divergence.label_divergences`). k of
     those admitted are drawn, each set of k equally likely; all of them if they are fewer than k, so that the cohort
     shrinks, as the row of the round says. If none is admitted, or all of them together hold fewer than
-    `min_examples`, the filter cannot be kept, see `infeasible`.
+    `min_examples`, more clients are let in, in increasing divergence, until it is feasible (ties by lower id), and the
+    row of the round says so.
 
     With few examples per client, hardly any passes the paper's 0.2 nats: of clients with 750 examples from
     Dirichlet(0.5) fewer than 1%, so that the filter keeps the clients that are nearly balanced.
@@ -62,12 +63,9 @@ class KLFilter(DivergenceFilter):
             for a client that lacks a class: it is admitted last.
         min_examples: e2, training examples that those admitted must hold together; None: as many as k clients of the
             mean size.
-        infeasible: ``"admit"`` lets in more clients, in increasing divergence, until it is feasible (ties by lower id)
-            and says so in the row of the round; ``"error"`` ends the run.
 
     Raises:
         ConfigError: If an option is out of its range.
-        ComponentError: From `select`, if the filter cannot be kept and `infeasible` is ``"error"``.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", constraints 37e
     and 37f without the radio. 37f is asked of those admitted, not of the k that are drawn.

@@ -75,8 +75,6 @@ class CSRA(DivergenceFilter):
         threshold: e1, as of `KLFilter`, like `direction` and `smoothing` (kappa).
         min_examples: e2, training examples that those chosen must hold together; None: as many as k clients of the
             mean size.
-        infeasible: ``"admit"`` lets in more clients, in increasing divergence, until it is feasible, and says so in
-            the row of the round (all clients, if they hold too few); ``"error"`` ends the run.
         search: ``"certified"`` proves that no set is cheaper, up to `tolerance`; ``"sorted"`` takes clients in
             increasing sqrt(P tau) / d; ``"genetic"`` is the paper's baseline; ``"paper"`` its own algorithm with its
             own allocation, see `DC` (needs the extra `reproduce`). Sets found by ``"sorted"`` and ``"genetic"`` are
@@ -87,7 +85,6 @@ class CSRA(DivergenceFilter):
 
     Raises:
         ConfigError: If an option is out of its range, the radio is missing, or ``"paper"`` lacks its library.
-        ComponentError: From `select`, if no client can be chosen and `infeasible` is ``"error"``.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 37 and
     algorithm 2, which ends far from the least cost: see ``benchmarks/allocation.py``.

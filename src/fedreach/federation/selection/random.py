@@ -1,14 +1,14 @@
 """Client selection at random."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 
-from fedreach._util.arrays import AnyArray, Floats, Ints
+from fedreach._util.arrays import AnyArray, Ints
 from fedreach._util.divergence import Direction, label_divergences
-from fedreach._util.errors import ComponentError, require
+from fedreach._util.errors import require
 from fedreach.federation.base import Selection
 from fedreach.federation.types import Cohort, ServerView, State
 
@@ -121,17 +121,13 @@ def groups_within(tree: AnyArray, balls: Ints, max_balls: int) -> list[list[int]
         [[2], [3], [0, 1]]
     """
     groups, ball_counts = [[i] for i in range(len(balls))], balls.tolist()
-    for first, second in _pairs(tree):
+    for first, second in tree[:, :2].astype(np.int64).tolist():
         together = ball_counts[first] + ball_counts[second]
         ball_counts.append(together)
         groups.append(groups[first] + groups[second] if together <= max_balls else [])
         if together <= max_balls:
             groups[first] = groups[second] = []
     return [sorted(group) for group in groups if group]
-
-
-def _pairs(tree: AnyArray) -> Iterable[tuple[int, int]]:
-    return ((int(first), int(second)) for first, second in tree[:, :2])
 
 
 # -------------------- Multinomial sampling
@@ -218,8 +214,6 @@ def fill_urns_in_order(balls: Ints, k: int) -> Ints:
 
 # -------------------- Filter by label divergence
 
-Infeasible = Literal["admit", "error"]
-
 
 class AdmittedClients(NamedTuple):
     """The clients that may be chosen."""
@@ -239,18 +233,14 @@ class DivergenceFilter(Selection):
     direction: Direction = "global_to_local"
     smoothing: float = 1.0
     min_examples: int | None = 0
-    infeasible: Infeasible = "admit"
     needs = ("label_counts",)
 
     def __post_init__(self) -> None:
         require(self, threshold="[0, inf]", smoothing="[0, inf]", min_examples="[0, inf]")
-        require(self, direction=get_args(Direction), infeasible=get_args(Infeasible))
+        require(self, direction=get_args(Direction))
 
     def admitted(self, view: ServerView, k: int) -> AdmittedClients:
-        """Return the available clients within the threshold, or more where these are none or hold too few examples.
-
-        If that is so and `infeasible` is ``"error"``, it ends with a ComponentError.
-        """
+        """Return the available clients within the threshold, or more where these are none or hold too few examples."""
         assert view.label_counts is not None  # because of `needs`
         needed = self.min_examples
         if needed is None:
@@ -262,8 +252,6 @@ class DivergenceFilter(Selection):
         far, examples_up_to = divergence[order], np.cumsum(examples[order])  # nearest first
         within = int(np.searchsorted(far, self.threshold, side="right"))
         enough = int(np.searchsorted(examples_up_to, needed)) + 1  # this many of the nearest hold enough examples
-        if within < enough and self.infeasible == "error":
-            raise ComponentError(self._refusal(far, examples_up_to, within, enough, needed, view.round))
         admitted = min(max(within, enough), len(ids))
         remark = f"{within} of {len(far)} clients within {self.threshold:g} nats"
         if admitted > within:
@@ -277,16 +265,3 @@ class DivergenceFilter(Selection):
             admitted <= within,
             remark,
         )
-
-    def _refusal(self, far: Floats, examples_up_to: Ints, within: int, enough: int, needed: int, round_: int) -> str:
-        message = (
-            f"{type(self).__name__}: in round {round_}, {within} of {len(far)} available clients are within "
-            f"threshold={self.threshold:g} and hold {examples_up_to[within - 1] if within else 0} examples; at least "
-            f"one client and min_examples={needed} are needed."
-        )
-        if enough > len(far):
-            return f"{message} All those available hold {examples_up_to[-1]}: lower `min_examples`."
-        if np.isinf(far[enough - 1]):
-            return f"{message} No threshold is enough, since clients lack classes: set `smoothing` above 0."
-        nearest_above = np.ceil(far[enough - 1] * 1e4) / 1e4  # so that what is printed is enough, too
-        return f"{message} The nearest threshold that is enough is {nearest_above:.4f}."
