@@ -34,7 +34,7 @@ from fedreach.data.shifts import Examples, Shift
 from fedreach.evaluation.statistics import holm
 from fedreach.federation.adaptation import base as mixing
 from fedreach.federation.adaptation import base as priors
-from fedreach.federation.adaptation import online as evidence
+from fedreach.federation.adaptation import inference as evidence
 from fedreach.federation.adaptation.base import log_softmax, weights
 from fedreach.federation.adaptation.label_shift import LabelShift, scores
 from fedreach.federation.adaptation.safeguard import Guard, GuardedOutputs

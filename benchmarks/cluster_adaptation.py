@@ -47,7 +47,7 @@ from fedreach.evaluation.evaluator import Group
 from fedreach.evaluation.statistics import holm
 from fedreach.experiment.build import Builder
 from fedreach.experiment.load import load
-from fedreach.federation.adaptation import online
+from fedreach.federation.adaptation import inference as online
 from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.label_shift import LabelShift, scores
 from fedreach.federation.base import Selection

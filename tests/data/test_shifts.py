@@ -30,7 +30,7 @@ from fedreach.data.shifts import (
     shift_unseen,
 )
 from fedreach.data.stored import from_folder
-from fedreach.federation.adaptation.repair import Values, intensity
+from fedreach.federation.adaptation.safeguard import Values, intensity
 from fedreach.runs.describe import federation_record
 
 STRENGTHS = {

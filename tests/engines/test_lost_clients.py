@@ -15,9 +15,8 @@ from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Always, Bernoulli
-from fedreach.federation.selection.base import FunctionSelection
 from fedreach.federation.selection.losses import PowerOfChoice
-from fedreach.federation.selection.random import Full
+from fedreach.federation.selection.random import Full, FunctionSelection
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import OwnWeight
 from fedreach.runs.simulation import Simulation

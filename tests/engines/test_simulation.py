@@ -13,9 +13,8 @@ from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.selection.base import FunctionSelection
 from fedreach.federation.selection.losses import PowerOfChoice
-from fedreach.federation.selection.random import Full
+from fedreach.federation.selection.random import Full, FunctionSelection
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, FedProx
 from fedreach.federation.weighting import ByEntropy, FunctionWeighting

@@ -26,9 +26,8 @@ from fedreach.engines.models.state import ModuleInstance
 from fedreach.experiment import components
 from fedreach.experiment.naming import PickleStore, is_importable, to_config, to_toml_value
 from fedreach.experiment.schema import Choice
-from fedreach.federation.selection.base import FunctionSelection
 from fedreach.federation.selection.losses import PowerOfChoice
-from fedreach.federation.selection.random import Uniform
+from fedreach.federation.selection.random import FunctionSelection, Uniform
 from fedreach.federation.weighting import ByEntropy
 
 

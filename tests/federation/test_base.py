@@ -14,11 +14,10 @@ from fedreach.federation.labels import Exact
 from fedreach.federation.measurements import WLRC, Disagreement
 from fedreach.federation.participation import Always, Bernoulli
 from fedreach.federation.secure_aggregation import SecureAggregation
-from fedreach.federation.selection.base import FunctionSelection
 from fedreach.federation.selection.labels import Clustered
 from fedreach.federation.selection.losses import Rademacher
 from fedreach.federation.selection.radio import CSRA
-from fedreach.federation.selection.random import Uniform
+from fedreach.federation.selection.random import FunctionSelection, Uniform
 from fedreach.federation.server import Average, FedDF, FineTune, Safari, ServerOnly
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
 from fedreach.federation.weighting import ByEntropy, ByExamples, Clip, FunctionWeighting, Mix, Product

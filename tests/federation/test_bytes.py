@@ -7,7 +7,7 @@ import pytest
 
 from fedreach.federation.round import conclude_round, conclude_server_round
 from fedreach.federation.selection import SELECTIONS
-from fedreach.federation.selection.base import FunctionSelection
+from fedreach.federation.selection.random import FunctionSelection
 from fedreach.federation.types import Cohort
 from fedreach.federation.weighting import ByEntropy
 

@@ -8,7 +8,7 @@ import pytest
 import fedreach as fr
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.federation.round import plan_probe, plan_round
-from fedreach.federation.selection.base import FunctionSelection
+from fedreach.federation.selection.random import FunctionSelection
 from fedreach.federation.types import Probe
 from fedreach.federation.weighting import FunctionWeighting
 

@@ -45,7 +45,9 @@ def test_a_misspelt_schedule_is_answered_with_the_nearest():
 
 @pytest.mark.parametrize("schedule", ["exponential", "cosine"])
 def test_a_schedule_that_would_change_no_rate_is_refused(schedule):
-    with pytest.raises(ConfigError, match=rf"LocalSGD\.decay must be below 1 for the schedule '{schedule}'; got 1"):
+    with pytest.raises(
+        ConfigError, match=rf"LocalSGD\.decay must be below 1, such as 0\.99, with the schedule '{schedule}'; got 1"
+    ):
         LocalSGD(schedule=schedule)
 
 
@@ -99,7 +101,7 @@ def test_a_factor_that_is_no_positive_number_is_refused_with_its_round(factor):
     [
         ({"schedule": "step", "decay": 0.5}, "schedule_rounds must be given for the schedules 'step' and 'warmup'"),
         ({"schedule": "cosine", "decay": 0.5, "schedule_rounds": 3}, "and for no other; got 3 with the schedule 'cos"),
-        ({"schedule": "step", "schedule_rounds": 3}, "decay must be below 1 for the schedule 'step'"),
+        ({"schedule": "step", "schedule_rounds": 3}, "decay must be below 1, such as 0.99, with the schedule 'step'"),
         ({"schedule": "warmup", "schedule_rounds": 3, "decay": 0.5}, "decay must be 1 with the schedule 'warmup'"),
         ({"schedule": abs, "decay": 0.5}, "decay must be 1 with the schedule of a function"),
         ({"schedule": "warmup", "schedule_rounds": 0}, "schedule_rounds must be in"),

@@ -9,8 +9,7 @@ import fedreach as fr
 from fedreach._util.errors import ConfigError
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Always, Bernoulli
-from fedreach.federation.selection.base import FunctionSelection
-from fedreach.federation.selection.random import Full, Uniform
+from fedreach.federation.selection.random import Full, FunctionSelection, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
 from fedreach.federation.types import Cohort, Probe

@@ -10,10 +10,9 @@ from fedreach._util.errors import ConfigError
 from fedreach._util.streams import generator
 from fedreach.data.assignment import label_entropy
 from fedreach.federation.selection import SELECTIONS
-from fedreach.federation.selection.base import FunctionSelection
 from fedreach.federation.selection.labels import EntropyTopK
 from fedreach.federation.selection.losses import PowerOfChoice
-from fedreach.federation.selection.random import Full, Uniform
+from fedreach.federation.selection.random import Full, FunctionSelection, Uniform
 from fedreach.federation.types import ServerView
 from fedreach.testing.problems import with_rates
 

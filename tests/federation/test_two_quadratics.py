@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.selection.base import FunctionSelection
+from fedreach.federation.selection.random import FunctionSelection
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, FedProx
 from fedreach.federation.weighting import Equal

@@ -350,12 +350,8 @@ SUMS: dict[str, tuple[int, str, Callable[[np.ndarray], np.ndarray]]] = {
     "training labels": (1, "trained", lambda n: n + 1),
     "a gain for a loss": (1, "loss", lambda x: -x),
     "a steep gradient": (1, "gradient", lambda x: 1e9 * x),
-    "a curvature below 0": (1, "curvature", lambda x: -x),
-    "squares below 0": (1, "guard_products", lambda x: -x),
-    "values without spread": (1, "guard_values", lambda x: x * np.array([1.0, 0.0])[:, None, None]),
     "likelier than certain": (2, "spread", lambda x: -x),
     "residuals below 0": (2, "guard_residual", lambda x: -x),
-    "surer than sure": (2, "guard_logits", lambda x: 100 * x),
 }
 
 

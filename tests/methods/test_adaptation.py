@@ -12,9 +12,8 @@ import numpy as np
 from fedreach._util.arrays import Floats
 from fedreach._util.streams import generator
 from fedreach.federation.adaptation.base import log_softmax
-from fedreach.federation.adaptation.inference import fixed_orders, input_order
+from fedreach.federation.adaptation.inference import HALF_LIVES, fixed_orders, input_order
 from fedreach.federation.adaptation.label_shift import LabelShift
-from fedreach.federation.adaptation.online import HALF_LIVES
 from fedreach.federation.types import NO_STATE, Outputs, State
 from fedreach.testing.adaptation import (
     AdaptationFixture,

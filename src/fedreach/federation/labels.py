@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedreach._util.arrays import Bools, Floats, Ints, are_counts
-from fedreach._util.errors import ConfigError, require
+from fedreach._util.errors import require
 from fedreach.data.assignment import label_entropy
 from fedreach.federation.base import LabelStatistics
 from fedreach.federation.checks import ValidRange
@@ -69,33 +69,7 @@ class Exact(LabelStatistics):
         return np.asarray(are_counts(counts) & (counts.sum(axis=1) == sizes))
 
 
-# -------------------- Privacy accounting with dp_accounting
-
 EPSILON = "[0.001, inf)"  # at 0.001 the noise is that of thousands of examples
-
-
-def loss_distributions() -> Any:
-    """Return the module ``dp_accounting.pld.privacy_loss_distribution``.
-
-    Raises:
-        ConfigError: If the library is not installed.
-    """
-    try:
-        from dp_accounting.pld import privacy_loss_distribution
-    except ImportError as error:
-        raise ConfigError(
-            "Accounting for privacy needs the library dp_accounting; install it with pip install 'fedreach[privacy]'."
-        ) from error
-    return privacy_loss_distribution
-
-
-def spent_epsilon(one_count: Any, delta: float) -> float:
-    """Return the epsilon that replacing an example costs, given the loss distribution of changing one count by 1.
-
-    Another example in place of one lowers a count by 1 and raises another by 1, whose noises are independent.
-    """
-    return float(one_count.self_compose(2).get_epsilon_for_delta(delta))
-
 
 # -------------------- Noise that each client adds to its counts
 
@@ -175,19 +149,6 @@ class DiscreteGaussian(Noised):
     def furthest(self) -> float:
         """Noise of probability e^-200."""
         return 20 * self.deviation + 1
-
-    def spent(self) -> tuple[float, float]:
-        """Return (epsilon, delta), the former worked out by dp_accounting from the distribution of the noise.
-
-        Its losses are rounded up to a grid, so epsilon may come out larger than the option by about one part in 1000.
-
-        Raises:
-            ConfigError: If dp_accounting is not installed (the extra `privacy`).
-        """
-        one_count = loss_distributions().from_discrete_gaussian_mechanism(
-            self.deviation, value_discretization_interval=self.epsilon / 2000
-        )
-        return spent_epsilon(one_count, self.delta), self.delta
 
 
 def discrete_gaussian(deviation: float, count: int, rng: np.random.Generator) -> Ints:
@@ -289,17 +250,6 @@ class DiscreteLaplace(Noised):
     def furthest(self) -> float:
         """Noise of probability e^-100; uniform numbers of 53 bits make it e^-45 at least."""
         return 100.0 / (self.epsilon / 2) + 1
-
-    def spent(self) -> tuple[float, float]:
-        """Return (epsilon, 0), worked out by dp_accounting from the distribution of the noise.
-
-        Raises:
-            ConfigError: If dp_accounting is not installed (the extra `privacy`).
-        """
-        a = self.epsilon / 2
-        grid = a / 1000 * (1 + 1e-12)  # to which losses are rounded up: that of one count, a, by next to nothing
-        one_count = loss_distributions().from_discrete_laplace_mechanism(a, value_discretization_interval=grid)
-        return spent_epsilon(one_count, 0.0), 0.0
 
 
 # -------------------- Table of label statistics

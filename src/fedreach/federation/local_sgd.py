@@ -374,16 +374,10 @@ class LocalSGD:
             raise ConfigError(
                 f"LocalSGD.schedule_rounds must {rule}; got {self.schedule_rounds} with the schedule {named}."
             )
-        if (self.schedule == "warmup" or callable(self.schedule)) and self.decay != 1:
-            raise ConfigError(
-                f"LocalSGD.decay must be 1 with the schedule {named}, which does not use it; got {self.decay}. Leave "
-                "it out."
-            )
-        if self.schedule in DECAYING and self.decay == 1:
-            raise ConfigError(
-                f"LocalSGD.decay must be below 1 for the schedule {self.schedule!r}; got 1, which changes no rate. "
-                "Set it, such as 0.99 for 'exponential' or 0.01 for 'cosine'."
-            )
+        fixed = self.schedule == "warmup" or callable(self.schedule)
+        if (fixed and self.decay != 1) or (self.schedule in DECAYING and self.decay == 1):
+            rule = "1" if fixed else "below 1, such as 0.99,"
+            raise ConfigError(f"LocalSGD.decay must be {rule} with the schedule {named}; got {self.decay}.")
 
     def examples_per_epoch(self, sizes: Ints) -> Ints:
         """Return how many of its examples a client goes through in an epoch, given (k,) sizes.

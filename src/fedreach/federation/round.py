@@ -12,17 +12,9 @@ from fedreach._util.arrays import Float32s, Floats, Ints, replace_fields
 from fedreach._util.errors import ComponentError
 from fedreach._util.row_store import RowTable
 from fedreach._util.streams import generator
+from fedreach.federation import checks
 from fedreach.federation.aggregation import weighted_sum
 from fedreach.federation.base import name_of
-from fedreach.federation.checks import (
-    check_allocation,
-    check_draws,
-    check_ids,
-    check_scale,
-    check_type,
-    check_update,
-    check_weights,
-)
 from fedreach.federation.costs import count_bytes, count_constants, round_cost
 from fedreach.federation.federation import Federation, visible_reports, visible_view
 from fedreach.federation.local_sgd import UnevenSteps
@@ -61,13 +53,13 @@ def plan_probe(federation: Federation, state: FederationState, view: ServerView)
     probe = federation.selection.probe(state.selection, visible_view(federation, view), k, rng)
     if probe is None:
         return None
-    check_type(federation.selection, "probe", probe, Probe)
+    checks.check_type(federation.selection, "probe", probe, Probe)
     if probe.asks == "update" and federation.label_statistics.only_sum:
         raise ComponentError(
             f"{name_of(federation.selection)}.probe must ask for losses where {name_of(federation.label_statistics)} "
             "hides single clients' updates; it asks for updates. Choose another selection, or let the server see them."
         )
-    return replace(probe, ids=check_ids(federation.selection, "probe", probe.ids, view))
+    return replace(probe, ids=checks.check_ids(federation.selection, "probe", probe.ids, view))
 
 
 def observe_probe(federation: Federation, state: FederationState, answers: ClientResults) -> FederationState:
@@ -83,8 +75,8 @@ def plan_round(federation: Federation, state: FederationState, view: ServerView)
         return Cohort(np.empty(0, np.int64))
     rng = generator(federation.seed, "select", state.round + 1)
     chosen = policy.select(state.selection, visible_view(federation, view), k, rng)
-    check_type(policy, "select", chosen, Cohort)
-    ids, draws = check_ids(policy, "select", chosen.ids, view), check_draws(policy, "select", chosen)
+    checks.check_type(policy, "select", chosen, Cohort)
+    ids, draws = checks.check_ids(policy, "select", chosen.ids, view), checks.check_draws(policy, "select", chosen)
     checked = Cohort(ids, chosen.remark, draws=draws)
     if checked.places > k and not federation.selection.ignores_cohort:
         raise ComponentError(
@@ -94,7 +86,7 @@ def plan_round(federation: Federation, state: FederationState, view: ServerView)
     if chosen.allocation is None or view.radio is None:
         return checked
     problem = view.radio.problem().only(view.rows(ids))
-    return replace(checked, allocation=check_allocation(policy, "select", chosen.allocation, problem))
+    return replace(checked, allocation=checks.check_allocation(policy, "select", chosen.allocation, problem))
 
 
 def conclude_round(
@@ -195,7 +187,7 @@ def _weights(federation: Federation, state: FederationState, reports: ClientResu
     if reports.secure_mean is not None:
         return np.full(len(reports.ids), np.nan), state.weighting  # each client knows its own
     answer = weighting.weights(state.weighting, reports)
-    weights, new = check_weights(weighting, answer, len(reports.ids))
+    weights, new = checks.check_weights(weighting, answer, len(reports.ids))
     return weights, new
 
 
@@ -230,12 +222,12 @@ def _update_model(
     elif mean is None:
         rng = generator(federation.seed, "aggregate", state.round + 1, model)
         answer = federation.aggregation.combine(aggregated, weights, reports.update, rng)
-        mean, aggregated = check_update(federation.aggregation, answer, len(params))
+        mean, aggregated = checks.check_update(federation.aggregation, answer, len(params))
     step, scales = mean[:p], federation.weighting.scales_mean
     n = int((state.clusters == model).sum()) if scales or solver is not None else 0
     if scales:
         scale = federation.weighting.mean_scale(state.weighting, reports, n)
-        step = check_scale(federation.weighting, scale) * step
+        step = checks.check_scale(federation.weighting, scale) * step
     if solver is not None:
         step, solver_state = solver.conclude(solver_state, reports, step, n)
     new, server_state = federation.server.apply(params[:p], server_state, step)
@@ -267,7 +259,7 @@ def _with_last(
     rng = generator(federation.seed, "aggregate", state.round + 1, model)
     sharing = int((state.clusters == model).sum())
     answer = aggregation.combine(state.aggregation[model], weights, update, rng, last=sent.read(rows), n=sharing)
-    step, aggregated = check_update(aggregation, answer, p)
+    step, aggregated = checks.check_update(aggregation, answer, p)
     mean = np.concatenate([lr * step, weighted_sum(weights, reports.update[:, p:])])
     return mean, aggregated, sent.written(rows, update)
 

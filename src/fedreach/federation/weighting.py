@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -128,25 +128,8 @@ def check_parts(owner: str, parts: Any) -> tuple[Weighting, ...]:
         raise ConfigError(f"{owner} must have at least one weighting in it; got none.")
     for part in weightings:
         if not isinstance(part, Weighting):
-            raise ConfigError(
-                f"{owner} must be made of weightings, such as ByEntropy(); got {part!r}. Names of weightings stand for "
-                "them in experiment files only."
-            )
+            raise ConfigError(f"{owner} must be made of weightings, such as ByEntropy(); got {part!r}.")
     return weightings
-
-
-def check_factors(owner: str, factors: Sequence[float] | None, parts: Sequence[Weighting]) -> tuple[float, ...]:
-    """Return one number for each part, 1 for all where they are left out.
-
-    Raises:
-        ConfigError: If there are not as many as parts, or one is negative or not finite, or all are 0.
-    """
-    numbers = (1.0,) * len(parts) if factors is None else tuple(factors)
-    if len(numbers) != len(parts):
-        raise ConfigError(f"{owner} must have one number for each of the {len(parts)} parts; got {list(numbers)}.")
-    if not (np.isfinite(numbers).all() and min(numbers) >= 0 and max(numbers) > 0):
-        raise ConfigError(f"{owner} must be finite, not negative and not all 0; got {list(numbers)}.")
-    return numbers
 
 
 def weights_of(parts: Mapping[str, Weighting], state: State, reports: ClientResults) -> tuple[list[Floats], State]:
@@ -163,6 +146,28 @@ def weights_of(parts: Mapping[str, Weighting], state: State, reports: ClientResu
         all_weights.append(weights)
         new_state |= {prefix + key: value for key, value in new.items()}
     return all_weights, new_state
+
+
+class Several(Weighting):
+    """Base of weightings that combine several, with one number each, 1 by default; `factors` names that option."""
+
+    parts: tuple[Weighting, ...]
+    factors: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        parts, option = check_parts(f"{type(self).__name__}.parts", self.parts), f"{type(self).__name__}.{self.factors}"
+        given: Sequence[float] | None = getattr(self, self.factors)
+        numbers = (1.0,) * len(parts) if given is None else tuple(given)
+        if len(numbers) != len(parts):
+            raise ConfigError(f"{option} must have one number for each of the {len(parts)} parts; got {list(numbers)}.")
+        if not (np.isfinite(numbers).all() and min(numbers) >= 0 and max(numbers) > 0):
+            raise ConfigError(f"{option} must be finite, not negative and not all 0; got {list(numbers)}.")
+        object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, self.factors, numbers)
+
+    def part_weights(self, state: State, reports: ClientResults) -> tuple[list[Floats], State]:
+        """Return each part's (r,) weights, and the new state of all."""
+        return weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
 
 
 # -------------------- Clipped weights
@@ -238,7 +243,7 @@ def cap_weights(weights: Floats, cap: float) -> Floats:
 
 
 @dataclass(frozen=True)
-class Mix(Weighting):
+class Mix(Several):
     """Averages of weightings: w_i = sum_j s_j w_ij, where w_ij is the weight that part j gives client i.
 
     The influence of a part is its share s_j; under `Product`, a part with equal weights has none. With
@@ -265,24 +270,18 @@ class Mix(Weighting):
 
     parts: tuple[Weighting, ...]
     shares: Sequence[float] | None = None
-
-    def __post_init__(self) -> None:
-        parts = check_parts("Mix.parts", self.parts)
-        object.__setattr__(self, "parts", parts)
-        object.__setattr__(self, "shares", check_factors("Mix.shares", self.shares, parts))
+    factors = "shares"
 
     def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
-        assert self.shares is not None  # filled in above
-        part_weights, new = weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
-        mixed: Floats = np.average(part_weights, axis=0, weights=self.shares)
-        return mixed, new
+        part_weights, new = self.part_weights(state, reports)
+        return np.average(part_weights, axis=0, weights=self.shares), new
 
 
 # -------------------- Multiplied weightings
 
 
 @dataclass(frozen=True)
-class Product(Weighting):
+class Product(Several):
     """Products of weightings: only clients with large weights in all parts count much.
 
     w_i is proportional to prod_j (w_ij)^e_j, where w_ij is the weight that part j gives client i. By entropy and number
@@ -308,11 +307,7 @@ class Product(Weighting):
 
     parts: tuple[Weighting, ...]
     exponents: Sequence[float] | None = None
-
-    def __post_init__(self) -> None:
-        parts = check_parts("Product.parts", self.parts)
-        object.__setattr__(self, "parts", parts)
-        object.__setattr__(self, "exponents", check_factors("Product.exponents", self.exponents, parts))
+    factors = "exponents"
 
     @property
     def has_own_weights(self) -> bool:  # type: ignore[override]
@@ -323,16 +318,14 @@ class Product(Weighting):
         return self._multiply([part.raw(metrics) for part in self.parts])
 
     def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
-        part_weights, new = weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
-        raw = self._multiply(
-            [weights / weights.max() for weights in part_weights]
-        )  # so that many small ones stay above 0
+        part_weights, new = self.part_weights(state, reports)
+        raw = self._multiply([weights / weights.max() for weights in part_weights])  # many small ones stay above 0
         if not raw.any():
             raise ComponentError(f"Product: every client has weight 0 in one of {', '.join(map(name_of, self.parts))}.")
         return raw / raw.sum(), new
 
     def _multiply(self, columns: Sequence[Floats]) -> Floats:
-        assert self.exponents is not None  # filled in above
+        assert self.exponents is not None  # filled in by `__post_init__`
         return np.asarray(np.prod([column**e for column, e in zip(columns, self.exponents, strict=True)], axis=0))
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedreach.federation.adaptation import safeguard
-from fedreach.federation.adaptation.repair import Intensity, channels_to_repair
-from fedreach.federation.adaptation.safeguard import PASSES, Guard
+from fedreach.federation.adaptation.safeguard import PASSES, Guard, Intensity, channels_to_repair
 from fedreach.federation.types import Outputs
 
 

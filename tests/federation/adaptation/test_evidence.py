@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedreach.federation.adaptation import online
+from fedreach.federation.adaptation import inference as online
 from fedreach.federation.adaptation.base import weights
 
 from .worlds import C, draw, exact_logits, means_of

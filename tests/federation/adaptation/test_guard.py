@@ -13,8 +13,15 @@ import pytest
 
 from fedreach._util.errors import ConfigError
 from fedreach.federation.adaptation import safeguard
-from fedreach.federation.adaptation.repair import Intensity, Values, channels_to_repair, intensity
-from fedreach.federation.adaptation.safeguard import Guard, drift_deviation, least_gone_by_colors
+from fedreach.federation.adaptation.safeguard import (
+    Guard,
+    Intensity,
+    Values,
+    channels_to_repair,
+    drift_deviation,
+    intensity,
+    least_gone_by_colors,
+)
 from fedreach.federation.types import Outputs
 
 from .plain_guard import classes, decided

@@ -11,8 +11,7 @@ from fedreach.federation.adaptation.base import log_softmax, weights
 from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.inference import infer_priors, input_order
 from fedreach.federation.adaptation.label_shift import LabelShift
-from fedreach.federation.adaptation.repair import Values
-from fedreach.federation.adaptation.safeguard import Guard
+from fedreach.federation.adaptation.safeguard import Guard, Values
 from fedreach.federation.types import Outputs
 
 from .plain_guard import decided_plainly, decisions

@@ -14,7 +14,7 @@ from fedreach.data.federated import federate
 from fedreach.data.partition import PARTITIONS
 from fedreach.data.sets import load
 from fedreach.federation.adaptation import base as priors
-from fedreach.federation.adaptation import online as evidence
+from fedreach.federation.adaptation import inference as evidence
 from fedreach.federation.adaptation.base import weights
 from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.inference import infer_priors

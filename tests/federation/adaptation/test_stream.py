@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.federation.adaptation import online as stream
+from fedreach.federation.adaptation import inference as stream
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.adaptation.safeguard import Guard
 from fedreach.federation.types import Outputs

@@ -13,11 +13,10 @@ from fedreach._util.arrays import Bools, Floats, Ints
 from fedreach._util.errors import ConfigError, require
 from fedreach.federation.adaptation import base as priors
 from fedreach.federation.adaptation import calibration, safeguard, trust
-from fedreach.federation.adaptation import online as stream
+from fedreach.federation.adaptation import inference as stream
 from fedreach.federation.adaptation.base import TINY, blend_priors, log_softmax, weights
 from fedreach.federation.adaptation.inference import ClientPrior, infer_priors, input_order
-from fedreach.federation.adaptation.repair import Intensity
-from fedreach.federation.adaptation.safeguard import Guard, GuardedOutputs
+from fedreach.federation.adaptation.safeguard import Guard, GuardedOutputs, Intensity
 from fedreach.federation.base import Adaptation
 from fedreach.federation.types import NO_STATE, Outputs, State
 

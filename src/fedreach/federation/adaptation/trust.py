@@ -25,30 +25,22 @@ LARGEST_VIEW = 6.0  # of a number by which predictions are compared, what a prob
 SUM_ROUNDING = 1e-6  # of sums over examples, relative to their largest term
 
 COUNTS = ("held_out", "guard_examples", "class_examples", "trained")
-"""Whole numbers that sum to the number of examples."""
+"""Whole numbers, one for each example."""
 SHARES = ("confusion", "predicted")
-"""Sums of probabilities over examples: not negative, and as many in all."""
+"""Sums of probabilities, which are 1 in all for each example."""
 GAINS = (-LARGEST_GAIN, LARGEST_GAIN**2)
 PER_EXAMPLE: Mapping[str, tuple[float, float]] = {
-    "loss": (0.0, math.inf),
+    **dict.fromkeys((*COUNTS, *SHARES, "miniatures"), (0.0, 1.0)),
+    **dict.fromkeys(("loss", "scale_losses", "feature_squares"), (0.0, math.inf)),
+    **dict.fromkeys(("guard_logits_squared", "guard_residual", "class_squares"), (0.0, math.inf)),
     "gradient": (-2 * BOUND, 2 * BOUND),
-    "curvature": (-(BOUND**2), BOUND**2),
     "spread": (-math.inf, 0.0),
-    "guard_logits_squared": (0.0, math.inf),
-    "guard_residual": (0.0, math.inf),
     "class_views": (-LARGEST_VIEW, LARGEST_VIEW),
-    "class_squares": (0.0, WIDEST * LARGEST_VIEW**2),
-    "scale_losses": (0.0, math.inf),
-    "miniatures": (0.0, 1.0),
-    "feature_squares": (0.0, math.inf),
 }
 """Least and most that one example can add to each number."""
 PER_PARTICIPANT: Mapping[str, tuple[float, float]] = {
-    "strength_gains": GAINS,
-    "share_gains": GAINS,
-    "label_gains": GAINS,
-    "large": (0.0, 1.0),
-    "harmed": (0.0, 1.0),
+    **dict.fromkeys(("strength_gains", "share_gains", "label_gains"), GAINS),
+    **dict.fromkeys(("large", "harmed"), (0.0, 1.0)),
 }
 """Likewise, of one participant; `miniatures` counts these."""
 
@@ -67,21 +59,17 @@ def are_sums(sums: State, held_out: int, trained: int) -> bool:
         >>> are_sums({"held_out": np.array([2.0, 5.0])}, held_out=3, trained=9)
         False
     """
-    return all(_is_sum(name, values, sums, held_out, trained) for name, values in sums.items())
+    return all(_is_sum(name, values, sums, trained if name == "trained" else held_out) for name, values in sums.items())
 
 
-def _is_sum(name: str, values: Floats, sums: State, held_out: int, trained: int) -> bool:
-    if name in COUNTS:
-        return bool(are_counts(values.reshape(1, -1)).all()) and values.sum() == (
-            trained if name == "trained" else held_out
-        )
-    if name in SHARES and abs(values.sum() - held_out) > SUM_ROUNDING * max(1.0, held_out):
+def _is_sum(name: str, values: Floats, sums: State, m: int) -> bool:
+    room = SUM_ROUNDING * max(1.0, m)
+    if name in COUNTS and not are_counts(values.reshape(1, -1)).all():
         return False
-    number = float(sums["miniatures"][0]) if name in PER_PARTICIPANT else held_out
-    low, high = PER_PARTICIPANT.get(name) or PER_EXAMPLE.get(
-        name, (0.0, 1.0) if name in SHARES else (-math.inf, math.inf)
-    )
-    room = SUM_ROUNDING * max(1.0, number)
+    if name in (*COUNTS, *SHARES) and abs(values.sum() - m) > room:
+        return False
+    number = float(sums["miniatures"][0]) if name in PER_PARTICIPANT else m
+    low, high = {**PER_EXAMPLE, **PER_PARTICIPANT}.get(name, (-math.inf, math.inf))
     return bool(((values >= low * number - room) & (values <= high * number + room)).all())
 
 

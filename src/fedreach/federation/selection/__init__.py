@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedreach.federation.selection.base import FunctionSelection as FunctionSelection
 from fedreach.federation.selection.geometry import GradientTable as GradientTable
 from fedreach.federation.selection.labels import Clustered as Clustered
 from fedreach.federation.selection.labels import EntropyTopK as EntropyTopK
@@ -16,6 +15,7 @@ from fedreach.federation.selection.losses import Rademacher as Rademacher
 from fedreach.federation.selection.radio import CSRA as CSRA
 from fedreach.federation.selection.radio import BestChannels as BestChannels
 from fedreach.federation.selection.random import Full as Full
+from fedreach.federation.selection.random import FunctionSelection as FunctionSelection
 from fedreach.federation.selection.random import Multinomial as Multinomial
 from fedreach.federation.selection.random import Uniform as Uniform
 from fedreach.federation.selection.random import UrnsBySize as UrnsBySize

@@ -154,6 +154,23 @@ class GradientTable(Selection):
         return rows
 
 
+class KeepsUpdates(Selection):
+    """Base of policies that keep latest updates as a `GradientTable` does, sketched by their option `sketch`."""
+
+    reads_updates = True
+    sketch: int | None
+
+    @property
+    def _table(self) -> GradientTable:
+        return GradientTable(sketch=self.sketch)
+
+    def init(self, view: ServerView) -> State:
+        return self._table.init(view)
+
+    def observe(self, state: State, reports: ClientResults) -> State:
+        return self._table.observe(state, reports)
+
+
 def rows_of(state: State) -> Float32s:
     """Return the (n, p) rows of a table's state; those of a large one are read as they are sliced."""
     rows = state["rows"]

@@ -8,9 +8,8 @@ import numpy as np
 from fedreach._util.arrays import AnyArray, Bools, Floats, Ints
 from fedreach._util.errors import ComponentError, require
 from fedreach.federation.base import Selection
-from fedreach.federation.selection.base import largest
-from fedreach.federation.selection.geometry import GradientTable, gram, inverse, lengths
-from fedreach.federation.selection.random import DivergenceFilter
+from fedreach.federation.selection.geometry import KeepsUpdates, gram, inverse, lengths
+from fedreach.federation.selection.random import DivergenceFilter, largest
 from fedreach.federation.types import ClientResults, Cohort, Probe, ServerView, State
 
 # -------------------- Highest label entropy
@@ -193,7 +192,7 @@ Thresholds = Literal["relative", "absolute"]
 
 
 @dataclass(frozen=True)
-class Clustered(Selection):
+class Clustered(KeepsUpdates):
     """Clustered federated learning (Sattler et al., 2021): clusters split when their model stands still.
 
     All start in one cluster. From round `first_round` on, a cluster of which more than two clients reported splits in
@@ -239,8 +238,6 @@ class Clustered(Selection):
         array([0, 0, 1, 1, 0])
     """
 
-    reads_updates = True
-
     eps1: float = 0.4
     eps2: float = 0.7
     thresholds: Thresholds = "relative"
@@ -250,10 +247,6 @@ class Clustered(Selection):
     def __post_init__(self) -> None:
         require(self, thresholds=get_args(Thresholds), eps1="(0, inf]", eps2="[0, inf]")
         require(self, first_round="[1, inf)", sketch="[1, inf)")
-
-    @property
-    def _table(self) -> GradientTable:
-        return GradientTable(sketch=self.sketch)
 
     def init(self, view: ServerView) -> State:
         """Return one cluster, a table without updates, no client to ask, and no first round yet."""

@@ -10,9 +10,9 @@ from fedreach._util.errors import ComponentError, require
 from fedreach.federation.base import Selection
 from fedreach.federation.bounds import cluster_scores
 from fedreach.federation.measurements import WLRC, Estimator, LossRMS, Outputs
-from fedreach.federation.selection.base import largest
-from fedreach.federation.selection.geometry import GradientTable, NearestTable, first_by_similarity, principal_points
+from fedreach.federation.selection.geometry import KeepsUpdates, NearestTable, first_by_similarity, principal_points
 from fedreach.federation.selection.labels import kmeans
+from fedreach.federation.selection.random import largest
 from fedreach.federation.types import ClientResults, Cohort, Probe, ServerView, State
 
 # -------------------- Power of choice
@@ -269,7 +269,7 @@ Average = Literal["mean", "by_examples"]
 
 
 @dataclass(frozen=True)
-class Rademacher(Selection):
+class Rademacher(KeepsUpdates):
     """Selection from clusters of updates with a low Rademacher score.
 
     In round 1, and then every `every` rounds, all available clients are asked for an update and their score (see
@@ -316,8 +316,6 @@ class Rademacher(Selection):
         [0, 2]
     """
 
-    reads_updates = True
-
     use: Use = "best"
     every: int | None = 10
     n_clusters: int | None = None
@@ -336,10 +334,6 @@ class Rademacher(Selection):
     @property
     def measures(self) -> tuple[WLRC]:  # type: ignore[override]
         return (WLRC(self.outputs, self.draws, self.estimator, self.batch_size),)
-
-    @property
-    def _table(self) -> GradientTable:
-        return GradientTable(sketch=self.sketch)
 
     def init(self, view: ServerView) -> State:
         """Return a table without updates and scores, and no clusters (-1)."""

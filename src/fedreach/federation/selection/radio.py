@@ -7,8 +7,7 @@ import numpy as np
 
 from fedreach._util.errors import require
 from fedreach.federation.base import Selection
-from fedreach.federation.selection.base import largest
-from fedreach.federation.selection.random import DivergenceFilter
+from fedreach.federation.selection.random import DivergenceFilter, largest
 from fedreach.federation.types import Cohort, ServerView, State
 from fedreach.wireless.baselines import DC, check_solver, genetic_selection, sqrt_sort
 from fedreach.wireless.exact import allocate

@@ -8,28 +8,16 @@ import numpy as np
 from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach._util.errors import require
 from fedreach.federation.aggregation import weighted_sum
-from fedreach.federation.selection.geometry import (
-    MOST_COMPONENTS,
-    GradientTable,
-    NearestTable,
-    farthest_first,
-    first_by_similarity,
-    gram,
-    lengths,
-    principal_points,
-    rows_of,
-    spanning_points,
-    vertices,
-)
+from fedreach.federation.selection import geometry
 from fedreach.federation.selection.labels import angles, ward
 from fedreach.federation.selection.random import Urns, fill_urns, groups_within
-from fedreach.federation.types import ClientResults, Cohort, ServerView, State
+from fedreach.federation.types import Cohort, ServerView, State
 
 # -------------------- Most similar updates
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaxSimilarity(NearestTable):
+class MaxSimilarity(geometry.NearestTable):
     """Selection of the k clients with the most similar neighbor: the opposite of `Minimax`, to compare with.
 
     The k largest m_i = max_{j != i} cos(g_i, g_j); ties go to the client whose second largest cosine is larger, then
@@ -48,14 +36,14 @@ class MaxSimilarity(NearestTable):
     def choose(
         self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
     ) -> Cohort:
-        return Cohort(ids[first_by_similarity(rows, k, most_similar=True, nearest=nearest)])
+        return Cohort(ids[geometry.first_by_similarity(rows, k, most_similar=True, nearest=nearest)])
 
 
 # -------------------- Convex hull
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hull(GradientTable):
+class Hull(geometry.GradientTable):
     """Base of policies that use the hull of the updates along their principal axes."""
 
     components: int = 2
@@ -63,7 +51,7 @@ class Hull(GradientTable):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rule = f"[1, {MOST_COMPONENTS}]: In more dimensions nearly all are vertices; Qhull finds some that are none."
+        rule = f"[1, {geometry.MOST_COMPONENTS}]: In more dimensions nearly all are vertices."
         require(self, components=rule)
 
 
@@ -102,8 +90,8 @@ class ConvexHull(Hull):
         return not self.exact
 
     def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Cohort:
-        points = principal_points(rows, self.components, normalize=self.normalize)
-        return Cohort(ids[np.sort(spanning_points(points, k)) if self.exact else vertices(points)])
+        points = geometry.principal_points(rows, self.components, normalize=self.normalize)
+        return Cohort(ids[np.sort(geometry.spanning_points(points, k)) if self.exact else geometry.vertices(points)])
 
 
 # -------------------- Distance to the hull of the others
@@ -113,7 +101,7 @@ NO_DISTANCE = 3e-7  # what is less is 0: the root of rounding in float64, and wh
 
 
 @dataclass(frozen=True, kw_only=True)
-class HullDistance(GradientTable):
+class HullDistance(geometry.GradientTable):
     """Selection of the k clients whose updates are farthest from all mixtures of the others.
 
     The k largest e_i = min |g_i - sum_{j != i} l_j g_j| over l_j >= 0 with sum 1, g_i the latest update of client i.
@@ -144,7 +132,7 @@ class HullDistance(GradientTable):
             return np.asarray(np.sqrt((squares + squares[i] - 2 * inner[i]).clip(0)))
 
         chosen = extreme[:k].tolist()
-        return Cohort(ids[np.sort(farthest_first(distance, np.sqrt(squares), inside, chosen, k))])
+        return Cohort(ids[np.sort(geometry.farthest_first(distance, np.sqrt(squares), inside, chosen, k))])
 
 
 def hull_distances(rows: AnyArray) -> Floats:
@@ -158,8 +146,8 @@ def hull_distances(rows: AnyArray) -> Floats:
 
 
 def _centred_gram(rows: AnyArray) -> Floats:
-    lengths(rows)  # rejects what is not finite
-    return gram(rows, shift=weighted_sum(np.full(len(rows), 1 / len(rows)), rows))
+    geometry.lengths(rows)  # rejects what is not finite
+    return geometry.gram(rows, shift=weighted_sum(np.full(len(rows), 1 / len(rows)), rows))
 
 
 def _hull_distances(inner: Floats) -> Floats:
@@ -248,7 +236,9 @@ class Interior(Hull):
     """
 
     def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Cohort:
-        inside = np.delete(ids, vertices(principal_points(rows, self.components, normalize=self.normalize)))
+        inside = np.delete(
+            ids, geometry.vertices(geometry.principal_points(rows, self.components, normalize=self.normalize))
+        )
         if len(inside) == 0:
             return Cohort(rng.choice(ids, size=k, replace=False), f"all {len(ids)} clients vertices, so any drawn")
         if len(inside) < k:
@@ -262,7 +252,7 @@ NUMBERS = 2**22  # that are made at a time on the way to the distances
 
 
 @dataclass(frozen=True, kw_only=True)
-class DivFL(GradientTable):
+class DivFL(geometry.GradientTable):
     """DivFL (Balakrishnan et al., 2022): k clients such that each update is close to one of theirs.
 
     The greedy algorithm for the smallest G(S) = sum_i min_{j in S} |g_i - g_j| over the available clients, g_i the
@@ -344,7 +334,7 @@ Measure = Literal["angle", "l2", "l1"]
 
 
 @dataclass(frozen=True)
-class UrnsBySimilarity(Urns):
+class UrnsBySimilarity(geometry.KeepsUpdates, Urns):
     """Clustered sampling by similarity (Fraboni et al., 2021): one client from each of k urns.
 
     Urns are those of `UrnsBySize`, filled otherwise: client i has k m_i balls, m_i its number of examples, and each urn
@@ -387,29 +377,17 @@ class UrnsBySimilarity(Urns):
                [ 0, 20,  0, 20]])
     """
 
-    reads_updates = True
-
     measure: Measure = "angle"
     sketch: int | None = None
 
     def __post_init__(self) -> None:
         require(self, measure=get_args(Measure), sketch="[1, inf)")
 
-    @property
-    def _table(self) -> GradientTable:
-        return GradientTable(sketch=self.sketch)
-
-    def init(self, view: ServerView) -> State:
-        return self._table.init(view)
-
-    def observe(self, state: State, reports: ClientResults) -> State:
-        return self._table.observe(state, reports)
-
     def urns(self, state: State, view: ServerView, k: int) -> Ints:
         balls = k * view.num_examples[view.available].astype(np.int64)
         groups = [[0]]
         if len(balls) > 1:
-            apart = pairwise_distances(np.asarray(rows_of(state)[view.available]), self.measure)
+            apart = pairwise_distances(np.asarray(geometry.rows_of(state)[view.available]), self.measure)
             groups = groups_within(ward(apart), balls, int(balls.sum()) // k)
         return fill_urns(balls, groups, k)
 
