@@ -37,6 +37,11 @@ def federation(selection=None, weighting=None, server=None, cohort_size=2):
     return Federation(*parts, cohort_size=cohort_size, seed=3, radio=radio)
 
 
+def observe_probe(federation, state, answers):
+    """Return the state after the policy has seen the answers to its probe for updates."""
+    return replace(state, selection=federation.selection.observe(state.selection, answers))
+
+
 def make_view(n=6, available=None, facts=()):
     view = ServerView.of(np.arange(n), np.arange(1, n + 1) * 10, available=available)
     entropy = np.linspace(0.1, 0.9, n) if "label_entropy" in facts else None

@@ -11,7 +11,7 @@ from fedreach._util.arrays import pack_rows, unpack_rows
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.row_store import RowTable
 from fedreach._util.streams import generator
-from fedreach.federation.round import observe_probe, plan_probe, plan_round
+from fedreach.federation.round import plan_probe, plan_round
 from fedreach.federation.secure_aggregation import SecureAggregation
 from fedreach.federation.selection import geometry
 from fedreach.federation.selection.geometry import GradientTable, count_sketch, gram, rows_of
@@ -21,7 +21,7 @@ from fedreach.federation.selection.updates import ConvexHull, HullDistance, Inte
 from fedreach.federation.types import ClientResults, Cohort, ServerView
 from fedreach.testing import check
 
-from .small import D, federation, make_reports, start
+from .small import D, federation, make_reports, observe_probe, start
 from .small import make_view as small_view
 
 IDS = np.array([2, 3, 5, 7, 11])

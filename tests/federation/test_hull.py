@@ -10,13 +10,13 @@ from scipy.optimize import linprog, nnls
 
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.streams import generator
-from fedreach.federation.round import observe_probe, plan_round
+from fedreach.federation.round import plan_round
 from fedreach.federation.selection import geometry
 from fedreach.federation.selection.geometry import principal_points, spanning_points, vertices
 from fedreach.federation.selection.updates import ConvexHull, HullDistance, Interior, hull_distances
 from fedreach.federation.types import ClientResults, ServerView
 
-from .small import federation, make_view, start
+from .small import federation, make_view, observe_probe, start
 
 # design/golden.json, "hull2d" and "minimax"
 P = np.array([[0, 0], [4, 0], [4, 3], [0, 3], [2, 1], [1, 1], [2, 3]], np.float64)

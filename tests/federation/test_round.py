@@ -8,7 +8,7 @@ import pytest
 import fedreach as fr
 from fedreach._util.streams import generator
 from fedreach.federation.aggregation import Mean, weighted_sum
-from fedreach.federation.round import conclude_round, conclude_server_round, observe_probe, plan_probe, plan_round
+from fedreach.federation.round import conclude_round, conclude_server_round, plan_probe, plan_round
 from fedreach.federation.selection import SELECTIONS
 from fedreach.federation.selection.losses import PowerOfChoice
 from fedreach.federation.selection.random import Full, Uniform
@@ -18,7 +18,7 @@ from fedreach.federation.types import Cohort, Probe, RoundCost
 from fedreach.federation.weighting import WEIGHTINGS, ByDisagreement, Equal
 from fedreach.wireless.radio import Radio
 
-from .small import D, conclude, federation, make_reports, make_view, part, start
+from .small import D, conclude, federation, make_reports, make_view, observe_probe, part, start
 
 
 def test_the_cohort_shrinks_to_those_available_and_ids_come_out_increasing():

@@ -1,6 +1,6 @@
 """Measurements: a number that a client measures on its own examples and reports."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -187,9 +187,11 @@ class WLRC(Measurement):
         return 1.0 if self.outputs == "softmax" else None
 
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
-        values, score = self._values(outputs), self._score(rng)
-        batches = np.split(values, range(self.batch_size, len(values), self.batch_size))
-        return sum(len(batch) * score(batch) for batch in batches) / len(values)
+        values, total = self._values(outputs), 0.0
+        for batch in np.split(values, range(self.batch_size, len(values), self.batch_size)):
+            signs = None if self.estimator == "closed_form" else random_signs(self.draws, batch.size, rng)
+            total += len(batch) * (closed_form_score(batch) if signs is None else monte_carlo_score(batch, signs))
+        return total / len(values)
 
     def _values(self, outputs: LocalOutputs) -> Floats:
         """Return the (m, C) numbers that signs are put to."""
@@ -206,11 +208,6 @@ class WLRC(Measurement):
             log_softmax(f.astype(np.float64))[example, outputs.labels] for f in (outputs.logits, outputs.before)
         )
         return (broadcast - local)[:, None]
-
-    def _score(self, rng: np.random.Generator) -> Callable[[Floats], float]:
-        if self.estimator == "closed_form":
-            return closed_form_score
-        return lambda batch: monte_carlo_score(batch, random_signs(self.draws, batch.size, rng))
 
 
 # -------------------- Table of measurements

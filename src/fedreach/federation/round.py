@@ -62,11 +62,6 @@ def plan_probe(federation: Federation, state: FederationState, view: ServerView)
     return replace(probe, ids=checks.check_ids(federation.selection, "probe", probe.ids, view))
 
 
-def observe_probe(federation: Federation, state: FederationState, answers: ClientResults) -> FederationState:
-    """Return the state after the selection policy has seen the answers to its probe for updates."""
-    return replace(state, selection=federation.selection.observe(state.selection, answers))
-
-
 def plan_round(federation: Federation, state: FederationState, view: ServerView) -> Cohort:
     """Return the cohort of round ``state.round + 1``; empty if no client is available."""
     policy = federation.selection
@@ -115,10 +110,7 @@ def conclude_round(
     holds, constants, for_probe = count_constants(view, selection, state.holds)
     down, probe_bytes = down + constants, probe_bytes + for_probe
     cost = round_cost(federation, view, selection, d)
-    loss = state.loss.copy()
-    if view.probed.any():
-        answered = view.probed & ~np.isnan(view.loss)
-        loss[answered] = view.loss[answered]
+    loss = np.where(view.probed & ~np.isnan(view.loss), view.loss, state.loss)
     visible = visible_reports(federation, reports)
     observed = federation.selection.observe(state.selection, visible)
     after: dict[str, Any] = {"round": state.round + 1, "loss": loss, "selection": observed, "holds": holds}
@@ -128,7 +120,11 @@ def conclude_round(
         )
 
     rows = view.rows(reports.ids)
-    weights, weighed = _weights(federation, state, reports)
+    if reports.secure_mean is not None:
+        weights, weighed = np.full(len(rows), np.nan), state.weighting  # each client knows its own
+    else:
+        answer = federation.weighting.weights(state.weighting, reports)
+        weights, weighed = checks.check_weights(federation.weighting, answer, len(rows))
     loss[rows] = reports.metrics["loss"]
     models, sent = state.models.copy(), state.sent
     part_states = list(zip(state.server, state.solver, state.aggregation, strict=True))
@@ -179,16 +175,6 @@ def _steps(federation: Federation, view: ServerView, reports: ClientResults) -> 
         sizes = view.num_examples[view.rows(reports.ids)]
         steps = local.steps_of(sizes, reports.ids, federation.seed, view.round)
     return local.moved_steps(steps)
-
-
-def _weights(federation: Federation, state: FederationState, reports: ClientResults) -> tuple[Floats, State]:
-    """Return weights that sum to 1 among the clients of each model."""
-    weighting = federation.weighting
-    if reports.secure_mean is not None:
-        return np.full(len(reports.ids), np.nan), state.weighting  # each client knows its own
-    answer = weighting.weights(state.weighting, reports)
-    weights, new = checks.check_weights(weighting, answer, len(reports.ids))
-    return weights, new
 
 
 def _update_model(

@@ -29,7 +29,6 @@ from fedreach.federation.participation import Always, Participation
 from fedreach.federation.round import (
     conclude_round,
     conclude_server_round,
-    observe_probe,
     plan_probe,
     plan_round,
     server_trains,
@@ -214,7 +213,7 @@ def after_probe(
         sent = np.zeros_like(probed)
         sent[view.rows(answers.ids)] = True
         loss[sent] = answers.metrics["loss"]
-        state = observe_probe(federation, state, answers)
+        state = replace(state, selection=federation.selection.observe(state.selection, answers))
     else:
         loss[view.rows(np.array(list(answers), np.int64))] = list(answers.values())
     return state, replace(view, loss=loss, probed=probed, sent_update=sent, probe=probe)

@@ -477,36 +477,33 @@ class FedAU(Weighting):
 
     def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
         """Return the (r,) weights, and of all clients heard so far what their intervals were."""
-        raw, intervals = self._mean_lengths(state, reports)
-        return normalize_weights(self, raw), self._end_intervals(state, reports, intervals)
+        ids, intervals, end, where = self._history(state, reports)
+        raw = self._mean_lengths(intervals[where], end[where])
+        intervals[where], end[where] = intervals[where] + 1, reports.round
+        return normalize_weights(self, raw), {"ids": ids, "intervals": intervals, "end": end}
 
     def mean_scale(self, state: State, reports: ClientResults, n: int) -> float:
         """Return sum_j a_j / n."""
-        return float(self._mean_lengths(state, reports)[0].sum() / n)
+        _, intervals, end, where = self._history(state, reports)
+        return float(self._mean_lengths(intervals[where], end[where]).sum() / n)
 
-    def _mean_lengths(self, state: State, reports: ClientResults) -> tuple[Floats, Ints]:
-        """Return (r,) mean lengths of the intervals that ended before this round, and how many did."""
-        # Intervals lie end to end, so that their lengths sum to the round in which the last one ended.
-        ids = state.get("ids", reports.ids[:0])
-        intervals, end = np.zeros((2, len(reports.ids)), np.int64)
-        has_history = np.isin(reports.ids, ids)
-        where = np.searchsorted(ids, reports.ids[has_history])
-        if len(where):
-            intervals[has_history], end[has_history] = state["intervals"][where], state["end"][where]
-        cut = (reports.round - 1 - end) // self.cutoff
-        intervals, end = intervals + cut, end + cut * self.cutoff
-        return np.where(intervals > 0, end / np.maximum(intervals, 1), 1.0), intervals
+    def _history(self, state: State, reports: ClientResults) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return all clients heard, the number of their intervals, the last one's end, and where the reports' are."""
+        before = state.get("ids", reports.ids[:0])
+        ids = np.union1d(before, reports.ids)
+        intervals, end = np.zeros((2, len(ids)), np.int64)
+        if len(before):
+            old = np.searchsorted(ids, before)
+            intervals[old], end[old] = state["intervals"], state["end"]
+        where = np.searchsorted(ids, reports.ids)
+        cut = (reports.round - 1 - end[where]) // self.cutoff
+        intervals[where] += cut
+        end[where] += cut * self.cutoff
+        return ids, intervals, end, where
 
-    def _end_intervals(self, state: State, reports: ClientResults, intervals: Ints) -> State:
-        """Return the state in which an interval of each client that reported ended in this round."""
-        if "ids" not in state:
-            return {"ids": reports.ids, "intervals": intervals + 1, "end": np.full(len(reports.ids), reports.round)}
-        ids = np.union1d(state["ids"], reports.ids)
-        old, new = np.searchsorted(ids, state["ids"]), np.searchsorted(ids, reports.ids)
-        count, end = np.zeros((2, len(ids)), np.int64)
-        count[old], end[old] = state["intervals"], state["end"]
-        count[new], end[new] = intervals + 1, reports.round
-        return {"ids": ids, "intervals": count, "end": end}
+    def _mean_lengths(self, intervals: Ints, end: Ints) -> Floats:
+        """Return mean lengths: intervals lie end to end, so that lengths sum to the round in which the last ended."""
+        return np.where(intervals > 0, end / np.maximum(intervals, 1), 1.0)
 
 
 # -------------------- FedNova
