@@ -243,9 +243,8 @@ class Evaluator:
         self.training = grouped(population.participants, data.train)
         self.unseen = grouped(population.unseen, data.train, data.held_out)
         self.test_index = np.arange(len(data.dataset.test_y))
-        num_other = len(self.participants.ids) + len(self.unseen.ids) + len(self.test_index)
-        if num_other and not training:
-            self.training = NO_CLIENTS
+        if not training and (len(self.participants.ids) or len(self.unseen.ids) or len(self.test_index)):
+            self.training = Group.of(population.participants[:0])
 
     def evaluate(
         self, models: Float32s, round_: int, clusters: Ints | None = None
@@ -327,9 +326,6 @@ def mean_of(values: Bools | Float32s | Floats, counts: Ints | None) -> float:
     return float(values @ counts / counts.sum())
 
 
-NO_CLIENTS = Group(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
-
-
 @dataclass(frozen=True, eq=False)
 class ClientModels:
     """The models that clients use, and the model of each participant."""
@@ -403,12 +399,8 @@ def summarize_round(
             records.append(scores.record(round_, population))
     if {"participant", "unseen"} <= summaries.keys():
         columns["participation_gap"] = by.gap(columns[f"participant_{by.name}"], columns[f"unseen_{by.name}"])
-        better, worse = (
-            (summaries["unseen"], summaries["participant"])
-            if by.lower_is_better
-            else (summaries["participant"], summaries["unseen"])
-        )
-        columns |= _limits("participation_gap", combine_intervals(*better, *worse))
+        first, second = ("unseen", "participant") if by.lower_is_better else ("participant", "unseen")
+        columns |= _limits("participation_gap", combine_intervals(*summaries[first], *summaries[second]))
     if len(training.ids):
         columns[f"train_{by.name}"] = float(training.score.mean())
         if f"participant_{by.name}" in columns:

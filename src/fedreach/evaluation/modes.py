@@ -72,10 +72,6 @@ class Client(NamedTuple):
     outputs: Outputs
     labels: Ints
 
-    def without(self, count: int) -> Client:
-        """Return the client without its first `count` examples."""
-        return Client(self.id, self.outputs.at(slice(count, None)), self.labels[count:]) if count else self
-
 
 ModeScores = dict[str, dict[int, Score]]
 """Mode -> client -> score. A mode leaves out clients that have too few inputs for it."""
@@ -200,7 +196,8 @@ def adapt_and_score(
 
     for group in in_groups(clients):
         for full_client, client_state, label_count in adapt(group):
-            client = full_client.without(label_count)
+            rest = slice(label_count, None)
+            client = Client(full_client.id, full_client.outputs.at(rest), full_client.labels[rest])
             counts[client.id] = len(client.labels)
             take("unadapted", client, log_softmax(client.outputs.logits))
             take("calibrated", client, rule.predict(state, start, client.outputs))

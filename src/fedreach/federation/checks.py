@@ -79,19 +79,15 @@ def check_ids(policy: object, method: str, ids: Ints, view: ServerView) -> Ints:
     ids = np.sort(ids.astype(np.int64))
     if ids.size == 0:
         raise ComponentError(f"{where} must return at least one of the {int(view.available.sum())} available clients.")
-    twice = ids[1:][ids[1:] == ids[:-1]]
-    if twice.size:
-        raise ComponentError(f"{where} must not return a client twice; got {int(twice[0])} twice.")
-    rows = view.rows(ids)
-    stranger = ids[view.ids.take(rows, mode="clip") != ids]  # an id above all others would be placed after the last
-    if stranger.size:
-        raise ComponentError(
-            f"{where} must return participants only; client {int(stranger[0])} is not one of the "
-            f"{len(view.ids)} participants. Return values of `view.ids`, not positions."
-        )
-    absent = ids[~view.available[rows]]
-    if absent.size:
-        raise ComponentError(f"{where} must return available clients only; client {int(absent[0])} is not available.")
+    rows = view.rows(ids)  # an id above all others would be placed after the last
+    stranger = f"is not one of the {len(view.ids)} participants. Return values of `view.ids`, not positions"
+    for wrong, rule, fault in (
+        (np.append(False, ids[1:] == ids[:-1]), "not return a client twice", "comes twice"),
+        (view.ids.take(rows, mode="clip") != ids, "return participants only", stranger),
+        (~view.available.take(rows, mode="clip"), "return available clients only", "is not available"),
+    ):
+        for client in ids[wrong]:
+            raise ComponentError(f"{where} must {rule}; client {client} {fault}.")
     return ids
 
 

@@ -354,16 +354,12 @@ class LocalSGD:
         free = {"steps"} if isinstance(self.steps, UnevenSteps) else set()
         free |= {"schedule"} if callable(self.schedule) else set()
         require(self, **{option: rule for option, rule in self.RULES.items() if option not in free})
-        if isinstance(self.optimizer, TorchSteps) and (self.momentum or self.weight_decay):
+        of_torch = isinstance(self.optimizer, TorchSteps)
+        if self.optimizer is not None and (self.momentum or (of_torch and self.weight_decay)):
+            options = "momentum and LocalSGD.weight_decay" if of_torch else "momentum"
             raise ConfigError(
-                f"LocalSGD.momentum and LocalSGD.weight_decay must be 0 under torch.optim.{self.optimizer.optimizer}; "
-                f"got {self.momentum} and {self.weight_decay}. Say them among the optimizer's options, where it has "
-                "them."
-            )
-        if self.optimizer is not None and self.momentum:
-            raise ConfigError(
-                f"LocalSGD.momentum must be 0 under {type(self.optimizer).__name__}, which has beta1 instead; got "
-                f"{self.momentum}."
+                f"LocalSGD.{options} must be 0 under {type(self.optimizer).__name__}, which has options of its own; "
+                f"got {self.momentum} and {self.weight_decay}."
             )
         self._check_schedule()
 

@@ -115,7 +115,7 @@ def test_a_guarded_client_decides_on_all_that_it_has_seen_however_that_came(chan
         whole = dataclasses.replace(whole, inputs=None, again=None)
     at_once = rule.update(state, rule.start(state), whole)
     assert at_once["repaired"][0] == (change != 0 and with_inputs)
-    first, second, third = (whole.rows(part) for part in (slice(9), slice(9, 30), slice(30, None)))
+    first, second, third = (whole.at(part) for part in (slice(9), slice(9, 30), slice(30, None)))
     _, online = rule.predict_online(state, rule.update(state, rule.start(state), first), second)
     in_parts = rule.update(state, online, third)
     assert set(in_parts) == set(at_once)
