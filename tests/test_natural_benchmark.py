@@ -41,7 +41,7 @@ def test_each_rule_predicts_by_what_was_seen_and_not_by_what_is_asked(modules):
         predict = make(participants(), head)
         log_p = predict(shifted.outputs, asked)
         assert np.allclose(np.exp(log_p).sum(axis=1), 1), name
-        half = predict(shifted.outputs, asked.rows(slice(10)))
+        half = predict(shifted.outputs, asked.at(slice(10)))
         assert np.allclose(half, log_p[:10]), name
         assert not np.allclose(predict(other.outputs, asked), log_p), name
 

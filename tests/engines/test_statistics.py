@@ -131,7 +131,7 @@ def test_engines_say_what_a_refreshed_model_says_of_a_clients_examples(kind, fed
     with torch.no_grad():
         expected = module.train()(torch.from_numpy(found.inputs)).numpy()
     np.testing.assert_allclose(refreshed.logits, expected, rtol=0, atol=1e-5)
-    assert found.rows(slice(2)).statistics is found.statistics
+    assert found.at(slice(2)).statistics is found.statistics
 
 
 @pytest.mark.parametrize(
