@@ -199,7 +199,6 @@ def test_attributes_are_what_the_components_say():
     assert declared(FedDF()) == {"tunes_server": True, "reads_updates": True, "needs_classes": True}
     assert declared(SecureAggregation()) == {"only_sum": True}
     assert declared(Bernoulli(0.5)) == {"loses_replies": True}
-    assert Disagreement().minimum > 0
 
 
 def test_parts_made_of_parts_need_what_those_need():

@@ -60,24 +60,17 @@ def silent_about_the_question(message: Message, answer: Callable[[], Message]) -
 
 
 LIES: dict[str, tuple[Method, Lie, str]] = {
-    "a loss below 0": (FEDAVG, with_metric("train_loss", -1.0), "its 'train_loss' must be at least 0; got -1"),
+    "a loss that is infinite": (FEDAVG, with_metric("train_loss", float("inf")), "its 'train_loss' is not finite"),
+    "eta that is no number": (DISAGREEMENT, with_metric("disagreement", float("nan")), "'disagreement' is not finite"),
+    "a certainty that is no number": (WLRC, with_metric("wlrc", float("nan")), "its 'wlrc' is not finite"),
     "a round that was before": (FEDAVG, asked_before(round=1), "it answers round 1, and was asked for round 2"),
     "another run": (FEDAVG, asked_before(run="x"), "it answers no question of this run"),
     "no run": (FEDAVG, silent_about_the_question, "it answers no question of this run"),
     "steps that it was not asked for": (FEDAVG, with_metric("steps", 700), "'steps' must be 2, as it was asked for"),
     "a step too few": (SCAFFOLD, with_metric("steps", 1), "its 'steps' must be 2, as it was asked for; got 1"),
     "a thousand steps": (FEDDYN, with_metric("steps", 1000), "its 'steps' must be 2, as it was asked for; got 1000"),
-    "eta above all distances": (DISAGREEMENT, with_metric("disagreement", 10.1), "'disagreement' must be at most 10"),
-    "a certainty above 1": (WLRC, with_metric("wlrc", 1.1), "its 'wlrc' must be at most 1"),
-    "a negative mean of sizes": (WLRC, with_metric("wlrc", -0.1), "its 'wlrc' must be at least 0"),
     "further than clipped steps": (CLIPPED, with_update(lambda u: 100 * u), "its update has the norm .* at most"),
 }
-
-
-def moved(counts: np.ndarray) -> np.ndarray:
-    counts[0] += 0.5
-    counts[1:][counts[1:].argmax()] -= 0.5
-    return counts
 
 
 def telling(client: int, fact: str, change: Callable[[np.ndarray], np.ndarray]) -> Any:

@@ -22,7 +22,6 @@ from fedreach.flower.strategy import FedReachStrategy
 
 from .faulty import (
     CLIENTS,
-    DISAGREEMENT,
     FEDAVG,
     FEDDYN,
     SCAFFOLD,
@@ -138,13 +137,6 @@ def test_what_only_a_solver_with_a_memory_asks_for_is_checked_too(
     method: Method, fault: str, tmp_path: Path, heard: pytest.LogCaptureFixture
 ) -> None:
     refuse(method, *MEMORY_FAULTS[fault], tmp_path, heard)
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, 1e-9], ids=str)
-def test_a_measurement_that_no_honest_client_has_is_refused(
-    value: float, tmp_path: Path, heard: pytest.LogCaptureFixture
-) -> None:
-    refuse(DISAGREEMENT, with_metric("disagreement", value), "its 'disagreement' must be at least 0.3", tmp_path, heard)
 
 
 def refuse(method: Method, spoil: Any, reason: str, folder: Path, heard: pytest.LogCaptureFixture) -> None:

@@ -262,17 +262,6 @@ class FailsWithoutAnExampleOfAClass(Own):
         return {"held": held * held / held}
 
 
-@caught_by("contributions are possible")
-class CountsOneParticipantOnly(Own):
-    """Holds the sum over participants to what one of them may hold out."""
-
-    def contribute(self, query, outputs, labels, counts):
-        return super().contribute(query, outputs, labels, counts)
-
-    def possible(self, query, sums, held_out, trained):
-        return held_out < 10
-
-
 @caught_by("sums of one shape")
 class ArraysThatAreStretched(Own):
     """A number for each example, which numpy adds to a single one without a word."""

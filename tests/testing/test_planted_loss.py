@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 import pytest
 import torch
@@ -83,14 +81,6 @@ class LossOfTheBatch(CrossEntropy):
         return super().per_example(outputs, targets).mean()
 
 
-@caught_by("losses in their range", kind="loss")
-class LossAboveChance(CrossEntropy):
-    minimum: ClassVar[float] = 0.0
-
-    def per_example(self, outputs, targets):
-        return super().per_example(outputs, targets) - np.log(outputs.shape[1])
-
-
 @caught_by("downhill", kind="loss")
 class GradientTheWrongWay(CrossEntropy):
     def per_example(self, outputs, targets):
@@ -115,14 +105,6 @@ class OfTheBatch(MSE):
 class AgainstTheBatch(MSE):
     def per_example(self, outputs, targets):
         return super().per_example(outputs - outputs.mean(0), targets - targets.mean(0))
-
-
-@caught_by("losses in their range")
-class MayBeNegative(MSE):
-    minimum: ClassVar[float] = 0.0
-
-    def per_example(self, outputs, targets):
-        return super().per_example(outputs, targets) - 1
 
 
 @pytest.mark.parametrize(("kind", "cls", "options", "check"), FAULTS)

@@ -127,15 +127,6 @@ class NoiseInPlace(DiscreteLaplace):
         return super().release(counts - 1, rng)
 
 
-@caught_by("counts are possible", epsilon=1.0)
-class ForgetsItsNoise(DiscreteLaplace):
-    def release(self, counts, rng):
-        return super().release(counts, rng)
-
-    def possible(self, counts, sizes):
-        return counts.sum(axis=1) == sizes
-
-
 @caught_by("where nobody moved")
 class DecaysTheModel(Average):
     def apply(self, params, state, mean_update):

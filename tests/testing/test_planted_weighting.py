@@ -87,16 +87,6 @@ class LogOfProbability(fr.Measurement):
         return float(np.log(p[np.arange(len(p)), outputs.labels]).mean())
 
 
-@caught_by("a number in its range")
-class BelowWhatItSays(WLRC):
-    @property
-    def minimum(self):
-        return 0.0
-
-    def measure(self, outputs, rng):
-        return super().measure(outputs, rng) - 0.05
-
-
 @caught_by("same again")
 class MeasuresByChance(WLRC):
     def measure(self, outputs, rng):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from fedreach._util.arrays import Bools, Dtype, Float32s, Floats, Ints
+from fedreach._util.arrays import Dtype, Float32s, Floats, Ints
 from fedreach._util.component import Component as Component
 from fedreach._util.component import name_of as name_of
 from fedreach.federation.types import NO_STATE, ClientResults, Cohort, LocalOutputs, Outputs, Probe, ServerView, State
@@ -211,8 +211,7 @@ class Loss(Component):
     """The objective that a client's model minimizes in training.
 
     With `cross_entropy` it is the cross-entropy of the outputs as they are, whose gradient some engines have written
-    out, and with `squared_error` their mean squared error; others are trained by `sequential` and `vmap`. A real
-    federation rejects a report whose loss is below `minimum` or above `maximum`.
+    out, and with `squared_error` their mean squared error; others are trained by `sequential` and `vmap`.
 
     With a method `shift` it is the loss of outputs shifted by the client's label counts, in training only. With a
     method `objective` it depends on more than outputs and targets, and the engine `sequential` trains by it. What else
@@ -230,15 +229,11 @@ class Loss(Component):
     promises: ClassVar = {
         "cross_entropy": ("per_example",),
         "squared_error": ("per_example",),
-        "minimum": ("per_example",),
-        "maximum": ("per_example",),
     }
 
     cross_entropy: bool = False
     squared_error: bool = False
     scales_targets: bool = False  # is handed targets and outputs that are numbers on the participants' scale
-    minimum: float | None = None
-    maximum: float | None = None
     shifts_outputs: bool = False
     has_objective: bool = False
     remembers_clients: bool = False
@@ -362,7 +357,7 @@ class Adaptation(Component):
     Optional methods: `with_prior` predicts as if the client's class prior were known, a reference that needs labels.
     `with_labels` learns from the first `labels` labeled examples of a client, which are never scored: a reference, too,
     unless `learn_labels` lets a deployed client learn from labels as they arrive. `predict_online` predicts each input
-    before it learns from it. `possible` knows which contributions are impossible: a real federation rejects those.
+    before it learns from it.
     """
 
     component_type = "adaptation"
@@ -371,9 +366,7 @@ class Adaptation(Component):
         "learns_labels": ("with_labels",),
         "learns_more_labels": ("learn_labels", "with_labels"),
         "adapts_online": ("predict_online",),
-        "knows_possible": ("possible",),
     }
-    promises: ClassVar = {"knows_possible": ("contribute",)}
 
     reads_inputs: bool = False  # reads features, inputs and the model, in addition to logits
     reads_oracle_prior: bool = False  # is the reference that needs the class prior, and nothing else
@@ -385,7 +378,6 @@ class Adaptation(Component):
     learns_labels: bool = False
     learns_more_labels: bool = False
     adapts_online: bool = False
-    knows_possible: bool = False
 
     @property
     def needs_labels(self) -> bool:
@@ -466,31 +458,13 @@ class Adaptation(Component):
         """
         raise NotImplementedError
 
-    def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
-        """Return whether participants can have contributed this, one of them or several in sum.
-
-        Args:
-            query: What they were sent.
-            sums: By name, as `contribute` returns them, or added up.
-            held_out: How many examples they hold out together.
-            trained: How many they trained on.
-        """
-        raise NotImplementedError
-
 
 class Measurement(Component):
-    """A number that each client computes on its own training data after local training, and sends with its report.
-
-    No honest client's number is below `minimum` or above `maximum`: a real federation rejects a report that is, and a
-    simulated one reports that the measurement is wrong.
-    """
+    """A number that each client computes on its own training data after local training, and sends with its report."""
 
     component_type = "measurement"
-    promises: ClassVar = {"minimum": ("measure",), "maximum": ("measure",)}
 
     wants_before: bool = False  # also sees the outputs of the broadcast model
-    minimum: float | None = None
-    maximum: float | None = None
 
     @property
     @abstractmethod
@@ -506,22 +480,12 @@ class LabelStatistics(Component):
     """What the server learns of clients' labels."""
 
     component_type = "label_statistics"
-    abilities: ClassVar = {"knows_possible": ("possible",)}
-    promises: ClassVar = {"knows_possible": ("release",)}
 
     only_sum: bool = False  # the server sees sums over clients only, as under secure aggregation
-    knows_possible: bool = False  # knows which counts are never released: a real federation rejects those
 
     @abstractmethod
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
         """Return the (n, c) label counts that the server sees, given the true ones."""
-
-    def possible(self, counts: Floats, sizes: Ints) -> Bools:
-        """Return (n,) whether clients with these (n,) numbers of examples can have sent these (n, c) finite counts."""
-
-        # --- What a loss may have that sees more than outputs and targets, and what it is handed in a step of local
-        # training
-        raise NotImplementedError
 
 
 # --- What a loss with a method `objective` is handed in a step of local training

@@ -2,69 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedreach._util.arrays import Bools, Floats, Ints
+from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import ComponentError
-from fedreach.federation.base import LabelStatistics, Loss, Measurement, name_of
+from fedreach.federation.base import name_of
 from fedreach.wireless.problem import Allocation, AllocationProblem
 
 if TYPE_CHECKING:
     from fedreach.federation.types import Cohort, ServerView, State
-
-
-# -------------------- Ranges of reported numbers
-
-ROUNDING = 1e-6
-"""Of numbers that clients compute in single precision, relative to the end of a range and at least absolute."""
-
-
-class ValidRange(NamedTuple):
-    """A range of finite numbers, both ends included; None: no end on this side.
-
-    Example:
-        >>> loss = ValidRange(0.0)
-        >>> print(loss, loss.holds(np.array([-1.0, 0.0, -1e-9, np.inf])))
-        at least 0 [False  True  True False]
-    """
-
-    minimum: float | None = None
-    maximum: float | None = None
-
-    @classmethod
-    def of(cls, part: Loss | Measurement) -> ValidRange:
-        """Return the range that a measurement or a loss declares."""
-        return cls(part.minimum, part.maximum)
-
-    def holds(self, values: Floats | float) -> Bools:
-        """Return of each value whether it lies in the range, but for rounding."""
-        inside: Bools = np.isfinite(values)
-        if self.minimum is not None:
-            inside &= values >= self.minimum - ROUNDING * max(1.0, abs(self.minimum))
-        if self.maximum is not None:
-            inside &= values <= self.maximum + ROUNDING * max(1.0, abs(self.maximum))
-        return inside
-
-    def __str__(self) -> str:
-        low, high = (None if end is None else f"{end:.6g}" for end in self)
-        if low is not None and high is not None:
-            return f"from {low} to {high}"
-        return f"at least {low}" if low is not None else "finite" if high is None else f"at most {high}"
-
-
-ANY, NOT_NEGATIVE, SHARE = ValidRange(), ValidRange(0.0), ValidRange(0.0, 1.0)
-
-
-def is_part_of(share: float, count: int) -> bool:
-    """Return whether a share is one of 0/count, 1/count ... 1, but for rounding in double precision.
-
-    Example:
-        >>> is_part_of(2 / 3, 3), is_part_of(0.7, 3), is_part_of(2 / 3, 0)
-        (True, False, False)
-    """
-    return count > 0 and 0 <= share <= 1 and abs(share * count - round(share * count)) <= 1e-8 * count
 
 
 # -------------------- Checks of what components return
@@ -112,30 +60,6 @@ def check_type(part: object, method: str, answer: object, expected: type) -> Non
         raise ComponentError(
             f"{name_of(part)}.{method} must return a {name}; got {type(answer).__name__}. Return `{name}(ids)`."
         )
-
-
-def check_measured(measurement: Measurement, values: Floats, ids: Ints) -> Floats:
-    """Return what clients measured, (r,) of these ids, or raise an error if the measurement left its own range."""
-    valid_range = ValidRange.of(measurement)
-    # What is not finite comes of a client that diverged, which is another matter.
-    outside = np.flatnonzero(np.isfinite(values) & ~valid_range.holds(values))
-    if outside.size:
-        first = outside[0]
-        raise ComponentError(
-            f"{name_of(measurement)}.measure must return numbers {valid_range}, as its `minimum` and `maximum` say; "
-            f"client {ids[first]} measured {values[first]:.6g}."
-        )
-    return values
-
-
-def check_labels(statistics: LabelStatistics, released: Floats, sizes: Ints, ids: Ints) -> Floats:
-    """Return the (n, c) counts that were released, or raise an error if the statistics call them impossible."""
-    for row in np.flatnonzero(~statistics.possible(released, sizes)) if statistics.knows_possible else ():
-        raise ComponentError(
-            f"{name_of(statistics)}.possible must allow what `release` returns; of client {ids[row]}, with "
-            f"{sizes[row]} examples, {released[row].tolist()} was released."
-        )
-    return released
 
 
 def check_allocation(part: object, method: str, answer: Allocation, problem: AllocationProblem) -> Allocation:

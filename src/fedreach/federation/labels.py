@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fedreach._util.arrays import Bools, Floats, Ints, are_counts
+from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import require
 from fedreach.data.assignment import label_entropy
 from fedreach.federation.base import LabelStatistics
-from fedreach.federation.checks import ValidRange
 from fedreach.federation.secure_aggregation import SecureAggregation as SecureAggregation
 
 # -------------------- Label entropies from released counts
@@ -31,16 +30,6 @@ def released_entropy(counts: Floats) -> Floats:
     """
     positive = np.maximum(counts, 0)
     return np.where((positive == 0).all(axis=1), np.log(counts.shape[1]), label_entropy(positive))
-
-
-def entropy_range(classes: int) -> ValidRange:
-    """Return the range of the entropy of labels of this number of classes, in nats.
-
-    Example:
-        >>> print(entropy_range(10))
-        from 0 to 2.30259
-    """
-    return ValidRange(0.0, math.log(classes))
 
 
 # -------------------- Exact counts
@@ -64,10 +53,6 @@ class Exact(LabelStatistics):
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
         return counts.astype(np.float64)
 
-    def possible(self, counts: Floats, sizes: Ints) -> Bools:
-        """Return which of (n, c) counts are whole and sum to the client's number of examples."""
-        return np.asarray(are_counts(counts) & (counts.sum(axis=1) == sizes))
-
 
 EPSILON = "[0.001, inf)"  # at 0.001 the noise is that of thousands of examples
 
@@ -75,7 +60,7 @@ EPSILON = "[0.001, inf)"  # at 0.001 the noise is that of thousands of examples
 
 
 class Noised(LabelStatistics):
-    """Base of label statistics with noise that is added once, before round 1; write `noise` and `furthest`."""
+    """Base of label statistics with noise that is added once, before round 1; write `noise`."""
 
     only_sum = False
 
@@ -83,21 +68,9 @@ class Noised(LabelStatistics):
     def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Ints:
         """Return whole numbers of this shape."""
 
-    @property
-    @abstractmethod
-    def furthest(self) -> float:
-        """Noise that no client ever draws, in examples."""
-
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
         """Return the (n, c) noised counts; those below 0 are 0, which anybody can do who sees them."""
         return np.maximum(counts + self.noise(counts.shape, rng), 0).astype(np.float64)
-
-    def possible(self, counts: Floats, sizes: Ints) -> Bools:
-        """Return which of (n, c) counts are whole and at most `furthest` above the number of all examples.
-
-        A sum says nothing: counts below 0 became 0.
-        """
-        return are_counts(counts) & (counts <= sizes[:, None] + self.furthest).all(axis=1)
 
 
 # -------------------- Discrete Gaussian noise
@@ -144,11 +117,6 @@ class DiscreteGaussian(Noised):
 
     def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Ints:
         return discrete_gaussian(self.deviation, math.prod(shape), rng).reshape(shape)
-
-    @property
-    def furthest(self) -> float:
-        """Noise of probability e^-200."""
-        return 20 * self.deviation + 1
 
 
 def discrete_gaussian(deviation: float, count: int, rng: np.random.Generator) -> Ints:
@@ -245,11 +213,6 @@ class DiscreteLaplace(Noised):
         # The difference of two geometric numbers; both begin at 1, which cancels.
         success = -np.expm1(-self.epsilon / 2)
         return rng.geometric(success, shape) - rng.geometric(success, shape)
-
-    @property
-    def furthest(self) -> float:
-        """Noise of probability e^-100; uniform numbers of 53 bits make it e^-45 at least."""
-        return 100.0 / (self.epsilon / 2) + 1
 
 
 # -------------------- Table of label statistics

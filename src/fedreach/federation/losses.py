@@ -51,7 +51,6 @@ class CrossEntropy(Loss):
 
     cross_entropy = True
     needs_classes = True
-    minimum = 0.0
 
     def per_example(self, outputs: Any, targets: Any) -> Any:
         from torch.nn import functional as F
@@ -82,10 +81,6 @@ class ExtendsLoss(Loss):
                 f"{type(self).__name__}.inner must be a loss of outputs and targets; {name_of(self.inner)} {what}. "
                 "Use 'cross_entropy', 'label_smoothing', 'mse' or 'huber', or write both into a loss of your own."
             )
-
-    @property
-    def minimum(self) -> float | None:  # type: ignore[override]
-        return self.inner.minimum
 
     def per_example(self, outputs: Any, targets: Any) -> Any:
         return self.inner.per_example(outputs, targets)
@@ -250,7 +245,6 @@ class MSE(OfNumbers):
     """
 
     squared_error = True
-    minimum = 0.0
     scale: bool = True
 
     def per_example(self, outputs: Any, targets: Any) -> Any:
@@ -285,7 +279,6 @@ class Huber(OfNumbers):
         tensor([0.1250, 2.5000])
     """
 
-    minimum = 0.0
     delta: float = 1.0
     scale: bool = True
 

@@ -36,7 +36,6 @@ class LossRMS(Measurement):
     """
 
     wants_before = True
-    minimum = 0.0
     name = "loss_rms"
 
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
@@ -100,17 +99,6 @@ class Disagreement(Measurement):
         require(self, loss=tuple(LOSSES), radius="(0, 1]", step=f"(0, {self.radius}]: It is a part of the radius.")
         require(self, confidence="(0, 1): Such as 0.01, or leave it out.")
 
-    @property
-    def minimum(self) -> float:  # type: ignore[override]
-        """Eta of a client whose examples the model fits perfectly; a smaller number is impossible."""
-        perfect = total_disagreement(np.zeros(1), distances(self.radius, self.step))
-        return perfect * (1 - 1e-9)  # rounding
-
-    @property
-    def maximum(self) -> float:  # type: ignore[override]
-        """As many as there are distances: at each of them both bounds lie between 0 and 1."""
-        return float(len(distances(self.radius, self.step)))
-
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
         losses = LOSSES[self.loss](outputs.logits, outputs.labels)
         return total_disagreement(losses, distances(self.radius, self.step), confidence=self.confidence)
@@ -162,7 +150,6 @@ class WLRC(Measurement):
     """
 
     name = "wlrc"
-    minimum = 0.0  # scores are means of absolute values
 
     outputs: Outputs = "softmax"
     draws: int = 64
@@ -180,11 +167,6 @@ class WLRC(Measurement):
     def needs_classes(self) -> bool:  # type: ignore[override]
         """Unless it is of the outputs as they are, which may be numbers."""
         return self.outputs != "logits"
-
-    @property
-    def maximum(self) -> float | None:  # type: ignore[override]
-        """Of softmax, whose rows sum to 1, a score is at most 1/C, and there is a class."""
-        return 1.0 if self.outputs == "softmax" else None
 
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
         values, total = self._values(outputs), 0.0

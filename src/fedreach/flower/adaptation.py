@@ -25,7 +25,6 @@ from fedreach.evaluation.modes import (
 )
 from fedreach.federation.adaptation.fitting import FittedRule
 from fedreach.federation.base import Adaptation
-from fedreach.federation.checks import SHARE
 from fedreach.federation.costs import fitting_cost
 from fedreach.federation.federation import Federation
 from fedreach.federation.secure_aggregation import Words, limbs
@@ -213,7 +212,7 @@ class RemoteAdaptation:
     def _score(self, client: int, metrics: Mapping[str, Any], mode: str, count: int) -> Score:
         checks, facts = self.registry.checks, self.registry.known[client]
         accuracy = checks.accuracy(metrics, f"{mode}_accuracy", count, facts)
-        error = messages.number(metrics, f"{mode}_calibration_error", SHARE)
+        error = messages.number(metrics, f"{mode}_calibration_error")
         return Score(accuracy, checks.score(metrics, f"{mode}_loss"), error)
 
     def _join_scores(

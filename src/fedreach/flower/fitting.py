@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedreach._util.arrays import AnyArray, Floats
-from fedreach._util.errors import ComponentError, TrainingError
+from fedreach._util.errors import TrainingError
 from fedreach.data.several import position_counts
 from fedreach.engines.protocols import Engine
 from fedreach.evaluation.evaluator import ClientModels, Scores, mean_of, summarize_round
@@ -21,7 +21,7 @@ from fedreach.evaluation.scores import ACCURACY, MAE
 from fedreach.federation.adaptation.fitting import UNFITTED, FittedRule, after_exchange, next_query, plain_sum
 from fedreach.federation.base import name_of
 from fedreach.federation.federation import Federation
-from fedreach.federation.secure_aggregation import LARGEST_EXACT, NO_SUM, sum_of_limbs
+from fedreach.federation.secure_aggregation import LARGEST_EXACT, sum_of_limbs
 from fedreach.federation.state import FederationState
 from fedreach.federation.types import State
 from fedreach.flower import messages
@@ -163,9 +163,6 @@ class RemoteFit:
             LOG.info(template, name_of(self.federation.adaptation), number, len(answers))
             for fit, query in queries.items():
                 sums = self._sum_answers([answers[client][fit] for client in sets[fit]])
-                facts = [self.registry.known[client] for client in sets[fit]]
-                if self._hides and not self.registry.checks.are_contributions(query, sums, facts):
-                    raise ComponentError(NO_SUM)
                 fits[fit] = after_exchange(self.federation.adaptation, fits[fit], query, sums)
 
     def _exchange(self, record: ArrayRecord, exchange: Exchange) -> tuple[dict[int, Answers], dict[int, str]]:
@@ -186,26 +183,13 @@ class RemoteFit:
                 }
             except ReplyError as error:
                 lost[client] = str(error)
-        for fit, query in exchange.queries.items():
+        for fit in exchange.queries:
             fit_answers = {client: answer[fit] for client, answer in answers.items() if fit in answer}
-            impossible = {} if self._hides else self._find_impossible(query, fit_answers)
-            lost |= impossible | _find_odd_shapes(
-                {c: answer for c, answer in fit_answers.items() if c not in impossible}
-            )
+            lost |= _find_odd_shapes(fit_answers)
         for client, reason in lost.items():
             if client in answers:
                 self.registry.blame(f"client {client}", ReplyError(reason))
         return answers, lost
-
-    def _find_impossible(self, query: State, answers: Mapping[int, Mapping[str, AnyArray]]) -> dict[int, str]:
-        """Return the clients whose contributions are impossible for their examples, and the reasons."""
-        reasons = {}
-        for client, answer in answers.items():
-            try:
-                self.registry.checks.contribution(query, answer, self.registry.known[client])
-            except ReplyError as error:
-                reasons[client] = str(error)
-        return reasons
 
     @property
     def _hides(self) -> bool:

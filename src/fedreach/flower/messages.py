@@ -19,7 +19,6 @@ from fedreach._util.arrays import AnyArray, Float32s
 from fedreach._util.errors import ConfigError, TrainingError
 from fedreach.engines.models.flat import Layout, bind
 from fedreach.federation.base import name_of
-from fedreach.federation.checks import ANY, ValidRange
 from fedreach.federation.federation import Federation
 from fedreach.federation.secure_aggregation import Words, mask
 
@@ -174,17 +173,13 @@ def arrays(message: Message, name: str) -> ArrayRecord:
     return message.content.array_records[name]
 
 
-def number(metrics: Mapping[str, Any], name: str, within: ValidRange = ANY) -> float:
-    """Return a finite number of a reply, which must be in this range."""
+def number(metrics: Mapping[str, Any], name: str) -> float:
+    """Return a finite number of a reply."""
     value = metrics.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ReplyError(f"it sent no number {name!r}" if value is None else f"its {name!r} is not a number: {value!r}")
     if not np.isfinite(value):
         raise ReplyError(f"its {name!r} is not finite")
-    if not within.holds(value):
-        below = within.minimum is not None and value < within.minimum
-        rule = ValidRange(minimum=within.minimum) if below else ValidRange(maximum=within.maximum)
-        raise ReplyError(f"its {name!r} must be {rule}; got {value}")
     return value
 
 

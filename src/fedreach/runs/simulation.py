@@ -26,7 +26,6 @@ from fedreach.engines.protocols import LOSS_MEMORY, Engine, Precision, Task
 from fedreach.evaluation.evaluator import mean_of
 from fedreach.federation.aggregation import finite_rows
 from fedreach.federation.base import name_of
-from fedreach.federation.checks import check_labels, check_measured
 from fedreach.federation.costs import FittingCost, fitting_cost, with_radio
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
@@ -232,9 +231,7 @@ class Clients:
                 client_values = measure_outputs(measurements, output, self.federation.seed, view.round, int(ids[row]))
                 for name, value in client_values.items():
                     values[name][row] = value
-        return {
-            measurement.name: check_measured(measurement, values[measurement.name], ids) for measurement in measurements
-        }
+        return values
 
     def _describe_failures(self, ids: Ints, loss: Floats, number: int) -> dict[int, str]:
         reasons = {
@@ -309,7 +306,7 @@ class Simulation:
         # With secure aggregation the server sees none of this; a client's entropy affects only its own weight.
         released = counts.astype(np.float64)
         if not statistics.only_sum:
-            released = check_labels(statistics, statistics.release(counts, rng), view.num_examples, ids)
+            released = statistics.release(counts, rng)
         return replace(
             view,
             label_counts=released if "label_counts" in needs else None,

@@ -159,14 +159,6 @@ def test_what_needs_no_calibration_costs_no_byte_of_it():
     assert set(rule.contribute(rule.query(state), *asked[0])) == {"spread"}
 
 
-def test_sums_of_more_examples_than_there_are_cannot_be():
-    rule, (one, *_) = LabelShift(), participants(np.random.default_rng(0))
-    sums, held_out, trained = rule.contribute(NO_STATE, *one), len(one.labels), int(one.counts.sum())
-    assert rule.possible(NO_STATE, sums, held_out, trained)
-    assert not rule.possible(NO_STATE, sums, held_out + 1, trained)
-    assert not rule.possible(NO_STATE, sums, held_out, trained + 1)
-
-
 def test_noised_counts_below_zero_count_as_zero():
     outputs, labels = inputs()
     counts = np.array([3.0, -2.0, 0.5, 0.0])

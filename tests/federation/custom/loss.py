@@ -12,7 +12,6 @@ class Focal(fr.Loss):
     """Cross-entropy times (1 - p)^gamma, p the probability of the true class."""
 
     needs_classes = True
-    minimum = 0.0
 
     gamma: float = 2.0
 

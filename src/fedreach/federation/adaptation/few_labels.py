@@ -327,8 +327,6 @@ class FewShot(OnLabelShift):
         """The rule for inputs without labels."""
         return LabelShift(self.odds, self.pseudo_counts, guard=self.guard, repairs=False, strength=self.strength)
 
-    possible = OnLabelShift.possible
-
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
         """Return the sums of `LabelShift`, the squares of features, and the gains by labels."""
         answer = dict(self.rule.contribute(query, outputs, labels, counts))

@@ -154,9 +154,6 @@ class LabelShift(Adaptation):
                 answer.update(calibration.likelihood(z, labels, point, bias=bias))
         return answer
 
-    def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
-        return trust.are_sums(sums, held_out, trained)
-
     def fold(self, state: State, sums: State) -> State:
         """Return what is fitted so far, and what the next query needs."""
         if "class_examples" in sums:
@@ -482,9 +479,6 @@ class OnLabelShift(Adaptation):
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
         return self.rule.contribute(query, outputs, labels, counts)
-
-    def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
-        return trust.are_sums(sums, held_out, trained)
 
     def fold(self, state: State, sums: State) -> State:
         return self.rule.fold(state, sums)

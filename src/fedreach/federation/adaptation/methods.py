@@ -10,7 +10,6 @@ import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError, require
-from fedreach.federation.adaptation import trust
 from fedreach.federation.adaptation.base import blend_priors, log_softmax, source_prior
 from fedreach.federation.adaptation.label_shift import Calibration, LabelShift, OnLabelShift
 from fedreach.federation.base import Adaptation
@@ -35,9 +34,6 @@ class _ByConfusion(Adaptation):
         """Return `confusion` (c, c), sums of predictions by label, and `held_out` (c,) label counts."""
         ones = np.eye(outputs.logits.shape[1])[labels]
         return {"confusion": self._predictions(outputs).T @ ones, "held_out": ones.sum(axis=0)}
-
-    def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
-        return trust.are_sums(sums, held_out, trained)
 
     def fold(self, state: State, sums: State) -> State:
         n = sums["held_out"].sum(keepdims=True)
@@ -295,8 +291,6 @@ class BatchNormRefresh(OnLabelShift):
     @property
     def rule(self) -> LabelShift:
         return LabelShift(self.odds, self.pseudo_counts, self.calibration, guard=False, strength=self.trust)
-
-    possible = OnLabelShift.possible  # of the refreshed model's outputs, too
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
         """Return the sums of `LabelShift` on the outputs of the refreshed model."""

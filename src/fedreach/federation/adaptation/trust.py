@@ -3,75 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 
-from fedreach._util.arrays import Bools, Floats, Ints, are_counts
+from fedreach._util.arrays import Bools, Floats, Ints
 from fedreach._util.student_t import t_quantile
 from fedreach.federation.adaptation.base import blend_priors, fixed_signs, log_softmax, source_prior, weights
-from fedreach.federation.adaptation.calibration import BOUND, leave_one_out_point, likelihood
+from fedreach.federation.adaptation.calibration import leave_one_out_point, likelihood
 from fedreach.federation.adaptation.inference import infer_priors
 from fedreach.federation.types import State
 
 WIDEST = 32
 """Numbers that predictions are compared by; with more classes they are projected onto this number of directions."""
-
-# -------------------- Checks of contributed sums
-# They hold for one participant and for the sum over several, so that they also work under secure aggregation.
-
-LARGEST_GAIN = 40.0  # nats an example, of predictions that hold 5% of a uniform distribution
-LARGEST_VIEW = 6.0  # of a number by which predictions are compared, what a probability is after a projection
-SUM_ROUNDING = 1e-6  # of sums over examples, relative to their largest term
-
-COUNTS = ("held_out", "guard_examples", "class_examples", "trained")
-"""Whole numbers, one for each example."""
-SHARES = ("confusion", "predicted")
-"""Sums of probabilities, which are 1 in all for each example."""
-GAINS = (-LARGEST_GAIN, LARGEST_GAIN**2)
-PER_EXAMPLE: Mapping[str, tuple[float, float]] = {
-    **dict.fromkeys((*COUNTS, *SHARES, "miniatures"), (0.0, 1.0)),
-    **dict.fromkeys(("loss", "scale_losses", "feature_squares"), (0.0, math.inf)),
-    **dict.fromkeys(("guard_logits_squared", "guard_residual", "class_squares"), (0.0, math.inf)),
-    "gradient": (-2 * BOUND, 2 * BOUND),
-    "spread": (-math.inf, 0.0),
-    "class_views": (-LARGEST_VIEW, LARGEST_VIEW),
-}
-"""Least and most that one example can add to each number."""
-PER_PARTICIPANT: Mapping[str, tuple[float, float]] = {
-    **dict.fromkeys(("strength_gains", "share_gains", "label_gains"), GAINS),
-    **dict.fromkeys(("large", "harmed"), (0.0, 1.0)),
-}
-"""Likewise, of one participant; `miniatures` counts these."""
-
-
-def are_sums(sums: State, held_out: int, trained: int) -> bool:
-    """Return whether participants can have contributed these sums: counts that add up, numbers within their bounds.
-
-    Args:
-        sums: By name, as the rules call them; unknown names pass.
-        held_out: Examples that the participants hold out together.
-        trained: Examples that they trained on.
-
-    Example:
-        >>> are_sums({"held_out": np.array([2.0, 1.0])}, held_out=3, trained=9)
-        True
-        >>> are_sums({"held_out": np.array([2.0, 5.0])}, held_out=3, trained=9)
-        False
-    """
-    return all(_is_sum(name, values, sums, trained if name == "trained" else held_out) for name, values in sums.items())
-
-
-def _is_sum(name: str, values: Floats, sums: State, m: int) -> bool:
-    room = SUM_ROUNDING * max(1.0, m)
-    if name in COUNTS and not are_counts(values.reshape(1, -1)).all():
-        return False
-    if name in (*COUNTS, *SHARES) and abs(values.sum() - m) > room:
-        return False
-    number = float(sums["miniatures"][0]) if name in PER_PARTICIPANT else m
-    low, high = {**PER_EXAMPLE, **PER_PARTICIPANT}.get(name, (-math.inf, math.inf))
-    return bool(((values >= low * number - room) & (values <= high * number + room)).all())
-
 
 # -------------------- How far unlabeled inputs are trusted
 # The rule assumes label shift: inputs of a class look alike at every client. At real clients they often do not. A

@@ -73,37 +73,6 @@ def sums_of_one_shape(subject: Subject, case: AdaptationFixture) -> None:
 
 
 @define_check(adaptation_fixtures)
-def contributions_are_possible(subject: Subject, case: AdaptationFixture) -> None:
-    """A rule that says which contributions are impossible allows those of its own participants, and their sums."""
-    component = subject.component
-    if not component.knows_possible:
-        return
-    contributions = list[tuple[State, State, int, int]]()
-
-    class Noting(StoredRule):
-        def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-            answer: State = component.contribute(query, outputs, labels, counts)
-            contributions.append((query, answer, len(labels), int(counts.sum())))
-            return answer
-
-    case.fitted(Noting(component, as_it_is))
-    k = len(case.participants)
-    for i, (query, answer, held_out, trained) in enumerate(contributions):
-        if not component.possible(query, answer, held_out, trained):
-            fail(f"`possible` refuses what participant {i % k + 1} contributed: {shown(answer)}")
-        if i % k == k - 1:
-            exchanged = contributions[i - k + 1 : i + 1]
-            total = {name: sum(contribution[1][name] for contribution in exchanged) for name in answer}
-            if not component.possible(
-                query,
-                total,
-                sum(contribution[2] for contribution in exchanged),
-                sum(contribution[3] for contribution in exchanged),
-            ):
-                fail(f"`possible` refuses the sum of what all contributed: {shown(total)}")
-
-
-@define_check(adaptation_fixtures)
 def each_input_by_itself(subject: Subject, case: AdaptationFixture) -> None:
     """What is predicted of an input does not depend on those that are predicted with it, nor on their order.
 
@@ -358,7 +327,6 @@ def nothing_that_comes_later(subject: Subject, case: AdaptationFixture) -> None:
 CHECKS = (
     log_probabilities,
     sums_of_one_shape,
-    contributions_are_possible,
     each_input_by_itself,
     whoever_stands_where,
     when_trusted(whoever_holds_an_example),

@@ -11,7 +11,6 @@ import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.streams import generator
-from fedreach.federation.checks import ValidRange
 from fedreach.testing.base import Check, Subject, define_check, fail, must_be_close, same, shown
 from fedreach.testing.checks.common import Case, options_are_all_it_is, other_global_seeds
 from fedreach.testing.checks.label_statistics import Labels
@@ -216,15 +215,6 @@ def one_number_an_example(subject: Subject, case: Batch) -> None:
 
 
 @of_batches
-def losses_in_their_range(subject: Subject, case: Batch) -> None:
-    """No loss is below the `minimum` or above the `maximum` that it states: beyond, clients would be refused."""
-    loss, _ = loss_and_gradient(subject.component, case.outputs, case.targets)
-    allowed = ValidRange.of(subject.component)
-    if not allowed.holds(loss[np.isfinite(loss)]).all():
-        fail(f"the losses are {shown(loss)}; they should be {allowed}")
-
-
-@of_batches
 def each_example_by_itself(subject: Subject, case: Batch) -> None:
     """What an example costs does not depend on the others of its batch, nor on their order."""
     loss, _ = loss_and_gradient(subject.component, case.outputs, case.targets)
@@ -267,7 +257,6 @@ def shifts_by_what_each_has(subject: Subject, case: Labels) -> None:
 
 CHECKS = (
     one_number_an_example,
-    losses_in_their_range,
     each_example_by_itself,
     downhill,
     shifts_by_what_each_has,

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from fedreach._util.streams import generator
-from fedreach.federation.checks import ValidRange
 from fedreach.federation.types import LocalOutputs
 from fedreach.testing.base import Subject, define_check, fail
 from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, options_are_all_it_is
@@ -60,19 +59,9 @@ def a_finite_number(subject: Subject, case: OutputsCase) -> None:
         fail(description)
 
 
-@define_check(outputs)
-def a_number_in_its_range(subject: Subject, case: OutputsCase) -> None:
-    """A measurement lies between the `minimum` and the `maximum` that it states: beyond, clients would be refused."""
-    ((description, number),) = PLAYING.straight(subject, case)
-    allowed = ValidRange.of(subject.component)
-    if np.isfinite(number) and not allowed.holds(np.float64(number)):
-        fail(f"{description}, which should be {allowed}")
-
-
 CHECKS = (
     has_a_name,
     a_finite_number,
-    a_number_in_its_range,
     PLAYING.same_again(
         "The same outputs and stream give the same number, whatever was measured before.",
         "Draw from the `rng` that is handed in.",
