@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import combinations
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -120,11 +120,6 @@ class AnalysisPlan:
 
     def __post_init__(self) -> None:
         require(self, **self.RULES, correction=get_args(Correction))
-
-    @classmethod
-    def of_json(cls, stored: Mapping[str, Any]) -> AnalysisPlan:
-        """Return the plan whose `vars` were stored."""
-        return cls(**stored)
 
     @property
     def margin(self) -> float:
@@ -477,35 +472,47 @@ def run_paired_tests(
         ('better', 0.018, 'inconclusive', 13)
     """
     tests = [_test(by_seed, pilot) for by_seed in differences]
-    tested_indices = [j for j, test in enumerate(tests) if isinstance(test, _Test)]
-    valid_tests = [test for test in tests if isinstance(test, _Test)]
-    p_values = [test.p for test in valid_tests]
-    together = (
-        _together([differences[j] for j in tested_indices], valid_tests, pilot)
-        if correction == "max_t" and valid_tests
-        else None
-    )
+    valid = {j: test for j, test in enumerate(tests) if isinstance(test, _Test)}
+    p_values = [test.p for test in valid.values()]
+    together = None
+    if correction == "max_t" and valid:
+        together = _together([differences[j] for j in valid], [*valid.values()], pilot)
     if together is None:
         corrected, levels = holm(p_values), holm_levels(p_values)
-        criticals = [t_quantile(1 - level / 2, test.freedom) for level, test in zip(levels, valid_tests, strict=True)]
-        planned = [t_quantile(1 - LEVEL / 2 / len(valid_tests), test.freedom) for test in valid_tests]
+        criticals = [t_quantile(1 - level / 2, t.freedom) for level, t in zip(levels, valid.values(), strict=True)]
+        planned = [t_quantile(1 - LEVEL / 2 / len(valid), test.freedom) for test in valid.values()]
     else:
-        corrected = [together.corrected_p(test.mean / test.error, test.p) for test in valid_tests]
-        criticals = planned = [together.critical] * len(valid_tests)
-    equal = None if margin is None else holm([test.p_equivalent(margin) for test in valid_tests])
+        corrected = [together.corrected_p(test.mean / test.error, test.p) for test in valid.values()]
+        criticals = planned = [together.critical] * len(valid)
+    equal = None if margin is None else holm([test.p_equivalent(margin) for test in valid.values()])
     judged: dict[int, PairedTest] = {}
-    for i, (j, test) in enumerate(zip(tested_indices, valid_tests, strict=True)):
-        judgement = PairedTest(
+    for i, (j, test) in enumerate(valid.items()):
+        conclusion: Conclusion = "inconclusive"
+        needed: list[int] = []
+        freedom = None if pilot is None else test.freedom
+        if corrected[i] < LEVEL:
+            conclusion = "better" if (test.mean > 0) is not lower_is_better else "worse"
+        elif equal is not None and equal[i] < LEVEL:
+            conclusion = "equivalent"
+        else:
+            level = LEVEL / len(valid)
+            found_by = seeds_to_find(test.mean, test.sd, level, freedom)
+            equated_by = None if margin is None else seeds_to_equate(test.mean, margin, test.sd, level, freedom)
+            needed = [number for number in (found_by, equated_by) if number is not None]
+        by_stein = planned[i] + t_quantile(POWER, test.freedom)
+        judged[j] = PairedTest(
             test.count,
             test.mean,
-            test.mean - criticals[i] * test.error,
-            test.mean + criticals[i] * test.error,
-            test.p,
-            corrected[i],
-            None if equal is None else equal[i],
-            test.error * _shift(planned[i], test.freedom, by_stein=pilot is not None),
+            low=test.mean - criticals[i] * test.error,
+            high=test.mean + criticals[i] * test.error,
+            p=test.p,
+            p_corrected=corrected[i],
+            p_equivalent=None if equal is None else equal[i],
+            mde=test.error * (detectable_shift(planned[i], test.freedom) if pilot is None else by_stein),
+            # A p-value just above the level would give fewer seeds than there are; at least one more is needed.
+            seeds_needed=max(min(needed), test.count + 1) if needed else None,
+            conclusion=conclusion,
         )
-        judged[j] = _with_conclusion(judgement, test, margin, LEVEL / len(valid_tests), pilot, lower_is_better)
     return tuple(judged[j] if isinstance(test, _Test) else test for j, test in enumerate(tests))
 
 
@@ -538,38 +545,8 @@ def _together(
     differences: Sequence[Mapping[int, float]], tests: Sequence[_Test], pilot: Collection[int] | None
 ) -> MaxT | None:
     """Return the distribution of max |t| from the seeds that all comparisons share, or None if there are too few."""
-    shared = set.intersection(*(set(by_seed) for by_seed in differences)) & (
-        set(pilot) if pilot is not None else {*differences[0]}
-    )
+    shared = set.intersection(*map(set, differences), {*differences[0]} if pilot is None else set(pilot))
     if len(shared) < 2:
         return None
     table: Floats = np.array([[by_seed[seed] for by_seed in differences] for seed in sorted(shared)])
     return max_t(table, min(test.freedom for test in tests))
-
-
-def _shift(critical: float, freedom: int, *, by_stein: bool) -> float:
-    return critical + t_quantile(POWER, freedom) if by_stein else detectable_shift(critical, freedom)
-
-
-def _with_conclusion(
-    judgement: PairedTest,
-    test: _Test,
-    margin: float | None,
-    level: float,
-    pilot: Collection[int] | None,
-    lower_is_better: bool,
-) -> PairedTest:
-    if judgement.significant:
-        return replace(judgement, conclusion="better" if (test.mean > 0) is not lower_is_better else "worse")
-    if judgement.p_equivalent is not None and judgement.p_equivalent < LEVEL:
-        return replace(judgement, conclusion="equivalent")
-    freedom = None if pilot is None else test.freedom
-    found_by = seeds_to_find(test.mean, test.sd, level, freedom)
-    equated_by = None if margin is None else seeds_to_equate(test.mean, margin, test.sd, level, freedom)
-    seed_counts = [number for number in (found_by, equated_by) if number is not None]
-    # A p-value just above the level would give fewer seeds than there are; at least one more is needed.
-    return replace(
-        judgement,
-        conclusion="inconclusive",
-        seeds_needed=max(min(seed_counts), test.count + 1) if seed_counts else None,
-    )

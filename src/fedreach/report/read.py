@@ -287,7 +287,7 @@ def _is_begun(folder: Path) -> bool:
 
 def _plan(stored: Mapping[str, Any], path: Path) -> AnalysisPlan:
     try:
-        return AnalysisPlan.of_json(stored)
+        return AnalysisPlan(**stored)
     except (TypeError, ConfigError) as error:
         raise RunFolderError(
             f"{path}: 'statistics' must be as it was written: {error} Copy the folder again."
