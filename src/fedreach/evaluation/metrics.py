@@ -410,14 +410,11 @@ def additional_metrics(metrics: Sequence[Metric]) -> list[Metric]:
             nameless = isinstance(metric, FunctionMetric) and name in ("<lambda>", "")
             how = "Give the function a name, by `def`" if nameless else "Rename it"
             raise ComponentError(f"The name of a metric must be small letters, digits and _; got {name!r}. {how}.")
-        if name in used_names or name in RESERVED_NAMES or name.split("_")[0] == "accuracy":
+        is_taken = name in used_names or name in RESERVED_NAMES or name.split("_")[0] == "accuracy"
+        if is_taken or name.endswith(tuple(f"_{ending}" for ending in ENDINGS)):
             raise ComponentError(
-                f"The name of a metric must be its own; there are columns of {name!r} already. Rename it."
-            )
-        if name.endswith(tuple(f"_{ending}" for ending in ENDINGS)):
-            raise ComponentError(
-                f"The name of a metric must not end as columns of others do, in {' or '.join(ENDINGS)}; got {name!r}. "
-                "Rename it."
+                f"The name of a metric must be its own, and not end as other columns do, in {' or '.join(ENDINGS)}; "
+                f"got {name!r}. Rename it."
             )
         used_names.add(name)
     return extra_metrics

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedreach._util.arrays import Floats
-from fedreach._util.errors import ComponentError, require
+from fedreach._util.errors import require
 from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.base import Measurement
 from fedreach.federation.bounds import closed_form_score, monte_carlo_score, random_signs
@@ -39,8 +39,7 @@ class LossRMS(Measurement):
     name = "loss_rms"
 
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
-        if outputs.before is None:
-            raise ComponentError("LossRMS must be handed the broadcast model's outputs; got none.")
+        assert outputs.before is not None  # because of `wants_before`
         if outputs.labels.dtype.kind == "f":
             off = outputs.before.astype(np.float64) - outputs.labels
             return float(np.sqrt(np.mean(np.square(off).mean(axis=1) ** 2)))
@@ -181,10 +180,7 @@ class WLRC(Measurement):
             return outputs.logits.astype(np.float64)
         if self.outputs == "softmax":
             return np.exp(log_softmax(outputs.logits.astype(np.float64)))
-        if outputs.before is None:
-            raise ComponentError(
-                "WLRC with outputs='excess_loss' must be handed the broadcast model's outputs; got none."
-            )
+        assert outputs.before is not None  # because of `wants_before`
         example = np.arange(len(outputs.labels))
         local, broadcast = (
             log_softmax(f.astype(np.float64))[example, outputs.labels] for f in (outputs.logits, outputs.before)

@@ -251,12 +251,16 @@ def update_client_state(
     solver, memory = federation.memory_solver, state.memory
     if memory is None or len(reports.ids) == 0:
         return state, reports
-    if solver is None:
-        return _remembered_by_loss(federation, state, memory, view.rows(reports.ids), reports.update), reports
-    assert reports.steps is not None  # the answer to `AskUpdates` has the steps of each client
-    rows, lr = view.rows(reports.ids), federation.local.lr_at(view.round, rounds)
-    steps = federation.local.moved_steps(reports.steps)
+    rows = view.rows(reports.ids)
     old = memory.read(rows)
+    if solver is None:
+        for model, positions in state.by_model(rows):
+            for position in positions[:, None]:  # each by itself, as a real client would
+                local = state.models[model] + reports.update[position]
+                old[position] = keep_for_loss(federation, old[position], local)
+        return replace(state, memory=memory.written(rows, old)), reports
+    assert reports.steps is not None  # the answer to `AskUpdates` has the steps of each client
+    lr, steps = federation.local.lr_at(view.round, rounds), federation.local.moved_steps(reports.steps)
     new = np.empty_like(old)
     together = max(1, NUMBERS // max(1, old.shape[1]))  # arithmetic on a whole cohort would hold several copies
     for model, positions in state.by_model(rows):
@@ -269,17 +273,6 @@ def update_client_state(
     return state, replace(reports, note=change) if solver.sends_note else reports
 
 
-def _remembered_by_loss(
-    federation: Federation, state: FederationState, memory: RowTable, rows: Ints, update: Float32s
-) -> FederationState:
-    """Return the state in which the clients of these rows keep what the loss has them keep."""
-    memories = memory.read(rows)
-    for model, positions in state.by_model(rows):
-        for position in positions[:, None]:  # each by itself, as a real client would
-            memories[position] = keep_for_loss(federation, memories[position], state.models[model] + update[position])
-    return replace(state, memory=memory.written(rows, memories))
-
-
 def keep_for_loss(federation: Federation, memory: Float32s, local: Float32s) -> Float32s:
     """Return what clients keep for the loss after local training, see `Loss.keep`.
 
@@ -288,9 +281,9 @@ def keep_for_loss(federation: Federation, memory: Float32s, local: Float32s) -> 
     """
     loss = federation.memory_loss
     assert loss is not None  # else clients keep nothing
-    vectors = loss.keep(memory, local)
-    if not isinstance(vectors, np.ndarray) or vectors.shape != memory.shape or vectors.dtype != np.float32:
-        got = f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else type(vectors).__name__
+    vectors = np.asarray(loss.keep(memory, local))
+    if vectors.shape != memory.shape or vectors.dtype != np.float32:
+        got = f"{vectors.dtype} {vectors.shape}"
         raise ComponentError(f"{name_of(loss)}.keep must return float32 of shape {memory.shape}; got {got}.")
     return vectors
 

@@ -165,8 +165,3 @@ def test_labels_of_the_others_are_never_read():
 def test_an_option_outside_its_range_is_refused(options):
     with pytest.raises(ConfigError, match=rf"FewLabels\.{next(iter(options))} must be"):
         FewLabels(**options)
-
-
-def test_outputs_without_features_are_refused_in_words():
-    with pytest.raises(ConfigError, match="fine-tunes the last linear layer"):
-        FewLabels().with_labels({}, Outputs(np.zeros((1, 2))), np.zeros(1, np.int64))

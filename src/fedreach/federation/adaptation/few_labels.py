@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
-from fedreach._util.errors import ConfigError, require
+from fedreach._util.errors import require
 from fedreach.federation.adaptation import trust
 from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.calibration import center_logits
@@ -153,12 +153,14 @@ class FewLabels(Adaptation):
         """Return `head`, the (h + 1, c) transpose of D above d; nothing without examples."""
         if not len(labels):
             return self.start(state)
-        return {"head": fit_head(_features(outputs), outputs.logits, labels, self.strength / len(labels))}
+        assert outputs.features is not None  # because of `needs_features`
+        return {"head": fit_head(outputs.features, outputs.logits, labels, self.strength / len(labels))}
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
         if "head" not in client:
             return log_softmax(outputs.logits)
-        return log_softmax(outputs.logits + _with_bias_column(_features(outputs)) @ client["head"])
+        assert outputs.features is not None  # because of `needs_features`
+        return log_softmax(outputs.logits + _with_bias_column(outputs.features) @ client["head"])
 
 
 def fit_head(features: Floats, logits: Floats, labels: Ints, pull: float) -> Floats:
@@ -235,15 +237,6 @@ def _conjugate_gradients(times: Callable[[Floats], Floats], right: Floats) -> Fl
 
 def _with_bias_column(features: Floats) -> Floats:
     return np.column_stack([features, np.ones(len(features))])
-
-
-def _features(outputs: Outputs) -> Floats:
-    if outputs.features is None:
-        raise ConfigError(
-            "FewLabels fine-tunes the last linear layer, which must be given one row of features an example; here "
-            "there is none. Take another model, or adaptation 'label_shift'."
-        )
-    return outputs.features
 
 
 # -------------------- Few-shot adaptation
