@@ -239,7 +239,7 @@ def test_a_name_that_cannot_end_a_column_or_ends_another_is_refused(name):
 
 
 def test_a_name_stands_once():
-    with pytest.raises(ComponentError, match="there are columns of 'mine' already"):
+    with pytest.raises(ComponentError, match="must be its own, and not end as other columns do"):
         evaluated([Says(), Says(value=2.0)])
 
 

@@ -254,7 +254,7 @@ def test_a_component_of_another_type_is_refused():
 def test_what_any_part_needs_is_asked_for():
     whole = replace(federation(), server=made(Average, needs=("label_counts",), measures=(WLRC(),)))
     assert whole.needs() == {"label_counts"}
-    assert whole.measurements == (WLRC(),)
+    assert whole.measurements() == (WLRC(),)
     with pytest.raises(ConfigError, match="Mine looks at single clients' labels or updates"):
         replace(whole, label_statistics=SecureAggregation())
 
@@ -302,5 +302,5 @@ def test_measurements_are_read_once_a_federation():
     whole = federation(Mine())
     before = len(asked)
     for _ in range(3):
-        _ = whole.measurements
+        whole.measurements()
     assert len(asked) == before

@@ -136,7 +136,7 @@ def trained(method: Method, data: Any) -> bool:
         assert np.isfinite(answer.metrics["loss"])
         size, own = np.array([facts.num_examples]), np.array([culprit])
         assert answer.steps == federation.local.steps_of(size, own, federation.seed, request.view.round)[0]
-        for one in federation.measurements:
+        for one in federation.measurements():
             assert np.isfinite(answer.metrics[one.name])
     else:
         reports = strategy.incoming.reports(found, request.view)

@@ -256,9 +256,7 @@ class Evaluator:
             round_: Number of rounds so far.
             clusters: (n,) model of each participant; required with several models.
         """
-        if clusters is None:
-            clusters = np.zeros(len(self.participant_ids), np.int64)
-        adapted = ClientModels(np.atleast_2d(models), clusters, self.participant_ids)
+        adapted = ClientModels.of(models, clusters, self.participant_ids)
         engine, test = self.engine, None
         participants = self._scores(adapted, "true", self.participants)
         unseen = self._scores(adapted, "true", self.unseen)
@@ -333,6 +331,11 @@ class ClientModels:
     models: Float32s  # (m, d)
     clusters: Ints  # (n,)
     participants: Ints  # (n,)
+
+    @classmethod
+    def of(cls, models: Float32s, clusters: Ints | None, participants: Ints) -> ClientModels:
+        own = np.zeros(len(participants), np.int64) if clusters is None else clusters
+        return cls(np.atleast_2d(models), own, participants)
 
     def logits(self, engine: Predictor, split: Split, index: Ints, owner: Ints | None) -> list[tuple[float, Float32s]]:
         """Return (share, logits) of each model that predicts these samples (see `predict`)."""

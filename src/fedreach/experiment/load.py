@@ -485,7 +485,7 @@ def _find_clashes(e: Experiment, base: Path, known_problems: Sequence[Problem]) 
         try:
             federation = components.federation(e.resolved(name), 0, base)
             federation.needs()
-            _ = federation.measurements
+            federation.measurements()
             last, before = (server_tunes(federation, number, 2) for number in (2, 1))
         except FedReachError as error:
             problems.append(Problem(where, str(error)))

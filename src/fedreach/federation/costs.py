@@ -24,7 +24,7 @@ REPORT_SCALARS = 2  # a report carries num_examples and loss in addition to the 
 
 def report_numbers(federation: Federation, d: int) -> int:
     """Return how many numbers a report carries without its note, for a model of d."""
-    return d + REPORT_SCALARS + len(federation.measurements)
+    return d + REPORT_SCALARS + len(federation.measurements())
 
 
 def note_numbers(federation: Federation, p: int) -> int:
@@ -111,7 +111,7 @@ def with_radio(
 
 def training_passes(federation: Federation, view: ServerView) -> Floats:
     """Return (n,) the passes over its data that each client's round takes; looking at all of it is a third of one."""
-    local, measured, num_examples = federation.local, federation.measurements, view.num_examples.astype(np.float64)
+    local, measured, num_examples = federation.local, federation.measurements(), view.num_examples.astype(np.float64)
     evaluations = bool(measured) + any(measurement.wants_before for measurement in measured)
     if local.steps is None:
         examples = local.examples_per_epoch(np.maximum(num_examples, 1).astype(np.int64))

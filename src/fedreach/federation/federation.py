@@ -134,13 +134,16 @@ class Federation:
             name for part in self.components.values() for inner in part.with_inner() for name in inner.needs
         )
 
-    @cached_property  # a round asks for them many times
     def measurements(self) -> tuple[Measurement, ...]:
-        """What the components have clients measure.
+        """Return what the components have clients measure.
 
         Raises:
             ComponentError: If two of them give one name to different measurements.
         """
+        return self._measurements
+
+    @cached_property  # a round asks for them many times
+    def _measurements(self) -> tuple[Measurement, ...]:
         measurements: dict[str, Measurement] = {}
         for component in self.components.values():
             for measurement in [measurement for part in component.with_inner() for measurement in part.measures]:

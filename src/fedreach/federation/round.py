@@ -147,7 +147,7 @@ def conclude_round(
         probe_bytes=probe_bytes,
         metrics={
             name: tuple(reports.metrics[name].tolist())
-            for name in ("loss", "draws", *steps, *(measurement.name for measurement in federation.measurements))
+            for name in ("loss", "draws", *steps, *(measurement.name for measurement in federation.measurements()))
             if name in reports.metrics  # not those that secure aggregation hides
         },
         remark=selection.remark,

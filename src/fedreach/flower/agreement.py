@@ -163,7 +163,7 @@ def training_terms(federation: Federation, layout: Layout) -> dict[str, str]:
         "local": describe_component(federation.local),
         "loss": describe_component(federation.loss),
         "augmentation": describe_component(federation.augmentation),
-        "measurements": describe_component(federation.measurements),
+        "measurements": describe_component(federation.measurements()),
         "adaptation": describe_component(federation.adaptation),
         "label_statistics": describe_component(federation.label_statistics),
         "seed": describe_component(federation.seed),
@@ -288,7 +288,7 @@ class Checks:
 
     def measured(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Return the measurements of a client by name."""
-        names = [measurement.name for measurement in self.federation.measurements]
+        names = [measurement.name for measurement in self.federation.measurements()]
         return {name: float(number(metrics, name)) for name in names}
 
     def steps(self, metrics: Mapping[str, Any], facts: ClientStatistics, client: int, round_: int) -> int:

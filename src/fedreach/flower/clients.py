@@ -230,7 +230,7 @@ class ClientRegistry:
             reason = first_difference(self.terms, agreed)
             if reason is not None:
                 raise ReplyError(f"{reason}; server and clients must be given the same federation and model")
-        elif self.federation.has_memory or self.federation.measurements:
+        elif self.federation.has_memory or self.federation.measurements():
             raise ReplyError(
                 "it trains by itself, and the federation's solver or measurements need fedreach.flower.app.client_app"
             )

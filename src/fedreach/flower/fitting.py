@@ -396,7 +396,7 @@ def evaluation(
     shares = np.bincount(state.clusters, minlength=len(models)) / len(state.clusters)
     if engine is not None and len(engine.task.data.dataset.test_y):
         index = np.arange(len(engine.task.data.dataset.test_y))
-        adapted = ClientModels(models, state.clusters, np.array(participants, np.int64))
+        adapted = ClientModels.of(models, state.clusters, np.array(participants, np.int64))
         right, loss = adapted.predict(engine, "test", index, None)
         d = engine.task.data.dataset
         counts = position_counts(d.test_y) if d.positions else None

@@ -251,7 +251,7 @@ class LocalClient:
         return TrainingResult(np.array(trained.update[0]), metrics, int(trained.steps[0]), kept_memory)
 
     def _measure(self, params: Float32s, update: Float32s, round_: int) -> dict[str, float]:
-        measurements = self.federation.measurements
+        measurements = self.federation.measurements()
         if not measurements:
             return {}
         before = any(measurement.wants_before for measurement in measurements)

@@ -295,7 +295,7 @@ class Incoming:
                 collected.answers = {}
                 return self.reports(collected, view, probe=probe)
         names = ["num_examples", "loss"]
-        names += [] if hidden else [measurement.name for measurement in self.federation.measurements]
+        names += [] if hidden else [measurement.name for measurement in self.federation.measurements()]
         metrics: dict[str, Floats] = {name: np.array([a.metrics[name] for a in answers]) for name in names}
         if view.label_entropy is not None:
             metrics["label_entropy"] = view.label_entropy[rows]

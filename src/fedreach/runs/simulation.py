@@ -220,7 +220,7 @@ class Clients:
 
     def _measure(self, state: FederationState, view: ServerView, reports: ClientResults) -> dict[str, Floats]:
         """Return the measurements of clients with their local models, by name."""
-        measurements, ids = self.federation.measurements, reports.ids
+        measurements, ids = self.federation.measurements(), reports.ids
         if not measurements:
             return {}
         values = {measurement.name: np.empty(len(ids)) for measurement in measurements}

@@ -493,7 +493,7 @@ class _Clients:
         return dict(zip(ids.tolist(), losses.tolist(), strict=True))
 
     def updates(self, request: AskUpdates) -> ClientResults:
-        ids, needs, measures = request.selection.ids, self.federation.needs(), self.federation.measurements
+        ids, needs, measures = request.selection.ids, self.federation.needs(), self.federation.measurements()
         return self.world.reports(ids, request.view.round, needs, measures, probe=request.probe)
 
     def learnt(self, request: AskServer) -> FederationState:
