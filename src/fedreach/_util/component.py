@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 from abc import ABC
 from collections.abc import Iterator, Mapping
 from dataclasses import Field
+from functools import cache
 from numbers import Real
 from types import MappingProxyType
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 from fedreach._util.arrays import Dtype
-from fedreach._util.errors import ComponentError, nearest
+from fedreach._util.errors import ComponentError, nearest, require
 
 CLIENT_STATISTICS: Mapping[str, str] = MappingProxyType(
     {
@@ -23,7 +25,43 @@ CLIENT_STATISTICS: Mapping[str, str] = MappingProxyType(
 """What a component may ask of clients through its attribute `needs`; 4 bytes per number, counted in round 1."""
 
 
-class Component(ABC):  # noqa: B024 (the base classes of the types have abstract methods)
+class Options:
+    """Base of dataclasses of options, which are checked by their annotations.
+
+    ``Annotated[float, "(0, 1]"]`` states the range of an option, see `require`. Of a ``Literal`` the names are checked.
+    A class that defines ``__post_init__`` calls that of this one.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Decay(Options):
+        ...     factor: Annotated[float, "(0, 1]: With 1 nothing decays."] = 0.9
+        >>> Decay(factor=0.0)
+        Traceback (most recent call last):
+        fedreach.ConfigError: Decay.factor must be in (0, 1]; got 0.0. With 1 nothing decays.
+    """
+
+    def __post_init__(self) -> None:
+        require(self, **_rules(type(self)))
+
+
+@cache
+def _rules(cls: type[Any]) -> Mapping[str, str | tuple[str, ...]]:
+    """Return the rules of a dataclass's options by name."""
+    rules: dict[str, str | tuple[str, ...]] = {}
+    for parent in reversed(cls.__mro__):
+        try:
+            annotations = inspect.get_annotations(parent, eval_str=True)
+        except NameError:  # of a class that was defined in a function; its base classes keep their rules
+            continue
+        for name, hint in annotations.items():
+            if get_origin(hint) is Annotated:
+                rules[name] = hint.__metadata__[0]
+            elif get_origin(hint) is Literal:
+                rules[name] = get_args(hint)
+    return {field.name: rules[field.name] for field in dataclasses.fields(cls) if field.name in rules}
+
+
+class Component(Options, ABC):
     """Base class of components: methods decide, and class attributes declare what the decisions need.
 
     Derive a component from the base class of its type, such as `fedreach.Selection`, which lists further attributes.

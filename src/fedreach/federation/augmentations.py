@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from fedreach._util.errors import ConfigError, require
+from fedreach._util.errors import ConfigError
 from fedreach.federation.base import Component
 
 # -------------------- The base class, and a plain function as an augmentation
@@ -81,11 +81,8 @@ class FlipAndCrop(Augmentation):
         tensor([[[[3., 2., 1.]]]])
     """
 
-    flip: float = 0.5
-    padding: int = 4
-
-    def __post_init__(self) -> None:
-        require(self, flip="[0, 1]", padding="[0, 1e4]")
+    flip: Annotated[float, "[0, 1]"] = 0.5
+    padding: Annotated[int, "[0, 1e4]"] = 4
 
     def augment(self, inputs: Any) -> Any:
         import torch

@@ -5,12 +5,11 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
-from fedreach._util.errors import require
 from fedreach.data.assignment import label_entropy
 from fedreach.federation.base import LabelStatistics
 from fedreach.federation.secure_aggregation import SecureAggregation as SecureAggregation
@@ -104,11 +103,8 @@ class DiscreteGaussian(Noised):
         5.275
     """
 
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        require(self, epsilon=EPSILON, delta="[1e-12, 1)")
+    epsilon: Annotated[float, EPSILON]
+    delta: Annotated[float, "[1e-12, 1)"]
 
     @property
     def deviation(self) -> float:
@@ -204,10 +200,7 @@ class DiscreteLaplace(Noised):
         array([[30., 3., 1.]])
     """
 
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        require(self, epsilon=EPSILON)
+    epsilon: Annotated[float, EPSILON]
 
     def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Ints:
         # The difference of two geometric numbers; both begin at 1, which cancels.

@@ -6,11 +6,12 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
+from fedreach._util.component import Options
 from fedreach._util.errors import ComponentError, ConfigError, nearest, require
 from fedreach._util.streams import generator
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Options):
     """Adam (Kingma and Ba, 2015) as the local optimizer.
 
     With g the corrected and clipped gradient plus weight_decay * w, in the steps t = 1, 2, ... of a round, from m = v =
@@ -56,13 +57,10 @@ class Adam:
         array([ 1., -1.])
     """
 
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
+    beta1: Annotated[float, "[0, 1)"] = 0.9
+    beta2: Annotated[float, "[0, 1)"] = 0.999
+    epsilon: Annotated[float, "(0, inf)"] = 1e-8
     decoupled: ClassVar[bool] = False  # whether weights decay apart from the gradient
-
-    def __post_init__(self) -> None:
-        require(self, beta1="[0, 1)", beta2="[0, 1)", epsilon="(0, inf)")
 
     def direction(
         self, gradient: Any, weights: Any, moments: Any, step: int, weight_decay: float

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
-from fedreach._util.errors import ConfigError, require
+from fedreach._util.errors import ConfigError
 from fedreach.federation.base import Loss, OfFunction, name_of
 
 # -------------------- A plain function as a loss
@@ -75,6 +75,7 @@ class ExtendsLoss(Loss):
     inner: Loss = field(default=CrossEntropy(), kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.inner.has_objective or self.inner.shifts_outputs:
             what = "has an objective itself" if self.inner.has_objective else "shifts outputs"
             raise ConfigError(
@@ -114,10 +115,7 @@ class LabelSmoothing(Loss):
     """
 
     needs_classes = True
-    share: float = 0.1
-
-    def __post_init__(self) -> None:
-        require(self, share="[0, 1]")
+    share: Annotated[float, "[0, 1]"] = 0.1
 
     def per_example(self, outputs: Any, targets: Any) -> Any:
         from torch.nn import functional as F
@@ -152,11 +150,8 @@ class LogitAdjusted(CrossEntropy):
         [[0.5596, -1.3863], [0.0, 0.0]]
     """
 
-    strength: float = 1.0
-    smoothing: float = 1.0
-
-    def __post_init__(self) -> None:
-        require(self, strength="[0, inf)", smoothing="(0, inf)")
+    strength: Annotated[float, "[0, inf)"] = 1.0
+    smoothing: Annotated[float, "(0, inf)"] = 1.0
 
     def shift(self, counts: Ints) -> Floats:
         classes = counts.shape[1]
@@ -194,11 +189,8 @@ class FedLC(CrossEntropy):
         [[-0.5, -1.0, -100.0]]
     """
 
-    strength: float = 1.0
-    absent: float = 1e-8
-
-    def __post_init__(self) -> None:
-        require(self, strength="[0, inf)", absent="(0, inf)")
+    strength: Annotated[float, "[0, inf)"] = 1.0
+    absent: Annotated[float, "(0, inf)"] = 1e-8
 
     def shift(self, counts: Ints) -> Floats:
         present = np.where(counts > 0, counts, self.absent)
@@ -279,11 +271,8 @@ class Huber(OfNumbers):
         tensor([0.1250, 2.5000])
     """
 
-    delta: float = 1.0
+    delta: Annotated[float, "(0, inf)"] = 1.0
     scale: bool = True
-
-    def __post_init__(self) -> None:
-        require(self, delta="(0, inf)")
 
     def per_example(self, outputs: Any, targets: Any) -> Any:
         from torch.nn import functional as F
@@ -320,13 +309,9 @@ class MOON(ExtendsLoss):
         MOON(inner=CrossEntropy(), mu=5.0, temperature=0.5, layer=None)
     """
 
-    mu: float = 1.0
-    temperature: float = 0.5
+    mu: Annotated[float, "[0, inf)"] = 1.0
+    temperature: Annotated[float, "(0, inf)"] = 0.5
     layer: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, mu="[0, inf)", temperature="(0, inf)")
 
     def objective(self, step: Any) -> Any:
         from torch.nn import functional as F
@@ -371,12 +356,8 @@ class FedDecorr(ExtendsLoss):
         FedDecorr(inner=CrossEntropy(), beta=0.2, layer=None)
     """
 
-    beta: float = 0.1
+    beta: Annotated[float, "[0, inf)"] = 0.1
     layer: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, beta="[0, inf)")
 
     def objective(self, step: Any) -> Any:
         if self.beta == 0 or len(step.x) < 2:
@@ -415,13 +396,9 @@ class FedNTD(ExtendsLoss):
         FedNTD(inner=CrossEntropy(), beta=0.5, tau=1.0)
     """
 
-    beta: float = 1.0
-    tau: float = 1.0
+    beta: Annotated[float, "[0, inf)"] = 1.0
+    tau: Annotated[float, "(0, inf)"] = 1.0
     needs_classes = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, beta="[0, inf)", tau="(0, inf)")
 
     def objective(self, step: Any) -> Any:
         from torch.nn import functional as F
@@ -463,11 +440,7 @@ class FedSAM(ExtendsLoss):
         FedSAM(inner=CrossEntropy(), rho=0.1)
     """
 
-    rho: float = 0.05
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, rho="[0, inf)")
+    rho: Annotated[float, "[0, inf)"] = 0.05
 
     def objective(self, step: Any) -> Any:
         if self.rho == 0:

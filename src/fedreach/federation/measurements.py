@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -90,13 +90,13 @@ class Disagreement(Measurement):
     needs_classes = True
 
     loss: Literal["jsd", "zero_one"] = "jsd"
-    radius: float = 0.2
+    radius: Annotated[float, "(0, 1]"] = 0.2
     step: float = 0.02
-    confidence: float | None = None
+    confidence: Annotated[float | None, "(0, 1): Such as 0.01, or leave it out."] = None
 
     def __post_init__(self) -> None:
-        require(self, loss=tuple(LOSSES), radius="(0, 1]", step=f"(0, {self.radius}]: It is a part of the radius.")
-        require(self, confidence="(0, 1): Such as 0.01, or leave it out.")
+        super().__post_init__()
+        require(self, loss=tuple(LOSSES), step=f"(0, {self.radius}]: It is a part of the radius.")
 
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
         losses = LOSSES[self.loss](outputs.logits, outputs.labels)
@@ -151,12 +151,9 @@ class WLRC(Measurement):
     name = "wlrc"
 
     outputs: Outputs = "softmax"
-    draws: int = 64
+    draws: Annotated[int, "[1, inf)"] = 64
     estimator: Estimator = "monte_carlo"
-    batch_size: int = 32
-
-    def __post_init__(self) -> None:
-        require(self, outputs=get_args(Outputs), estimator=get_args(Estimator), draws="[1, inf)", batch_size="[1, inf)")
+    batch_size: Annotated[int, "[1, inf)"] = 32
 
     @property
     def wants_before(self) -> bool:  # type: ignore[override]

@@ -3,12 +3,11 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from fedreach._util.arrays import Bools
-from fedreach._util.errors import require
 from fedreach.federation.base import Component
 
 
@@ -59,11 +58,8 @@ class Bernoulli(Participation):
             lost forgets the round, as if it had not been asked.
     """
 
-    act_prob: float
-    reply_prob: float = 1.0
-
-    def __post_init__(self) -> None:
-        require(self, act_prob="(0, 1]", reply_prob="(0, 1]")
+    act_prob: Annotated[float, "(0, 1]"]
+    reply_prob: Annotated[float, "(0, 1]"] = 1.0
 
     def available(self, n: int, rng: np.random.Generator) -> Bools:
         return rng.random(n) < self.act_prob

@@ -6,12 +6,12 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
-from fedreach._util.errors import ConfigError, require
+from fedreach._util.errors import ConfigError
 from fedreach.federation.base import ServerOperations, ServerOptimizer, name_of
 from fedreach.federation.local_sgd import check_optimizer, with_tuples
 from fedreach.federation.types import NO_STATE, State
@@ -44,11 +44,8 @@ class Average(ServerOptimizer):
         array([0.5, 1. ], dtype=float32)
     """
 
-    lr: float = 1.0
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        require(self, lr="(0, inf)", momentum="[0, 1)")
+    lr: Annotated[float, "(0, inf)"] = 1.0
+    momentum: Annotated[float, "[0, 1)"] = 0.0
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
         """Return the new (d,) parameters and the velocity."""
@@ -102,13 +99,10 @@ class FedAvgM(Average):
 class Adaptive(ServerOptimizer):
     """Inherit from it and write `second_moment`."""
 
-    lr: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
-
-    def __post_init__(self) -> None:
-        require(self, lr="(0, inf)", beta1="[0, 1)", beta2="[0, 1)", tau="(0, inf)")
+    lr: Annotated[float, "(0, inf)"] = 0.01
+    beta1: Annotated[float, "[0, 1)"] = 0.9
+    beta2: Annotated[float, "[0, 1)"] = 0.99
+    tau: Annotated[float, "(0, inf)"] = 1e-3
 
     @abstractmethod
     def second_moment(self, v: Floats, square: Floats) -> Floats:
@@ -222,11 +216,11 @@ class TorchOptimizer(ServerOptimizer):
     """
 
     optimizer: str = "Adam"
-    lr: float = 0.01
+    lr: Annotated[float, "(0, inf)"] = 0.01
     options: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
-        require(self, lr="(0, inf)")
+        super().__post_init__()
 
         def step_twice() -> None:  # as the second step is the first to read a state
             params, state = self.apply(np.zeros(2, np.float32), NO_STATE, np.array([1.0, -2.0]))
@@ -309,6 +303,7 @@ class WithInner(ServerOptimizer):
     inner: ServerOptimizer
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.inner.trains_server or self.inner.tunes_server:
             raise ConfigError(
                 f"{type(self).__name__}.inner must be the step of the clients' rounds; got {name_of(self.inner)}, "
@@ -368,13 +363,9 @@ class FedDF(WithInner):
     needs_classes = True  # a softmax of what is predicted
 
     inner: ServerOptimizer = PLAIN
-    lr: float = 0.1
-    batch_size: int = 64
-    steps: int = 20
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, lr="(0, inf)", batch_size="[1, inf)", steps="[0, 1e9]")
+    lr: Annotated[float, "(0, inf)"] = 0.1
+    batch_size: Annotated[int, "[1, inf)"] = 64
+    steps: Annotated[int, "[0, 1e9]"] = 20
 
     def tunes(self, round_: int, rounds: int) -> bool:
         return self.steps > 0
@@ -436,21 +427,10 @@ class FineTune(WithInner):
 
     inner: ServerOptimizer = PLAIN
     when: When = "each_round"
-    lr: float = 0.1
-    batch_size: int = 64
-    steps: int | None = None
-    epochs: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self,
-            when=get_args(When),
-            lr="(0, inf)",
-            batch_size="[1, inf)",
-            steps="[0, 1e9]",
-            epochs="[1, 1e9]",
-        )
+    lr: Annotated[float, "(0, inf)"] = 0.1
+    batch_size: Annotated[int, "[1, inf)"] = 64
+    steps: Annotated[int | None, "[0, 1e9]"] = None
+    epochs: Annotated[int, "[1, 1e9]"] = 1
 
     def tunes(self, round_: int, rounds: int) -> bool:
         return self.steps != 0 and (self.when == "each_round" or round_ == rounds)
@@ -499,21 +479,14 @@ class ServerOnly(ServerOptimizer):
         True
     """
 
-    lr: float = 0.1
-    batch_size: int = 64
-    steps: int = 1
-    held_out: float | None = None
-    patience: int | None = None
+    lr: Annotated[float, "(0, inf)"] = 0.1
+    batch_size: Annotated[int, "[1, inf)"] = 64
+    steps: Annotated[int, "[1, 1e9]"] = 1
+    held_out: Annotated[float | None, "(0, 1)"] = None
+    patience: Annotated[int | None, "[1, inf)"] = None
 
     def __post_init__(self) -> None:
-        require(
-            self,
-            lr="(0, inf)",
-            batch_size="[1, inf)",
-            steps="[1, 1e9]",
-            held_out="(0, 1)",
-            patience="[1, inf)",
-        )
+        super().__post_init__()
         if (self.held_out is None) != (self.patience is None):
             raise ConfigError(
                 "ServerOnly.held_out and patience go together: the share of the server's data to stop by, and how many "
@@ -596,13 +569,9 @@ class Safari(WithInner):
     """
 
     inner: ServerOptimizer = PLAIN
-    client_probability: float = 0.8
-    lr: float = 0.1
-    batch_size: int = 64
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, client_probability="[0, 1]", lr="(0, inf)", batch_size="[1, inf)")
+    client_probability: Annotated[float, "[0, 1]"] = 0.8
+    lr: Annotated[float, "(0, inf)"] = 0.1
+    batch_size: Annotated[int, "[1, inf)"] = 64
 
     def trains(self, rng: np.random.Generator) -> bool:
         return not rng.random() < self.client_probability

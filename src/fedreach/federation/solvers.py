@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Annotated, Any
 
 import numpy as np
 
 from fedreach._util.arrays import Dtype, Float32s, Floats
-from fedreach._util.errors import require
 from fedreach.federation.base import LocalSolver
 from fedreach.federation.local_sgd import LocalSGD as LocalSGD
 from fedreach.federation.local_sgd import Schedule as Schedule
@@ -57,11 +56,8 @@ class FedProx(LocalSolver):
         2.5
     """
 
-    mu: float = 0.01
+    mu: Annotated[float, "[0, inf)"] = 0.01
     affine = True
-
-    def __post_init__(self) -> None:
-        require(self, mu="[0, inf)")
 
     def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
         if self.mu == 0:
@@ -103,13 +99,10 @@ class FedDyn(LocalSolver):
         4.0
     """
 
-    alpha: float = 0.01
+    alpha: Annotated[float, "(0, inf): Without a pull it is FedAvg."] = 0.01
     affine = True
     sends_note = False  # the change of h_i is the update
     sends_state = False
-
-    def __post_init__(self) -> None:
-        require(self, alpha="(0, inf): Without a pull it is FedAvg.")
 
     def correct(self, gradient: Any, params: Any, broadcast: Any, pull: Any, memory: Any) -> Any:  # type: ignore[override]
         return gradient + pull * (params - broadcast + memory)
@@ -172,9 +165,6 @@ class Scaffold(LocalSolver):
     affine = True
     sends_note = True
     sends_state = True
-
-    def __post_init__(self) -> None:
-        require(self, memory_dtype=get_args(Dtype))
 
     def correct(self, gradient: Any, params: Any, broadcast: Any, drift: Any) -> Any:  # type: ignore[override]
         return gradient + drift

@@ -3,12 +3,12 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
-from fedreach._util.errors import ComponentError, ConfigError, require
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.federation.base import OfFunction, Weighting, name_of
 from fedreach.federation.checks import check_weights
 from fedreach.federation.measurements import Disagreement
@@ -206,14 +206,14 @@ class Clip(Weighting):
     """
 
     inner: Weighting
-    max: float | None = None
-    times_equal: float | None = None
+    max: Annotated[float | None, "(0, 1]"] = None
+    times_equal: Annotated[float | None, "[1, inf]"] = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_parts("Clip.inner", (self.inner,))
         if self.max is None and self.times_equal is None:
             raise ConfigError("Clip must have a limit: `max`, such as 0.3, or `times_equal`, such as 2.")
-        require(self, max="(0, 1]", times_equal="[1, inf]")
 
     def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
         (weights,), new = weights_of({"inner": self.inner}, state, reports)
@@ -406,10 +406,7 @@ class ByEntropy(OwnWeight):
 
     needs = ("label_entropy",)
 
-    temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        require(self, temperature="[0.02, inf)")
+    temperature: Annotated[float, "[0.02, inf)"] = 1.0
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
         """Return exp(H_i / T), from 1 to c^(1/T)."""
@@ -470,10 +467,7 @@ class FedAU(Weighting):
         array([0.4, 0.6])
     """
 
-    cutoff: int = 50
-
-    def __post_init__(self) -> None:
-        require(self, cutoff="[1, inf)")
+    cutoff: Annotated[int, "[1, inf)"] = 50
 
     def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
         """Return the (r,) weights, and of all clients heard so far what their intervals were."""

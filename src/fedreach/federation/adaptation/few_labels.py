@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
-from fedreach._util.errors import require
 from fedreach.federation.adaptation import trust
 from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.calibration import center_logits
@@ -143,11 +142,8 @@ class FewLabels(Adaptation):
     reads_inputs = True
     needs_features = True
 
-    labels: int = 20
-    strength: float = 1.0
-
-    def __post_init__(self) -> None:
-        require(self, labels="[0, inf)", strength="(0, inf)")
+    labels: Annotated[int, "[0, inf)"] = 20
+    strength: Annotated[float, "(0, inf)"] = 1.0
 
     def with_labels(self, state: State, outputs: Outputs, labels: Ints) -> State:
         """Return `head`, the (h + 1, c) transpose of D above d; nothing without examples."""
@@ -304,7 +300,7 @@ class FewShot(OnLabelShift):
 
     reads_inputs = True
 
-    labels: int = 5
+    labels: Annotated[int, "[0, inf)"] = 5
     head: bool = True
     odds: float = 9.0
     pseudo_counts: Literal["fitted"] | float = "fitted"
@@ -312,7 +308,7 @@ class FewShot(OnLabelShift):
     strength: Literal["fitted"] | float = "fitted"
 
     def __post_init__(self) -> None:
-        require(self, labels="[0, inf)")
+        super().__post_init__()
         _ = self.rule  # checks its options
 
     @property

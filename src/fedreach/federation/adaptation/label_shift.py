@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 
 from fedreach._util.arrays import Bools, Floats, Ints
-from fedreach._util.errors import ConfigError, require
+from fedreach._util.errors import ConfigError
 from fedreach.federation.adaptation import base as priors
 from fedreach.federation.adaptation import calibration, safeguard, trust
 from fedreach.federation.adaptation import inference as stream
@@ -87,22 +87,17 @@ class LabelShift(Adaptation):
         array([[0.972, 0.028]])
     """
 
-    odds: float = 9.0
-    pseudo_counts: Literal["fitted"] | float = "fitted"
+    odds: Annotated[float, "[0, inf)"] = 9.0
+    pseudo_counts: Annotated[Literal["fitted"] | float, "[1e-6, inf): Or 'fitted'."] = "fitted"
     calibration: Calibration = "bias"
     online: bool = False
-    half_life: Literal["fitted"] | float = "fitted"
+    half_life: Annotated[Literal["fitted"] | float, "(0, inf]: Or 'fitted'."] = "fitted"
     guard: bool = True
-    k: float = 0.5
-    strength: Literal["fitted"] | float = "fitted"
-    correlation: Literal["fitted"] | float = "fitted"
-    amplification: float = 3.0
+    k: Annotated[float, "[0, inf)"] = 0.5
+    strength: Annotated[Literal["fitted"] | float, "[0, 1]: Or 'fitted'."] = "fitted"
+    correlation: Annotated[Literal["fitted"] | float, "[0, 1]: Or 'fitted'."] = "fitted"
+    amplification: Annotated[float, "[1, inf]"] = 3.0
     repairs: bool = True
-
-    def __post_init__(self) -> None:
-        require(self, k="[0, inf)", odds="[0, inf)", amplification="[1, inf]", calibration=get_args(Calibration))
-        require(self, pseudo_counts="[1e-6, inf): Or 'fitted'.", half_life="(0, inf]: Or 'fitted'.")
-        require(self, strength="[0, 1]: Or 'fitted'.", correlation="[0, 1]: Or 'fitted'.")
 
     def query(self, state: State) -> State | None:
         """Return an empty query at first, then `shares` and `candidate`, if these are to be evaluated.

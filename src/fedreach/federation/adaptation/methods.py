@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
-from fedreach._util.errors import ConfigError, require
+from fedreach._util.errors import ConfigError
 from fedreach.federation.adaptation.base import blend_priors, log_softmax, source_prior
 from fedreach.federation.adaptation.label_shift import Calibration, LabelShift, OnLabelShift
 from fedreach.federation.base import Adaptation
@@ -134,12 +134,9 @@ class RLLS(_ByConfusion):
         True
     """
 
-    strength: float = 0.01
-    gamma: float = 1.0
+    strength: Annotated[float, "[0, inf)"] = 0.01
+    gamma: Annotated[float, "[0, 1]"] = 1.0
     hard: bool = False
-
-    def __post_init__(self) -> None:
-        require(self, strength="[0, inf)", gamma="[0, 1]")
 
     def _importances(self, state: State, mu: Floats) -> Floats:
         confusion, m = state["confusion"], float(state["n"][0])
@@ -212,9 +209,6 @@ class OraclePrior(OnLabelShift):
 
     calibration: Calibration = "bias"
 
-    def __post_init__(self) -> None:
-        require(self, calibration=get_args(Calibration))
-
     @property
     def rule(self) -> LabelShift:
         return LabelShift(pseudo_counts=1.0, calibration=self.calibration, guard=False, strength=1.0)
@@ -278,15 +272,11 @@ class BatchNormRefresh(OnLabelShift):
     reads_inputs = True
     needs_batchnorm = True
 
-    strength: float = 1.0
-    odds: float = 9.0
-    pseudo_counts: Literal["fitted"] | float = "fitted"
+    strength: Annotated[float, "[0, inf)"] = 1.0
+    odds: Annotated[float, "[0, inf)"] = 9.0
+    pseudo_counts: Annotated[Literal["fitted"] | float, "[1e-6, inf): Or 'fitted'."] = "fitted"
     calibration: Calibration = "bias"
-    trust: Literal["fitted"] | float = "fitted"
-
-    def __post_init__(self) -> None:
-        require(self, strength="[0, inf)", odds="[0, inf)", calibration=get_args(Calibration))
-        require(self, trust="[0, 1]: Or 'fitted'.", pseudo_counts="[1e-6, inf): Or 'fitted'.")
+    trust: Annotated[Literal["fitted"] | float, "[0, 1]: Or 'fitted'."] = "fitted"
 
     @property
     def rule(self) -> LabelShift:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
-from fedreach._util.errors import require
+from fedreach._util.component import Options
 from fedreach.federation.adaptation.base import fixed_signs, log_softmax, pack, unpack
 from fedreach.federation.types import NO_STATE, Outputs, State
 
@@ -448,7 +448,7 @@ Steps = Generator[Outputs, Floats, GuardedOutputs]
 
 
 @dataclass(frozen=True)
-class Guard:
+class Guard(Options):
     """The safeguard: intensity correction, then the signal of label shift against the drift of features.
 
     A client adapts if (s >= k max(R, 1)^power d and w >= min_weight) or d <= threshold + allowance sd(D), where
@@ -503,21 +503,16 @@ class Guard:
         True
     """
 
-    k: float = 0.5
-    power: float = 4.0
-    c: float = 20.0
-    c_logits: float = 20.0
-    t0: float = 4.0
-    threshold: float = 0.5
-    allowance: float = 0.0
-    min_weight: float = 0.05
+    k: Annotated[float, "[0, inf]"] = 0.5
+    power: Annotated[float, "[0, 10]"] = 4.0
+    c: Annotated[float, "[0, inf)"] = 20.0
+    c_logits: Annotated[float, "[0, inf)"] = 20.0
+    t0: Annotated[float, "[0, inf)"] = 4.0
+    threshold: Annotated[float, "[-inf, inf]"] = 0.5
+    allowance: Annotated[float, "[0, inf)"] = 0.0
+    min_weight: Annotated[float, "[0, 1]"] = 0.05
     repair: bool = True
-    most_left: float = 4.0
-
-    def __post_init__(self) -> None:
-        require(self, k="[0, inf]", power="[0, 10]", c="[0, inf)", c_logits="[0, inf)", t0="[0, inf)")
-        require(self, threshold="[-inf, inf]")
-        require(self, allowance="[0, inf)", min_weight="[0, 1]", most_left="[0, inf]")
+    most_left: Annotated[float, "[0, inf]"] = 4.0
 
     def choose(
         self, state: State, client_outputs: Sequence[Outputs], base: Floats, priors_of: Estimates, classes_of: Classes

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Annotated, Literal, NamedTuple, cast
 
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Bools, Dtype, Float32s, Floats, Ints, pack_rows, unpack_rows
-from fedreach._util.errors import ComponentError, require
+from fedreach._util.errors import ComponentError
 from fedreach._util.row_store import RowTable
 from fedreach._util.streams import generator
 from fedreach.federation.aggregation import weighted_sum
@@ -60,16 +60,12 @@ class GradientTable(Selection):
 
     reads_updates = True
 
-    refresh: int | None = None
-    explore: float = 0.0
-    sketch: int | None = None
-    sketch_seed: int = 0
+    refresh: Annotated[int | None, "[0, inf)"] = None
+    explore: Annotated[float, "[0, 1)"] = 0.0
+    sketch: Annotated[int | None, "[1, inf)"] = None
+    sketch_seed: Annotated[int, "[0, inf)"] = 0
     dtype: Dtype = "float32"
     storage: Storage = "memory"
-
-    def __post_init__(self) -> None:
-        require(self, refresh="[0, inf)", explore="[0, 1)", sketch="[1, inf)", sketch_seed="[0, inf)")
-        require(self, dtype=get_args(Dtype), storage=get_args(Storage))
 
     def init(self, view: ServerView) -> State:
         """Return a table of rows without numbers, as their length is not known yet."""

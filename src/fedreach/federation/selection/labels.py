@@ -1,12 +1,12 @@
 """Client selection by labels."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Bools, Floats, Ints
-from fedreach._util.errors import ComponentError, require
+from fedreach._util.errors import ComponentError
 from fedreach.federation.base import Selection
 from fedreach.federation.selection.geometry import KeepsUpdates, gram, inverse, lengths
 from fedreach.federation.selection.random import DivergenceFilter, largest
@@ -238,15 +238,11 @@ class Clustered(KeepsUpdates):
         array([0, 0, 1, 1, 0])
     """
 
-    eps1: float = 0.4
-    eps2: float = 0.7
+    eps1: Annotated[float, "(0, inf]"] = 0.4
+    eps2: Annotated[float, "[0, inf]"] = 0.7
     thresholds: Thresholds = "relative"
-    first_round: int = 21
-    sketch: int | None = None
-
-    def __post_init__(self) -> None:
-        require(self, thresholds=get_args(Thresholds), eps1="(0, inf]", eps2="[0, inf]")
-        require(self, first_round="[1, inf)", sketch="[1, inf)")
+    first_round: Annotated[int, "[1, inf)"] = 21
+    sketch: Annotated[int | None, "[1, inf)"] = None
 
     def init(self, view: ServerView) -> State:
         """Return one cluster, a table without updates, no client to ask, and no first round yet."""
@@ -383,13 +379,10 @@ class HiCS(Selection):
     reads_length = True
     needs_classes = True
 
-    temperature: float = 0.0025
-    entropy_weight: float = 10.0
-    gamma: float = 4.0
-    groups: int | None = None
-
-    def __post_init__(self) -> None:
-        require(self, temperature="(0, inf)", entropy_weight="[0, inf)", gamma="[0, inf)", groups="[1, inf)")
+    temperature: Annotated[float, "(0, inf)"] = 0.0025
+    entropy_weight: Annotated[float, "[0, inf)"] = 10.0
+    gamma: Annotated[float, "[0, inf)"] = 4.0
+    groups: Annotated[int | None, "[1, inf)"] = None
 
     def init(self, view: ServerView) -> State:
         """Return a table of biases without numbers, as their length is not known yet."""

@@ -1,12 +1,12 @@
 """Client selection by losses."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
-from fedreach._util.errors import ComponentError, require
+from fedreach._util.errors import ComponentError
 from fedreach.federation.base import Selection
 from fedreach.federation.bounds import cluster_scores
 from fedreach.federation.measurements import WLRC, Estimator, LossRMS, Outputs
@@ -50,12 +50,9 @@ class PowerOfChoice(Selection):
         array([2, 1])
     """
 
-    candidates: int | None = None
+    candidates: Annotated[int | None, "[1, inf)"] = None
     loss: Loss = "full"
-    batch_size: int = 64
-
-    def __post_init__(self) -> None:
-        require(self, loss=get_args(Loss), candidates="[1, inf)", batch_size="[1, inf)")
+    batch_size: Annotated[int, "[1, inf)"] = 64
 
     def probe(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Probe | None:
         """Return the candidates, unless it is the last known loss that counts."""
@@ -137,18 +134,14 @@ class Oort(Selection):
 
     measures = (LossRMS(),)
 
-    exploration: float = 0.9
-    decay: float = 0.98
-    least_exploration: float = 0.2
-    cutoff: float = 0.95
-    penalty: float = 2.0
-    pace: float = 0.3
-    pace_step: float = 0.05
-    window: int = 20
-
-    def __post_init__(self) -> None:
-        require(self, exploration="[0, 1]", decay="(0, 1]", least_exploration="[0, 1]", cutoff="[0, 1]")
-        require(self, penalty="[0, inf)", pace="(0, 1]", pace_step="[0, 1]", window="[1, inf)")
+    exploration: Annotated[float, "[0, 1]"] = 0.9
+    decay: Annotated[float, "(0, 1]"] = 0.98
+    least_exploration: Annotated[float, "[0, 1]"] = 0.2
+    cutoff: Annotated[float, "[0, 1]"] = 0.95
+    penalty: Annotated[float, "[0, inf)"] = 2.0
+    pace: Annotated[float, "(0, 1]"] = 0.3
+    pace_step: Annotated[float, "[0, 1]"] = 0.05
+    window: Annotated[int, "[1, inf)"] = 20
 
     def init(self, view: ServerView) -> State:
         """Return a state without any utility."""
@@ -317,18 +310,17 @@ class Rademacher(KeepsUpdates):
     """
 
     use: Use = "best"
-    every: int | None = 10
-    n_clusters: int | None = None
+    every: Annotated[int | None, "[1, inf)"] = 10
+    n_clusters: Annotated[int | None, "[1, inf)"] = None
     average: Average = "mean"
     outputs: Outputs = "softmax"
     draws: int = 64
     estimator: Estimator = "monte_carlo"
     batch_size: int = 32
-    sketch: int | None = None
+    sketch: Annotated[int | None, "[1, inf)"] = None
 
     def __post_init__(self) -> None:
-        require(self, use=get_args(Use), average=get_args(Average))
-        require(self, every="[1, inf)", n_clusters="[1, inf)", sketch="[1, inf)")
+        super().__post_init__()
         _ = self.measures  # checks its options
 
     @property

@@ -1,11 +1,10 @@
 """Client selection by channels and devices."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 
-from fedreach._util.errors import require
 from fedreach.federation.base import Selection
 from fedreach.federation.selection.random import DivergenceFilter, largest
 from fedreach.federation.types import Cohort, ServerView, State
@@ -101,14 +100,13 @@ class CSRA(DivergenceFilter):
 
     min_examples: int | None = None
     search: Search = "certified"
-    tolerance: float = 1e-4
-    max_nodes: int = 2000
+    tolerance: Annotated[float, "(0, 1)"] = 1e-4
+    max_nodes: Annotated[int, "[1, inf)"] = 2000
     ignores_cohort = True
     needs_radio = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, search=get_args(Search), tolerance="(0, 1)", max_nodes="[1, inf)")
         if self.search == "paper":
             check_solver()
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Ints
 from fedreach._util.divergence import Direction, label_divergences
-from fedreach._util.errors import require
 from fedreach.federation.base import OfFunction, Selection
 from fedreach.federation.types import Cohort, ServerView, State
 
@@ -254,15 +253,11 @@ class AdmittedClients(NamedTuple):
 class DivergenceFilter(Selection):
     """What `KLFilter` and `CSRA` share: the filter of clients. See them for the options."""
 
-    threshold: float = 0.2
+    threshold: Annotated[float, "[0, inf]"] = 0.2
     direction: Direction = "global_to_local"
-    smoothing: float = 1.0
-    min_examples: int | None = 0
+    smoothing: Annotated[float, "[0, inf]"] = 1.0
+    min_examples: Annotated[int | None, "[0, inf]"] = 0
     needs = ("label_counts",)
-
-    def __post_init__(self) -> None:
-        require(self, threshold="[0, inf]", smoothing="[0, inf]", min_examples="[0, inf]")
-        require(self, direction=get_args(Direction))
 
     def admitted(self, view: ServerView, k: int) -> AdmittedClients:
         """Return the available clients within the threshold, or more where these are none or hold too few examples."""

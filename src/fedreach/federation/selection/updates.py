@@ -1,7 +1,7 @@
 """Client selection by updates."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -285,11 +285,7 @@ class DivFL(geometry.GradientTable):
         array([8, 5])
     """
 
-    candidates: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, candidates="[1, inf)")
+    candidates: Annotated[int | None, "[1, inf)"] = None
 
     def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Cohort:
         apart = distances(rows)
@@ -378,10 +374,7 @@ class UrnsBySimilarity(geometry.KeepsUpdates, Urns):
     """
 
     measure: Measure = "angle"
-    sketch: int | None = None
-
-    def __post_init__(self) -> None:
-        require(self, measure=get_args(Measure), sketch="[1, inf)")
+    sketch: Annotated[int | None, "[1, inf)"] = None
 
     def urns(self, state: State, view: ServerView, k: int) -> Ints:
         balls = k * view.num_examples[view.available].astype(np.int64)
