@@ -41,12 +41,12 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        require(self, **_rules(type(self)))
+        require(self, **option_rules(type(self)))
 
 
 @cache
-def _rules(cls: type[Any]) -> Mapping[str, str | tuple[str, ...]]:
-    """Return the rules of a dataclass's options by name."""
+def option_rules(cls: type[Any]) -> Mapping[str, str | tuple[str, ...]]:
+    """Return the rules of a dataclass's options by name, see `Options`."""
     rules: dict[str, str | tuple[str, ...]] = {}
     for parent in reversed(cls.__mro__):
         try:

@@ -6,7 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
@@ -250,11 +250,12 @@ class BoundDisagreement(Metric):
     lower_is_better = True
 
     loss: Literal["jsd", "zero_one"] = "jsd"
-    radius: float = 0.2
+    radius: Annotated[float, "(0, 1]"] = 0.2
     step: float = 0.02
 
     def __post_init__(self) -> None:
-        require(self, loss=tuple(LOSSES), radius="(0, 1]", step=f"(0, {self.radius}]: It is a part of the radius.")
+        super().__post_init__()
+        require(self, step=f"(0, {self.radius}]: It is a part of the radius.")
 
     @property
     def name(self) -> str:

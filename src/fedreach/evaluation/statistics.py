@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import combinations
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach._util.arrays import Floats
-from fedreach._util.errors import require
+from fedreach._util.component import Options
 
 # -------------------- Mean and spread of one number over seeds
 
@@ -91,7 +91,7 @@ MIN_PILOT = 10  # seeds; with fewer the quantiles of t ask for many times the se
 
 
 @dataclass(frozen=True)
-class AnalysisPlan:
+class AnalysisPlan(Options):
     """Planned comparisons and how they are tested; the fields are the keys of `[statistics]`.
 
     Args:
@@ -106,20 +106,10 @@ class AnalysisPlan:
 
     contrasts: str | Sequence[Sequence[str]] = "baseline"
     correction: Correction = "holm"
-    margin_points: float = 2.0
-    last_rounds: int = 1
-    detect_points: float | None = None
-    max_seeds: int = 200
-
-    RULES: ClassVar[Mapping[str, str]] = {
-        "margin_points": "(0, 100]",
-        "last_rounds": "[1, inf)",
-        "detect_points": "(0, 100]",
-        "max_seeds": "[1, inf)",
-    }
-
-    def __post_init__(self) -> None:
-        require(self, **self.RULES, correction=get_args(Correction))
+    margin_points: Annotated[float, "(0, 100]"] = 2.0
+    last_rounds: Annotated[int, "[1, inf)"] = 1
+    detect_points: Annotated[float | None, "(0, 100]"] = None
+    max_seeds: Annotated[int, "[1, inf)"] = 200
 
     @property
     def margin(self) -> float:

@@ -18,6 +18,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from fedreach._util.component import option_rules
 from fedreach._util.errors import ConfigError, nearest, violation
 from fedreach._util.registry import KINDS, METHOD
 from fedreach._util.streams import generator
@@ -320,7 +321,7 @@ def _in_range(rule: str | Sequence[str], value: Any) -> Any:
 
 def _schedule(value: str) -> str:
     """Return the name of a schedule, or that of a function in a file."""
-    return value if ":" in value else str(_in_range(LocalSGD.RULES["schedule"], value))
+    return value if ":" in value else str(_in_range(option_rules(LocalSGD)["schedule"], value))
 
 
 def _bounds(rule: str | Sequence[str] | None) -> dict[str, Any]:
@@ -338,7 +339,7 @@ def _bounds(rule: str | Sequence[str] | None) -> dict[str, Any]:
 
 
 def section_of(dataclass: type, name: str, **types: Any) -> Any:
-    """Return the table of a file whose keys are the options of a dataclass: its types, defaults and `RULES`.
+    """Return the table of a file whose keys are the options of a dataclass: its types, defaults and rules.
 
     Args:
         dataclass: The dataclass, where each option is defined.
@@ -349,7 +350,7 @@ def section_of(dataclass: type, name: str, **types: Any) -> Any:
         >>> section_of(UnevenSteps, "UnevenStepsSection")(min=1, max=5).model_dump()
         {'min': 1, 'max': 5, 'drawn': 'round'}
     """
-    hints, rules, summary = typing.get_type_hints(dataclass), dataclass.RULES, inspect.getdoc(dataclass) or ""  # type: ignore[attr-defined]
+    hints, rules, summary = typing.get_type_hints(dataclass), option_rules(dataclass), inspect.getdoc(dataclass) or ""
     options: dict[str, Any] = {}
     for field in dataclasses.fields(dataclass):
         said = re.search(rf"^    {field.name}: (.*(?:\n        .*)*)", summary, re.MULTILINE)
@@ -375,7 +376,7 @@ if TYPE_CHECKING:
 else:
     UnevenStepsSection = section_of(UnevenSteps, "UnevenStepsSection")
     _steps = Annotated[
-        int | UnevenStepsSection | None, pydantic.AfterValidator(partial(_in_range, LocalSGD.RULES["steps"]))
+        int | UnevenStepsSection | None, pydantic.AfterValidator(partial(_in_range, option_rules(LocalSGD)["steps"]))
     ]
     LocalSection = section_of(
         LocalSGD,

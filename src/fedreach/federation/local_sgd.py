@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
-from fedreach._util.component import Options
+from fedreach._util.component import Options, option_rules
 from fedreach._util.errors import ComponentError, ConfigError, nearest, require
 from fedreach._util.streams import generator
 
@@ -229,7 +229,7 @@ DrawnPer = Literal["client", "round"]
 
 
 @dataclass(frozen=True)
-class UnevenSteps:
+class UnevenSteps(Options):
     """Uneven numbers of local steps, uniform from `min` to `max` for each client.
 
     The draw depends on the seed of the run and on client and round, and on nothing else: all methods of a comparison
@@ -250,14 +250,12 @@ class UnevenSteps:
         array([ 2, 16, 15])
     """
 
-    min: int
-    max: int
+    min: Annotated[int, "[1, 1e9]"]
+    max: Annotated[int, "[1, 1e9]"]
     drawn: DrawnPer = "round"
 
-    RULES: ClassVar[Mapping[str, str]] = {"min": "[1, 1e9]", "max": "[1, 1e9]"}
-
     def __post_init__(self) -> None:
-        require(self, **self.RULES, drawn=get_args(DrawnPer))
+        super().__post_init__()
         if self.min > self.max:
             raise ConfigError(
                 f"UnevenSteps.min must be at most `max`, which is {self.max}; got {self.min}. Exchange them."
@@ -322,36 +320,23 @@ class LocalSGD:
         0.025
     """
 
-    lr: float = 0.1
-    batch_size: int = 32
-    epochs: int = 1
-    steps: int | UnevenSteps | None = None
+    lr: Annotated[float, "(0, inf)"] = 0.1
+    batch_size: Annotated[int, "[1, 1e9]"] = 32
+    epochs: Annotated[int, "[1, 1e9]"] = 1
+    steps: Annotated[int | UnevenSteps | None, "[1, 1e9]"] = None
     drop_last: bool = False
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip_norm: float | None = None
-    schedule: Schedule | Callable[[int], float] = "constant"
-    decay: float = 1.0
-    schedule_rounds: int | None = None
+    momentum: Annotated[float, "[0, 1)"] = 0.0
+    weight_decay: Annotated[float, "[0, inf)"] = 0.0
+    clip_norm: Annotated[float | None, "(0, inf]"] = None
+    schedule: Annotated[Schedule | Callable[[int], float], get_args(Schedule)] = "constant"
+    decay: Annotated[float, "(0, 1]"] = 1.0
+    schedule_rounds: Annotated[int | None, "[1, 1e9]"] = None
     optimizer: Adam | TorchSteps | None = None
-
-    RULES: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
-        "lr": "(0, inf)",
-        "batch_size": "[1, 1e9]",
-        "epochs": "[1, 1e9]",
-        "steps": "[1, 1e9]",
-        "momentum": "[0, 1)",
-        "weight_decay": "[0, inf)",
-        "clip_norm": "(0, inf]",
-        "schedule": get_args(Schedule),
-        "decay": "(0, 1]",
-        "schedule_rounds": "[1, 1e9]",
-    }
 
     def __post_init__(self) -> None:
         free = {"steps"} if isinstance(self.steps, UnevenSteps) else set()
         free |= {"schedule"} if callable(self.schedule) else set()
-        require(self, **{option: rule for option, rule in self.RULES.items() if option not in free})
+        require(self, **{option: rule for option, rule in option_rules(LocalSGD).items() if option not in free})
         of_torch = isinstance(self.optimizer, TorchSteps)
         if self.optimizer is not None and (self.momentum or (of_torch and self.weight_decay)):
             options = "momentum and LocalSGD.weight_decay" if of_torch else "momentum"

@@ -96,7 +96,7 @@ class Disagreement(Measurement):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, loss=tuple(LOSSES), step=f"(0, {self.radius}]: It is a part of the radius.")
+        require(self, step=f"(0, {self.radius}]: It is a part of the radius.")
 
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
         losses = LOSSES[self.loss](outputs.logits, outputs.labels)
