@@ -225,8 +225,6 @@ class TorchSteps:
 
 # -------------------- Uneven numbers of local steps
 
-DrawnPer = Literal["client", "round"]
-
 
 @dataclass(frozen=True)
 class UnevenSteps(Options):
@@ -252,7 +250,7 @@ class UnevenSteps(Options):
 
     min: Annotated[int, "[1, 1e9]"]
     max: Annotated[int, "[1, 1e9]"]
-    drawn: DrawnPer = "round"
+    drawn: Literal["client", "round"] = "round"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -386,8 +386,6 @@ class FedDF(WithInner):
 
 # -------------------- Fine-tuning after the clients
 
-When = Literal["each_round", "end"]
-
 
 @dataclass(frozen=True)
 class FineTune(WithInner):
@@ -426,7 +424,7 @@ class FineTune(WithInner):
     """
 
     inner: ServerOptimizer = PLAIN
-    when: When = "each_round"
+    when: Literal["each_round", "end"] = "each_round"
     lr: Annotated[float, "(0, inf)"] = 0.1
     batch_size: Annotated[int, "[1, inf)"] = 64
     steps: Annotated[int | None, "[0, 1e9]"] = None

@@ -16,7 +16,6 @@ from fedreach.federation.types import ClientResults, Cohort, Probe, ServerView, 
 
 # -------------------- Table of the latest updates
 
-Storage = Literal["memory", "disk"]
 LARGE = 2**24
 """Bytes from which on a table is not copied whole when some rows change, nor written whole into each checkpoint."""
 TOGETHER = 2**16  # bytes of the rows of a large table that are copied, and stored, together
@@ -65,7 +64,7 @@ class GradientTable(Selection):
     sketch: Annotated[int | None, "[1, inf)"] = None
     sketch_seed: Annotated[int, "[0, inf)"] = 0
     dtype: Dtype = "float32"
-    storage: Storage = "memory"
+    storage: Literal["memory", "disk"] = "memory"
 
     def init(self, view: ServerView) -> State:
         """Return a table of rows without numbers, as their length is not known yet."""

@@ -188,8 +188,6 @@ def by_first_member(labels: Ints) -> Ints:
 
 # -------------------- Clustered federated learning
 
-Thresholds = Literal["relative", "absolute"]
-
 
 @dataclass(frozen=True)
 class Clustered(KeepsUpdates):
@@ -240,7 +238,7 @@ class Clustered(KeepsUpdates):
 
     eps1: Annotated[float, "(0, inf]"] = 0.4
     eps2: Annotated[float, "[0, inf]"] = 0.7
-    thresholds: Thresholds = "relative"
+    thresholds: Literal["relative", "absolute"] = "relative"
     first_round: Annotated[int, "[1, inf)"] = 21
     sketch: Annotated[int | None, "[1, inf)"] = None
 

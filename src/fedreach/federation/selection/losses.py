@@ -17,8 +17,6 @@ from fedreach.federation.types import ClientResults, Cohort, Probe, ServerView, 
 
 # -------------------- Power of choice
 
-Loss = Literal["full", "batch", "last"]
-
 
 @dataclass(frozen=True)
 class PowerOfChoice(Selection):
@@ -51,7 +49,7 @@ class PowerOfChoice(Selection):
     """
 
     candidates: Annotated[int | None, "[1, inf)"] = None
-    loss: Loss = "full"
+    loss: Literal["full", "batch", "last"] = "full"
     batch_size: Annotated[int, "[1, inf)"] = 64
 
     def probe(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Probe | None:
@@ -257,8 +255,6 @@ class Minimax(NearestTable):
 # -------------------- Rademacher clusters
 
 DIMENSIONS = 10  # principal axes that k-means works in
-Use = Literal["best", "soft"]
-Average = Literal["mean", "by_examples"]
 
 
 @dataclass(frozen=True)
@@ -309,10 +305,10 @@ class Rademacher(KeepsUpdates):
         [0, 2]
     """
 
-    use: Use = "best"
+    use: Literal["best", "soft"] = "best"
     every: Annotated[int | None, "[1, inf)"] = 10
     n_clusters: Annotated[int | None, "[1, inf)"] = None
-    average: Average = "mean"
+    average: Literal["mean", "by_examples"] = "mean"
     outputs: Outputs = "softmax"
     draws: int = 64
     estimator: Estimator = "monte_carlo"

@@ -50,9 +50,6 @@ PAPER = DC("rlt", (1.0,), shares="relaxed", allocation="paper")
 """Algorithms 1 and 2 as printed, with those constants that the paper leaves out."""
 
 
-Search = Literal["certified", "sorted", "genetic", "paper"]
-
-
 @dataclass(frozen=True)
 class CSRA(DivergenceFilter):
     """CSRA: the cheapest set of clients with enough examples and labels close to those of all.
@@ -99,7 +96,7 @@ class CSRA(DivergenceFilter):
     """
 
     min_examples: int | None = None
-    search: Search = "certified"
+    search: Literal["certified", "sorted", "genetic", "paper"] = "certified"
     tolerance: Annotated[float, "(0, 1)"] = 1e-4
     max_nodes: Annotated[int, "[1, inf)"] = 2000
     ignores_cohort = True
