@@ -7,12 +7,15 @@ stored files that cannot be used, 1 for a run that failed.
 import dataclasses
 import difflib
 import errno
+import inspect
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from numbers import Real
-from typing import Any
+from typing import Annotated, Any, ParamSpec, TypeVar, get_origin
 
+Arguments, Result = ParamSpec("Arguments"), TypeVar("Result")
 IN_WORDS = {str: "a text", int: "a whole number", float: "a number", type(None): "None"}
 STEADIER = "Lower local.lr or set local.clip_norm"  # only for training that diverged
 ANOTHER_FOLDER = "another folder with --out (in Python, out)"
@@ -170,6 +173,41 @@ def check(function: str, name: str, value: float, interval: str) -> None:
     """
     if not _lies_in(value, interval):
         raise ConfigError(f"{function}: {name} must be in {interval}; got {value!r}.")
+
+
+NotNegative = Annotated[float, "[0, inf)"]
+Positive = Annotated[float, "(0, inf)"]
+Share = Annotated[float, "[0, 1]"]
+Probability = Annotated[float, "(0, 1)"]
+Count = Annotated[int, "[1, inf)"]
+
+
+def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Check the arguments of a function by the intervals in their annotations, as `check` does.
+
+    Example:
+        >>> @checked
+        ... def odds(p: Probability) -> float:
+        ...     return p / (1 - p)
+        >>> odds(1.0)
+        Traceback (most recent call last):
+        fedreach.ConfigError: odds: p must be in (0, 1); got 1.0.
+    """
+    signature = inspect.signature(function)
+    intervals = {name: p.annotation.__metadata__[0] for name, p in signature.parameters.items() if _has_interval(p)}
+
+    @wraps(function)
+    def call(*values: Arguments.args, **named: Arguments.kwargs) -> Result:
+        arguments = signature.bind(*values, **named).arguments
+        for name in intervals.keys() & arguments.keys():
+            check(function.__name__, name, arguments[name], intervals[name])
+        return function(*values, **named)
+
+    return call
+
+
+def _has_interval(parameter: inspect.Parameter) -> bool:
+    return get_origin(parameter.annotation) is Annotated
 
 
 def check_type(function: str, name: str, value: object, *types: type) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
-from fedreach._util.errors import ConfigError, check
+from fedreach._util.errors import ConfigError, Count, NotNegative, Positive, Probability, check, checked
 from fedreach.data.assignment import label_entropy
 
 # -------------------- Rademacher scores of clients and clusters
@@ -212,8 +212,9 @@ class ExcessRisk(NamedTuple):
         return self.complexity + self.confidence
 
 
+@checked
 def excess_risk(
-    radius: float, examples: int, *, loss_bound: float = 1.0, delta: float = 0.05, slack: float = 2.0
+    radius: NotNegative, examples: Count, *, loss_bound: Positive = 1.0, delta: Probability = 0.05, slack: float = 2.0
 ) -> ExcessRisk:
     """Return the bound on the empirical minimizer's expected loss above the least one there is.
 
@@ -236,10 +237,6 @@ def excess_risk(
         >>> round(bound.complexity, 4), round(bound.confidence, 4), round(bound.total, 4)
         (0.016, 0.0066, 0.0226)
     """
-    check("excess_risk", "radius", radius, "[0, inf)")
-    check("excess_risk", "examples", examples, "[1, inf)")
-    check("excess_risk", "loss_bound", loss_bound, "(0, inf)")
-    check("excess_risk", "delta", delta, "(0, 1)")
     check("excess_risk", "slack", slack, "(1, inf)")
     return ExcessRisk(
         complexity=800 * slack / loss_bound * radius,
@@ -247,7 +244,8 @@ def excess_risk(
     )
 
 
-def fixed_point(complexity: Callable[[float], float], slope: float = 1.0) -> float:
+@checked
+def fixed_point(complexity: Callable[[float], float], slope: Positive = 1.0) -> float:
     """Return r* = inf {r > 0: phi(r) <= c r}, to the last bits of a double.
 
     For a sub-root phi (not negative, non-decreasing, phi(r) / sqrt(r) non-increasing) the radii with phi(r) <= c r
@@ -267,7 +265,6 @@ def fixed_point(complexity: Callable[[float], float], slope: float = 1.0) -> flo
         >>> fixed_point(lambda r: 0.3 * r**0.5, slope=2.0)      # (0.3 / 2)^2
         0.0225...
     """
-    check("fixed_point", "slope", slope, "(0, inf)")
 
     def within(radius: float) -> bool:
         value = complexity(radius)
