@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, cast
+from typing import Annotated, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -463,6 +463,8 @@ class NearestTable(GradientTable):
     In addition to the table the state holds ``length``, ``nearest`` and ``whom`` (n,), see `Nearest`.
     """
 
+    most_similar: ClassVar[bool]  # of which end the clients are chosen
+
     def _choose_from(self, state: State, ids: Ints, has_row: Bools, k: int, rng: np.random.Generator) -> Cohort:
         if "nearest" not in state or len(ids) < 2:
             return super()._choose_from(state, ids, has_row, k, rng)
@@ -473,8 +475,8 @@ class NearestTable(GradientTable):
     def choose(
         self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
     ) -> Cohort:
-        """Return k of these (a,) clients; `nearest` (a,) are their largest cosines, where these are known."""
-        raise NotImplementedError(f"{type(self).__name__} must have a method choose(ids, rows, k, rng, nearest).")
+        """Return k clients, given the (n,) largest cosines if these are known."""
+        return Cohort(ids[first_by_similarity(rows, k, most_similar=self.most_similar, nearest=nearest)])
 
     def observe(self, state: State, reports: ClientResults) -> State:
         """Return the table with the rows of the clients that reported, and the nearest rows."""

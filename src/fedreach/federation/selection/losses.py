@@ -5,12 +5,12 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from fedreach._util.arrays import Float32s, Floats, Ints
+from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import ComponentError
 from fedreach.federation.base import Selection
 from fedreach.federation.bounds import cluster_scores
 from fedreach.federation.measurements import WLRC, Estimator, LossRMS, Outputs
-from fedreach.federation.selection.geometry import KeepsUpdates, NearestTable, first_by_similarity, principal_points
+from fedreach.federation.selection.geometry import KeepsUpdates, NearestTable, principal_points
 from fedreach.federation.selection.labels import kmeans
 from fedreach.federation.selection.random import largest
 from fedreach.federation.types import ClientResults, Cohort, Probe, ServerView, State
@@ -246,10 +246,7 @@ class Minimax(NearestTable):
         array([8, 9])
     """
 
-    def choose(
-        self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
-    ) -> Cohort:
-        return Cohort(ids[first_by_similarity(rows, k, nearest=nearest)])
+    most_similar = False
 
 
 # -------------------- Rademacher clusters

@@ -33,10 +33,7 @@ class MaxSimilarity(geometry.NearestTable):
         array([3, 5])
     """
 
-    def choose(
-        self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
-    ) -> Cohort:
-        return Cohort(ids[geometry.first_by_similarity(rows, k, most_similar=True, nearest=nearest)])
+    most_similar = True
 
 
 # -------------------- Convex hull
