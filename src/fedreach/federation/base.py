@@ -5,6 +5,8 @@ run is its `State`, which comes in and goes out, so saving the states saves the 
 arguments.
 """
 
+# mypy: disable-error-code="empty-body"
+# A method without a body is optional: it is called only where a class defines it.
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -67,7 +69,6 @@ class Selection(Component):
 
         A new number's model starts as that of the cluster its members come from.
         """
-        raise NotImplementedError
 
 
 class Weighting(Component):
@@ -91,7 +92,6 @@ class Weighting(Component):
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
         """Return the (r,) numbers, each from the client's own metrics only."""
-        raise NotImplementedError
 
     def mean_scale(self, state: State, reports: ClientResults, n: int) -> float:
         """Return what the mean update of one model is multiplied by, finite and not negative; buffers are not.
@@ -101,7 +101,6 @@ class Weighting(Component):
             reports: Of those that train this model.
             n: Participants that share it, whether they were chosen or not.
         """
-        raise NotImplementedError
 
 
 class LocalSolver(Component):
@@ -143,7 +142,6 @@ class LocalSolver(Component):
             state: The server's, of this solver.
             share: (k,) N m_i / sum_j m_j, each client's number of examples relative to the mean over participants.
         """
-        raise NotImplementedError
 
     def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, lr: float) -> Float32s:
         """Return the (k, p) memory after local training, kept by those whose report counts.
@@ -155,7 +153,6 @@ class LocalSolver(Component):
             steps: (k,) local steps that each client ran; with momentum, the sum of what each gradient moved in steps.
             lr: Step size of the round.
         """
-        raise NotImplementedError
 
     def conclude(self, state: State, reports: ClientResults, mean_update: Floats, n: int) -> tuple[Floats, State]:
         """Return the (p,) step that is handed to the server, and the solver's new state.
@@ -166,7 +163,6 @@ class LocalSolver(Component):
             mean_update: (p,) weighted mean update.
             n: Participants that share this model, whether they were chosen or not.
         """
-        raise NotImplementedError
 
     def adapted(self, params: Float32s, state: State) -> Float32s:
         """Return the (d,) model that is evaluated and handed out, given the one that is broadcast."""
@@ -254,11 +250,9 @@ class Loss(Component):
             counts: (n, c) labels of clients' training examples, or of the server's where it trains on its own. Each row
                 by itself says what is added for this client.
         """
-        raise NotImplementedError
 
     def objective(self, step: LocalStep) -> Any:
         """Return the objective of this step's batch: a tensor of one number that torch can differentiate."""
-        raise NotImplementedError
 
     def keep(self, memory: Float32s, local: Float32s) -> Float32s:
         """Return the (k, d) float32 vectors that clients keep once their reports count; each from its own row.
@@ -267,7 +261,6 @@ class Loss(Component):
             memory: (k, d) what they kept before.
             local: (k, d) their models after local training.
         """
-        raise NotImplementedError
 
 
 class ServerOptimizer(Component):
@@ -290,15 +283,12 @@ class ServerOptimizer(Component):
 
     def trains(self, rng: np.random.Generator) -> bool:
         """Return whether the server trains in this round; `rng` is a stream of its own for each round."""
-        raise NotImplementedError
 
     def tunes(self, round_: int, rounds: int) -> bool:
         """Return whether it does so after round `round_` of `rounds`."""
-        raise NotImplementedError
 
     def learn(self, params: Float32s, state: State, data: ServerOperations) -> tuple[Float32s, State]:
         """Return the (d,) model after the server's work on its own data, and the new state, which `apply` shares."""
-        raise NotImplementedError
 
 
 class ServerOperations(Protocol):
@@ -430,11 +420,9 @@ class Adaptation(Component):
 
     def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
         """Return (m, c) log-probabilities, each row by the rows before it only, and the client's new state."""
-        raise NotImplementedError
 
     def with_prior(self, state: State, prior: Floats) -> State:
         """Return the state of a client with this (c,) class prior, positive and summing to 1."""
-        raise NotImplementedError
 
     def with_labels(self, state: State, outputs: Outputs, labels: Ints) -> State:
         """Return the state of a client with labeled examples.
@@ -444,7 +432,6 @@ class Adaptation(Component):
             outputs: Of the model on these m examples, m at most `labels`, and 0 of a client with a single example.
             labels: (m,) of these.
         """
-        raise NotImplementedError
 
     def learn_labels(self, state: State, client: State, outputs: Outputs, labels: Ints) -> State:
         """Return the client's state after further labeled examples.
@@ -456,7 +443,6 @@ class Adaptation(Component):
                 now on.
             labels: (m,) of these.
         """
-        raise NotImplementedError
 
 
 class Measurement(Component):
