@@ -9,7 +9,6 @@ from abc import ABC
 from collections.abc import Iterator, Mapping
 from dataclasses import Field
 from functools import cache
-from numbers import Real
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
@@ -208,8 +207,6 @@ def _check_value(owner: str, name: str, value: Any, default: Any) -> None:
     elif isinstance(default, tuple):
         example = "client statistics, such as ('label_counts',)" if name == "needs" else "measurements"
         rule, right = f"a tuple of {example}", isinstance(value, tuple | list)
-    elif default is None:
-        rule, right = "a number, or None", value is None or isinstance(value, Real)
     else:
         rule, right = f"one of {', '.join(map(repr, get_args(Dtype)))}", value in get_args(Dtype)
     if not right:

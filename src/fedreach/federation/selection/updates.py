@@ -363,6 +363,7 @@ class UrnsBySimilarity(geometry.KeepsUpdates, Urns):
     groups first, their clients in random order. Not to be confused with `clustered`.
 
     Example:
+        >>> from fedreach.federation.types import ClientResults
         >>> policy, view = UrnsBySimilarity(), ServerView.of(np.arange(4), np.full(4, 10))
         >>> update = np.array([[1, 0], [0, 1], [1, 0.1], [0.1, 1]], np.float32)
         >>> policy.urns(policy.observe(policy.init(view), ClientResults(view.ids, update, {})), view, 2)
