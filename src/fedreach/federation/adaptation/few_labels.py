@@ -330,7 +330,7 @@ class FewShot(OnLabelShift):
         few_shot_state = {name: state[name] for name in ("feature_length",) if name in state}
         if "feature_squares" in sums:
             few_shot_state["feature_length"] = np.sqrt(
-                sums["feature_squares"] / max(float(sums["held_out"].sum()), 1.0)
+                sums["feature_squares"] / np.maximum(sums["held_out"].sum(), 1.0)
             )
         if "label_gains" in sums:
             few_shot_state |= fit_shrinkage(sums["label_gains"], sums["miniatures"], state["pseudo_counts"])
@@ -363,11 +363,8 @@ class FewShot(OnLabelShift):
         classes = np.concatenate([before, labels.astype(np.int64)])
         order = input_order(every.logits, every.features, classes[:, None])
         labeled_state = {**every.at(order).arrays(LABELED), f"{LABELED}classes": classes[order]}
-        return self._infer_client(
-            state,
-            {**labeled_state, **self._fit_head(state, self._informed_state(state, labeled_state), labeled_state)},
-            unlabeled,
-        )
+        head = self._fit_head(state, self._informed_state(state, labeled_state), labeled_state)
+        return self._infer_client(state, {**labeled_state, **head}, unlabeled)
 
     def with_labels(self, state: State, outputs: Outputs, labels: Ints) -> State:
         """Return the state of a client with labeled examples and without other inputs."""
@@ -393,14 +390,11 @@ class FewShot(OnLabelShift):
         if math.isinf(spread[0]):
             return state
         prior = (counts + spread * base) / (counts.sum() + spread)
-        label_state = {
+        return {
+            **state,
             "base": prior,
             "pseudo_counts": spread + counts.sum(),
             "label_offsets": np.log(prior) - np.log(base),
-        }
-        return {
-            **state,
-            **label_state,
             "label_bias": np.zeros(1) if is_trusted else state.get("label_bias", np.ones(1)),
         }
 

@@ -355,7 +355,6 @@ def follow_stream(
     base: Floats,
     pseudo_counts: float,
     half_lives: Sequence[float],
-    *,
     odds: float,
     correlation: float = 0.0,
     amplification: float = math.inf,

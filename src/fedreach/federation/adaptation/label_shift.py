@@ -160,9 +160,9 @@ class LabelShift(Adaptation):
             return {**{name: value for name, value in state.items() if name not in trust.SUMS}, **decided}
         new = dict(state) or self._begin(sums)
         if "guard_residual" in sums:
+            fit = safeguard.second_fit(new, sums)
             new = {
-                name: value.astype(np.float32) if name.startswith("guard_") else value
-                for name, value in safeguard.second_fit(new, sums).items()
+                name: value.astype(np.float32) if name.startswith("guard_") else value for name, value in fit.items()
             }
         if "spread" in sums:
             del new["shares"]
@@ -246,15 +246,11 @@ class LabelShift(Adaptation):
         if not self.strength_of(state):
             return [self._count_inputs(c, client_outputs) for c, client_outputs in zip(clients, outputs, strict=True)]
         if self.online:
-            return [
-                self._follow(state, c, client_outputs)[1] for c, client_outputs in zip(clients, outputs, strict=True)
-            ]
+            return [self._follow(state, c, seen)[1] for c, seen in zip(clients, outputs, strict=True)]
         guarded = [self._is_guarded(state, client_outputs) for client_outputs in outputs]
         which = [[i for i, is_guarded in enumerate(guarded) if is_guarded is expected] for expected in (False, True)]
         us = [_append_scores(clients[i], scores(state, outputs[i])) for i in which[0]]
-        bare = [
-            self._client(state, u, client_prior) for u, client_prior in zip(us, self._infer(state, us), strict=True)
-        ]
+        bare = [self._client(state, u, inferred) for u, inferred in zip(us, self._infer(state, us), strict=True)]
         decided = self._decide(state, [outputs[i].after(clients[i]) for i in which[1]])
         states = dict(zip(which[0] + which[1], bare + decided, strict=True))
         return [states[i] for i in range(len(outputs))]
@@ -319,12 +315,8 @@ class LabelShift(Adaptation):
         """Return the outputs that each client uses under the safeguard, given all its inputs."""
 
         def priors_of(batch: Sequence[Outputs]) -> Floats:
-            return np.stack(
-                [
-                    client_prior.prior
-                    for client_prior in self._infer(state, [scores(state, outputs) for outputs in batch])
-                ]
-            )
+            us = [scores(state, outputs) for outputs in batch]
+            return np.stack([inferred.prior for inferred in self._infer(state, us)])
 
         def classes_of(outputs: Outputs, prior: Floats) -> Floats:
             return np.exp(log_softmax(scores(state, outputs) + np.log(np.maximum(prior, TINY))))
@@ -374,15 +366,13 @@ class LabelShift(Adaptation):
         """Return log-probabilities of further inputs, each before it is learned from, and the client's state."""
         base, strength = state["base"], self.strength_of(state)
         before = stream.Stream.of(client, self._half_lives)
-        followed, after = stream.follow_stream(
-            before,
+        u, pseudo_counts, correlation = (
             scores(state, outputs),
-            base,
             float(state["pseudo_counts"][0]),
-            self._half_lives,
-            odds=self.odds,
-            correlation=self._correlation(state),
-            amplification=self.amplification,
+            self._correlation(state),
+        )
+        followed, after = stream.follow_stream(
+            before, u, base, pseudo_counts, self._half_lives, self.odds, correlation, self.amplification
         )
         mixed = blend_priors(followed.prior[:-1], followed.weight[:-1, None], base)
         adapted = corrected_logits(state, outputs) + strength * (np.log(mixed) - np.log(base))
@@ -397,11 +387,8 @@ class LabelShift(Adaptation):
         if not self._is_guarded(state, outputs):
             return log_softmax(adapted), client_state
         adapts, window_state = self._adapts(state, client, outputs, followed.weight)
-        client_state |= {
-            "adapted": adapts[-1:].astype(np.float64),
-            "stream_adapted": adapts[-1:].astype(np.float64),
-            **window_state,
-        }
+        adapted_now = adapts[-1:].astype(np.float64)
+        client_state |= {"adapted": adapted_now, "stream_adapted": adapted_now, **window_state}
         return log_softmax(np.where(adapts[:-1, None], adapted, calibrated_logits(state, outputs))), client_state
 
     def _adapts(self, state: State, client: State, outputs: Outputs, weight: Floats) -> tuple[Bools, State]:
@@ -415,9 +402,8 @@ class LabelShift(Adaptation):
         windows = [stream.window(all_outputs, len(all_outputs.logits) - m + n - first) for n in decision_counts]
         guard = Guard(k=self.k, repair=False)
         chosen = self._choose(state, guard, windows)
-        decisions = {
-            n: guard.adapts(choice, float(weight[n - first])) for n, choice in zip(decision_counts, chosen, strict=True)
-        }
+        decided = zip(decision_counts, chosen, strict=True)
+        decisions = {n: guard.adapts(choice, float(weight[n - first])) for n, choice in decided}
         adapts = [bool(client.get("stream_adapted", np.ones(1))[0])]
         for n in range(first, first + m + 1):
             adapts.append(decisions.get(n, adapts[-1]))
