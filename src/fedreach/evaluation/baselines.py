@@ -253,21 +253,15 @@ def leaks(data: FederatedData) -> list[Leak]:
     if len(rows) < MIN_ROWS:
         return []
     if not d.num_classes:
-        columns = _columns(data, rows) if labels.shape[1] == 1 else ()
-        candidates = [
-            Leak(name, "rank correlation", _rank_correlation(values, labels[:, 0]))
-            for name, values, words in columns
-            if not words
-        ]
+        numbers = [(name, x) for name, x, words in _columns(data, rows) if not words and labels.shape[1] == 1]
+        candidates = [Leak(name, "rank correlation", _rank_correlation(x, labels[:, 0])) for name, x in numbers]
         return [leak for leak in candidates if abs(leak.value) >= MIN_RANK_CORRELATION]
     frequent_classes = np.flatnonzero(np.bincount(labels, minlength=d.num_classes) >= MIN_CLASS_ROWS)
     if len(frequent_classes) < 2 or np.isin(labels, frequent_classes).mean() < 1 - MAX_WRONG_SHARE:
         return []
-    return [
-        leak
-        for name, values, words in _columns(data, rows)
-        if (leak := _class_leak(data, name, values, labels, words=words))
-    ]
+    columns = _columns(data, rows)
+    by_column = [_class_leak(data, name, values, labels, words=words) for name, values, words in columns]
+    return [leak for leak in by_column if leak is not None]
 
 
 def _columns(data: FederatedData, rows: Ints) -> Iterator[tuple[str, Floats, bool]]:
@@ -302,10 +296,8 @@ def _lowest_neighbor_auroc(values: Floats, labels: Ints) -> float:
     of_class = [values[labels == k] for k in np.unique(labels)]
     of_class = [class_values for class_values in of_class if len(class_values) >= MIN_CLASS_ROWS]
     of_class.sort(key=lambda class_values: float(np.sort(class_values)[len(class_values) // 2]))
-    return min(
-        pairs_in_order(np.arange(len(low) + len(high)) >= len(low), np.concatenate([low, high]))
-        for low, high in pairwise(of_class)
-    )
+    pairs = ((np.arange(len(a) + len(b)) >= len(a), np.concatenate([a, b])) for a, b in pairwise(of_class))
+    return min(pairs_in_order(is_second, joined) for is_second, joined in pairs)
 
 
 def _count_right_lookups(data: FederatedData, codes: Ints, labels: Ints) -> int:

@@ -178,12 +178,9 @@ def adapt_and_score(
     def adapt(clients: Sequence[Client], first: int | None = None) -> Iterator[tuple[Client, State, int]]:
         """Yield clients, their states after their first inputs, and the number of labels that the rule was given."""
         given = [labeled_count(rule, len(client.labels)) for client in clients]
-        # A rule that learns from labeled and unlabeled examples does not see the labeled ones again.
-        begins = [count if rule.learns_more_labels else None for count in given]
-        unlabeled = [
-            client.outputs.at(slice(first)).at(slice(begin, None))
-            for client, begin in zip(clients, begins, strict=True)
-        ]
+        unlabeled = [client.outputs.at(slice(first)) for client in clients]
+        if rule.learns_more_labels:  # such a rule does not see the labeled examples again
+            unlabeled = [outputs.at(slice(count, None)) for outputs, count in zip(unlabeled, given, strict=True)]
         states = rule.update_many(state, [start] * len(clients), unlabeled)
         for client, client_state, count in zip(clients, states, given, strict=True):
             used = count if first is None else min(first, count)

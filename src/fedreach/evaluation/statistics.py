@@ -371,10 +371,8 @@ def plan_seeds(
         critical = max_t(table[:, tested], freedom).critical
     else:
         critical = t_quantile(1 - LEVEL / 2 / int(tested.sum()), freedom)
-    return [
-        seeds_by_stein(float(sd), freedom, difference, critical) if varies else None
-        for sd, varies in zip(sds, tested, strict=True)
-    ]
+    needed = [seeds_by_stein(sd, freedom, difference, critical) for sd in sds.tolist()]
+    return [count if varies else None for count, varies in zip(needed, tested, strict=True)]
 
 
 # -------------------- Paired tests of several comparisons with one correction

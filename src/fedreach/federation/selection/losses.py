@@ -178,11 +178,8 @@ class Oort(Selection):
         new = np.flatnonzero(view.available & (state["heard"] == 0))
         share = max(self.least_exploration, self.exploration * self.decay ** (view.round - 1))
         new_count = k - min(len(heard), k - min(len(new), int(np.ceil(share * k - 1e-9))))  # that are new
-        tried = (
-            rng.choice(new, new_count, replace=False, p=(1 / seconds[new]) / (1 / seconds[new]).sum())
-            if new_count
-            else new[:0]
-        )
+        speed = 1 / seconds[new]
+        tried = rng.choice(new, new_count, replace=False, p=speed / speed.sum()) if new_count else new[:0]
         if new_count == k:
             return Cohort(view.ids[tried])
         utility = self._utility(state, view, heard, seconds)

@@ -130,7 +130,5 @@ class CSRA(DivergenceFilter):
         solution = solve(
             problem, min_examples, tolerance=self.tolerance, time_limit_seconds=np.inf, max_nodes=self.max_nodes
         )
-        return (
-            solution.allocation,
-            "" if solution.status == "optimal" else f"the allocation's gap is {solution.gap:.1e}",
-        )
+        remark = "" if solution.status == "optimal" else f"the allocation's gap is {solution.gap:.1e}"
+        return solution.allocation, remark

@@ -278,10 +278,5 @@ class DivergenceFilter(Selection):
             remark += f"; admitted {admitted}, up to {far[admitted - 1]:.4g}"
         if examples_up_to[admitted - 1] < needed:
             remark += f", with {examples_up_to[admitted - 1]} of {needed} examples"
-        return AdmittedClients(
-            np.sort(ids[order[:admitted]]),
-            needed,
-            bool(examples_up_to[admitted - 1] >= needed),
-            admitted <= within,
-            remark,
-        )
+        is_enough = bool(examples_up_to[admitted - 1] >= needed)
+        return AdmittedClients(np.sort(ids[order[:admitted]]), needed, is_enough, admitted <= within, remark)
