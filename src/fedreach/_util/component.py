@@ -50,7 +50,7 @@ def option_rules(cls: type[Any]) -> Mapping[str, str | tuple[str, ...]]:
     for parent in reversed(cls.__mro__):
         try:
             annotations = inspect.get_annotations(parent, eval_str=True)
-        except NameError:  # of a class that was defined in a function; its base classes keep their rules
+        except Exception:  # a class's annotations may mean nothing at run time; its base classes keep their rules
             continue
         for name, hint in annotations.items():
             if get_origin(hint) is Annotated:
