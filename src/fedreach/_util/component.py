@@ -53,11 +53,16 @@ def option_rules(cls: type[Any]) -> Mapping[str, str | tuple[str, ...]]:
         except Exception:  # a class's annotations may mean nothing at run time; its base classes keep their rules
             continue
         for name, hint in annotations.items():
-            if get_origin(hint) is Annotated:
+            if get_origin(hint) is Annotated and _is_rule(hint.__metadata__[0]):
                 rules[name] = hint.__metadata__[0]
             elif get_origin(hint) is Literal:
                 rules[name] = get_args(hint)
     return {field.name: rules[field.name] for field in dataclasses.fields(cls) if field.name in rules}
+
+
+def _is_rule(metadata: object) -> bool:
+    """Return whether what an annotation holds is a range or names, and not what other libraries put there."""
+    return isinstance(metadata, tuple) or (isinstance(metadata, str) and metadata.startswith(("(", "[")))
 
 
 class Component(Options, ABC):
