@@ -150,14 +150,12 @@ class StarHull:
         if f.ndim != 2 or f.shape[1] == 0 or not np.isfinite(f).all():
             raise ConfigError(f"StarHull.excess must be finite losses, functions x examples; got shape {f.shape}.")
         n = f.shape[1]
-        if self.signs is None:
-            if n > ENUMERATED:
-                raise ConfigError(
-                    f"StarHull enumerates the signs of at most {ENUMERATED} examples; got {n}. Hand in `signs`, drawn "
-                    "as 2 * rng.integers(0, 2, (draws, examples)) - 1."
-                )
-            return
-        s = np.asarray(self.signs)
+        if self.signs is None and n > ENUMERATED:
+            raise ConfigError(
+                f"StarHull enumerates the signs of at most {ENUMERATED} examples; got {n}. Hand in `signs`, drawn "
+                "as 2 * rng.integers(0, 2, (draws, examples)) - 1."
+            )
+        s = np.ones((1, n)) if self.signs is None else np.asarray(self.signs)
         if s.ndim != 2 or s.shape[1] != n or len(s) == 0 or not (np.abs(s) == 1).all():
             raise ConfigError(f"StarHull.signs must be -1 or 1, draws x {n} examples; got shape {s.shape}.")
 

@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -465,14 +466,10 @@ class LocalSGD:
 
 
 def _factor(schedule: Callable[[int], float], round_: int) -> float:
-    value: Any = schedule(round_)
-    try:
-        factor = float(value)
-    except (TypeError, ValueError):
-        factor = math.nan
-    if not 0 < factor < math.inf:
+    factor: object = schedule(round_)
+    if not (isinstance(factor, Real) and 0 < factor < math.inf):
         name = getattr(schedule, "__name__", "schedule")
         raise ComponentError(
-            f"{name} must return a positive number, the factor of the rate; got {value!r} in round {round_}."
+            f"{name} must return a positive number, the factor of the rate; got {factor!r} in round {round_}."
         )
-    return factor
+    return float(factor)
