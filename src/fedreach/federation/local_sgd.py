@@ -466,8 +466,8 @@ class LocalSGD:
 
 
 def _factor(schedule: Callable[[int], float], round_: int) -> float:
-    factor: object = schedule(round_)
-    if not (isinstance(factor, Real) and 0 < factor < math.inf):
+    factor: Any = schedule(round_)
+    if not (isinstance(factor, Real) and 0 < float(factor) < math.inf):
         name = getattr(schedule, "__name__", "schedule")
         raise ComponentError(
             f"{name} must return a positive number, the factor of the rate; got {factor!r} in round {round_}."
