@@ -81,7 +81,7 @@ def labels_in_any_order(subject: Subject, case: AdaptationFixture) -> None:
         late = component.update(state, component.update(state, component.start(state), inputs), outputs)
         for m in range(len(labels)):
             row = slice(m, m + 1)
-            late = component.learn_labels(state, late, turned.rows(row), labels[order][row])
+            late = component.learn_labels(state, late, turned.at(row), labels[order][row])
         must_be_close(f"the prediction of {who}", component.predict(state, late, inputs), expected, str(case), 0.0)
 
 
