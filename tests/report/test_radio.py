@@ -16,8 +16,8 @@ import pytest
 
 from fedreach._util.errors import RunFolderError
 from fedreach.report.figures import draw_figures, figure_specs
-from fedreach.report.figures.costs import POINTS, accuracy_against, round_time, round_times, spending
-from fedreach.report.figures.curves import accuracy
+from fedreach.report.figures.costs import round_time, round_times
+from fedreach.report.figures.curves import POINTS, accuracy, spending
 from fedreach.report.findings import find
 from fedreach.report.formats import terminal_table
 from fedreach.report.numbers import RunSet, unit_of
@@ -158,7 +158,7 @@ def test_a_method_without_radio_has_no_time(tmp_path: Path) -> None:
     assert column(tabulate(analyse(mixed)), "to 50 %", "s") == ["-", "4"]
     assert as_records(analyse(mixed))[0]["seconds_total_mean"] is None
     for quantity in ("seconds", "joules"):
-        figure = accuracy_against(mixed, quantity)
+        figure = accuracy(mixed, quantity)
         assert figure is not None
         assert {str(line.get_gid())[:7] for line in figure.axes[1].lines if line.get_gid()} == {"method1"}
     assert spending(mixed) is not None
@@ -292,7 +292,7 @@ def test_the_figures_are_there_only_with_a_radio(comparison: RunSet, tmp_path: P
 def test_methods_far_apart_share_a_logarithmic_axis(tmp_path: Path, slow: float, scale: str) -> None:
     course = [[0.1, 0.3, 0.6, 0.7]]
     apart = compared(tmp_path, {"a": course, "b": course}, {"a": [1.0], "b": [slow]})
-    against, over = accuracy_against(apart, "seconds"), spending(apart)
+    against, over = accuracy(apart, "seconds"), spending(apart)
     assert against is not None
     assert over is not None
     assert {axes.get_xscale() for axes in against.axes} == {scale}
@@ -303,7 +303,7 @@ def test_methods_far_apart_share_a_logarithmic_axis(tmp_path: Path, slow: float,
 
 
 def test_a_ring_is_where_all_seeds_have_the_target_on_average(small: RunSet) -> None:
-    figure = accuracy_against(small, "seconds")
+    figure = accuracy(small, "seconds")
     assert figure is not None
     rings = [line.get_xydata().tolist() for line in figure.axes[1].lines if "ring" in str(line.get_gid())]
     assert rings == [[[6.0, 0.5]]]  # `base` missed it in a seed
@@ -318,7 +318,7 @@ def test_time_so_far_ends_at_the_total_and_long_runs_are_thinned(tmp_path: Path)
     assert len(line.get_xdata()) == POINTS
     assert line.get_xydata()[[0, -1]].tolist() == [[0, 0], [1000, pytest.approx(20_000 / 3600)]]  # hours
     assert figure.axes[0].get_title(loc="left") == "Simulated time so far, h"
-    against = accuracy_against(long, "seconds")
+    against = accuracy(long, "seconds")
     assert against is not None
     (line,) = [line for line in against.axes[0].lines if len(line.get_xdata()) > 2]
     assert line.get_xdata()[-1] == pytest.approx(20_000 / 3600)
@@ -369,7 +369,7 @@ def test_the_name_of_the_target_makes_way_for_curves(tmp_path: Path) -> None:
     # A steep line stands at the left; the right below the target is free.
     steep = [[0.1, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.75, 0.75, 0.75]]
     apart = compared(tmp_path, {"a": steep, "b": steep}, {"a": [1.0], "b": [9.0]}, 0.6)
-    figure = accuracy_against(apart, "seconds")
+    figure = accuracy(apart, "seconds")
     assert figure is not None
     (name,) = [text for text in figure.axes[-1].texts if text.get_text().startswith("target")]
     assert name.xy[0] > 0  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from fedreach._util.divergence import label_divergences
 from fedreach._util.errors import RunFolderError
 from fedreach.federation.convergence import divergence_loss
 from fedreach.report.figures import draw_figures, figure_specs
-from fedreach.report.figures.sweeps import STRETCHES, mean_by_stretch, theory, theory_curves
+from fedreach.report.figures.curves import STRETCHES, mean_by_stretch, theory, theory_curves
 from fedreach.report.formats import terminal_tables
 from fedreach.report.numbers import TERMS, RoundsTable, RunSet
 from fedreach.report.overview import analyse

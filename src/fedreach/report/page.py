@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from importlib import resources
 
 import jinja2
 from markupsafe import Markup, escape
@@ -10,7 +9,7 @@ from markupsafe import Markup, escape
 from fedreach.report.adaptation import tabulate_adaptation
 from fedreach.report.analysis import When
 from fedreach.report.figures import Picture
-from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
+from fedreach.report.figures.style import METHOD, METHOD_ON_DARK, TEMPLATES
 from fedreach.report.findings import find, gather_facts
 from fedreach.report.formats import group_columns
 from fedreach.report.overview import Analysis
@@ -45,14 +44,13 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
 
 def render_template(file: str, **values: object) -> str:
     """Return a page from a template of this package, with the style that all pages share."""
-    folder = resources.files("fedreach.report") / "templates"
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     environment.filters |= {"tied": _keep_percent_together, "breakable": _breakable, "folded": _column_groups}
-    return environment.from_string((folder / file).read_text(encoding="utf-8")).render(
+    return environment.from_string((TEMPLATES / file).read_text(encoding="utf-8")).render(
         palette=list(zip(METHOD, METHOD_ON_DARK, strict=True)),
-        css=Markup((folder / "page.css").read_text(encoding="utf-8")),
+        css=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
         **values,
     )
 

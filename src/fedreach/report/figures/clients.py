@@ -85,22 +85,18 @@ def selection_shares(comparison: RunSet) -> Figure | None:
     if not drawn:
         return None
     ids = participants_of(comparison)
-    figure = new_figure(0.75 + max(0.62 * len(drawn), 1.4))
-    panels = figure.subplots(len(drawn), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    figure, panels = _strips(comparison, drawn, 0.62, 0.75)
     for axes, j in zip(panels, drawn, strict=True):
         shares = chosen_shares(comparison, comparison.methods[j])
         bars = axes.stairs(np.nan_to_num(shares), np.arange(len(ids) + 1) - 0.5, fill=True, color=method_color(j), lw=0)
         tag(bars, j, "bars")
         axes.axhline(float(np.nanmean(shares)), color=MUTED, linewidth=0.8, linestyle=(0, (3, 2)))
-        axes.set_title(strip_name(comparison.methods[j]))
         axes.grid(axis="x", visible=False)
         in_percent(axes)
     panels[0].set_xlim(-0.5, len(ids) - 0.5)
     panels[0].set_ylim(bottom=0)
     panels[0].locator_params(axis="y", nbins=2)
-    names = names_of(comparison)
-    _id_ticks(panels[-1], ids, "x", names)
-    panels[-1].set_xlabel("participant's id" if names is None else "participant")
+    panels[-1].set_xlabel(_name_participants(panels[-1], comparison, ids, "x", 6))
     figure.supylabel("chosen in % of the rounds", fontsize=style().size, color=style().muted)
     return figure
 
@@ -119,8 +115,7 @@ def weights(comparison: RunSet) -> Figure | None:
     maps = {j: mean_weights(comparison, comparison.methods[j]) for j in drawn}
     # A few very large weights would leave all others white, so the scale ends at the 99.5% quantile.
     top = float(np.quantile(np.concatenate([heat.ravel() for _, heat in maps.values()]), 0.995)) or 1.0
-    figure = new_figure(1.0 + max(0.8 * len(drawn), 1.4))
-    panels = figure.subplots(len(drawn), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    figure, panels = _strips(comparison, drawn, 0.8, 1.0)
     image: Any = None
     for axes, j in zip(panels, drawn, strict=True):
         edges, heat = maps[j]
@@ -133,17 +128,12 @@ def weights(comparison: RunSet) -> Figure | None:
             aspect="auto",
             interpolation="none",
         )
-        axes.set_title(strip_name(comparison.methods[j]))
         axes.grid(visible=False)
         tag(image, j, "heat")
-    names = names_of(comparison)
-    _id_ticks(panels[-1], ids, "y", names, 3)
+    label = _name_participants(panels[-1], comparison, ids, "y", 3)
     panels[-1].set_xlabel("round")
-    figure.supylabel("participant's id" if names is None else "participant", fontsize=style().size, color=style().muted)
-    bar = figure.colorbar(image, ax=list(panels), location="top", shrink=0.6, aspect=30, pad=0.01, extend="max")
-    bar.set_label("mean weight of the client's report, %", fontsize=style().smaller)
-    in_percent(bar.ax, "x")
-    bar.outline.set_visible(False)
+    figure.supylabel(label, fontsize=style().size, color=style().muted)
+    _heat_bar(figure, panels, image, "mean weight of the client's report, %", pad=0.01, extend="max")
     return figure
 
 
@@ -214,11 +204,30 @@ def names_of(comparison: RunSet) -> Sequence[str] | None:
     return met.pop() or None if len(met) == 1 else None
 
 
-def _id_ticks(axes: Axes, ids: Ints, axis: str, names: Sequence[str] | None, count: int = 6) -> None:
+def _name_participants(axes: Axes, comparison: RunSet, ids: Ints, axis: str, count: int) -> str:
+    """Label some ticks with participants' names, or with their ids; return what they are."""
+    names = names_of(comparison)
     count = len(ids) if names is not None and len(ids) <= ALL_NAMED else min(count, len(ids))
     places = np.unique(np.linspace(0, len(ids) - 1, count).round().astype(int))
     labels = [str(ids[place]) if names is None else shorten(names[ids[place]], 14) for place in places]
     (axes.set_xticks if axis == "x" else axes.set_yticks)(places, labels)
+    return "participant's id" if names is None else "participant"
+
+
+def _strips(comparison: RunSet, drawn: Sequence[int], tall: float, margin: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a strip for each of the methods at these positions."""
+    figure = new_figure(margin + max(tall * len(drawn), 1.4))
+    panels = list(figure.subplots(len(drawn), 1, sharex=True, sharey=True, squeeze=False)[:, 0])
+    for axes, j in zip(panels, drawn, strict=True):
+        axes.set_title(strip_name(comparison.methods[j]))
+    return figure, panels
+
+
+def _heat_bar(figure: Figure, panels: Sequence[Axes], image: Any, label: str, **options: Any) -> None:
+    bar = figure.colorbar(image, ax=list(panels), location="top", shrink=0.6, aspect=30, **options)
+    bar.set_label(label, fontsize=style().smaller)
+    in_percent(bar.ax, "x")
+    bar.outline.set_visible(False)
 
 
 # ---- Partition: examples and classes of each client
@@ -290,10 +299,7 @@ def partition_heatmap(
     panels[0, 0].set_ylabel("examples")
     panels[1, 0].set_ylabel("class")
     figure.supxlabel("clients, ordered by their most frequent class", fontsize=style().size, color=style().muted)
-    bar = figure.colorbar(image, ax=list(panels.ravel()), location="top", shrink=0.6, aspect=30, pad=0.02)
-    bar.set_label("share of the client's examples, %", fontsize=style().smaller)
-    in_percent(bar.ax, "x")
-    bar.outline.set_visible(False)
+    _heat_bar(figure, list(panels.ravel()), image, "share of the client's examples, %", pad=0.02)
     return figure
 
 

@@ -1,50 +1,32 @@
-"""Figures of time, energy and allocation."""
+"""Figures of a round's simulated time, and of its allocation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedreach._util.arrays import Bools, Floats
-from fedreach.report.analysis import QUANTITIES, RADIO
-from fedreach.report.figures.curves import (
-    Curve,
-    curves,
-    draw,
-    leave_out_the_start,
-    ring,
-    target_line,
-    title_of,
-    values_at,
-)
+from fedreach._util.arrays import Floats
 from fedreach.report.figures.style import (
     GRID,
     INK,
     METHOD,
     MUTED,
-    Legend,
-    heading,
     in_percent,
-    label_x,
     method_color,
     name_rows,
     new_figure,
-    new_panels,
-    plain_numbers,
     shorten,
     style,
     tag,
     with_style,
 )
-from fedreach.report.numbers import Run, RunSet, Unit, number, unit_of
+from fedreach.report.numbers import Run, RunSet, number, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 
@@ -145,128 +127,6 @@ def round_times(comparison: RunSet) -> Figure | None:
     ]
     figure.legend(handles=handles, loc="outside upper left", ncols=4, handlelength=1.2)
     return figure
-
-
-# ---- Accuracy against time and energy, and both over the rounds
-
-LOG_RATIO = 10.0  # ratio of ends from which an axis is logarithmic: a linear one would flatten the cheap methods
-POINTS = 200  # points of a line over the rounds
-
-
-@with_style
-def accuracy_against(comparison: RunSet, quantity: str) -> Figure | None:
-    """Draw accuracy against the "seconds" or "joules" spent, panels as in `curves.accuracy`; None without a radio."""
-    columns = list(dict.fromkeys([comparison.seen, comparison.primary]))
-    drawn = {column: curves(comparison, column) for column in columns}
-    spent = {column: _spent(comparison, drawn[column], quantity) for column in columns}
-    ends = [x[-1] for by_method in spent.values() for x in by_method.values()]
-    if not ends:
-        return None
-    unit, far = unit_of(quantity, ends), _are_far_apart(ends)
-    legend = Legend.of(comparison.methods, spent[comparison.seen])
-    figure, panels = new_panels(len(columns), 1.75, legend=legend.height, sharey=True)
-    for axes, column in zip(panels, columns, strict=True):
-        if far:
-            axes.set_xscale("log")
-        for j, x in spent[column].items():
-            mask = x > 0 if far else x >= 0
-            draw(axes, j, x[mask] / unit.size, _select_points(drawn[column][j], mask), len(legend.names))
-        title_of(axes, comparison, column)
-    for j in spent[comparison.primary]:
-        ring(panels[-1], j, comparison, QUANTITIES[quantity].column, unit.size)
-    label_x(panels, f"{QUANTITIES[quantity].words} so far, {unit.name}, probes included")
-    every = [drawn[column][j] for column in columns for j in spent[column]]
-    leave_out_the_start(panels[-1], every, falling=comparison.score.lower_is_better)
-    starts = [_start(panels[-1], drawn[column][j], x) for column in columns for j, x in spent[column].items()]
-    panels[-1].set_xlim(left=0.7 * min(starts) / unit.size if far else 0)
-    _plain_numbers(panels[-1].xaxis, far=far)
-    target_line(panels[-1], comparison)
-    legend.draw(figure)
-    return figure
-
-
-@with_style
-def spending(comparison: RunSet) -> Figure | None:
-    """Draw simulated time and energy so far over the rounds, a panel each; None if no run had a radio."""
-    drawn = {quantity: _totals(comparison, quantity.column) for quantity in RADIO}
-    drawn = {quantity: by_method for quantity, by_method in drawn.items() if by_method}
-    if not drawn:
-        return None
-    legend = Legend.of(comparison.methods, sorted({j for by_method in drawn.values() for j in by_method}))
-    figure, panels = new_panels(len(drawn), 1.75, legend=legend.height)
-    for axes, (quantity, by_method) in zip(panels, drawn.items(), strict=True):
-        ends = [curve.mean[-1] for curve in by_method.values()]
-        unit, far = unit_of(quantity.name, ends), _are_far_apart(ends)
-        if far:
-            axes.set_yscale("log")
-        for j, curve in by_method.items():
-            visible_curve = _select_points(_rescale(curve, unit), curve.mean > 0 if far else curve.mean >= 0)
-            if far:  # a band may reach below 0, which such an axis does not have
-                visible_curve = replace(
-                    visible_curve, low=np.maximum(visible_curve.low, visible_curve.mean / LOG_RATIO)
-                )
-            draw(axes, j, visible_curve.rounds, visible_curve, len(legend.names))
-        heading(axes, f"{quantity.words.capitalize()} so far, {unit.name}")
-        if not far:
-            axes.set_ylim(bottom=0)
-        _plain_numbers(axes.yaxis, far=far)
-    label_x(panels, "round")
-    legend.draw(figure)
-    return figure
-
-
-def _spent(comparison: RunSet, drawn: Mapping[int, Curve], quantity: str) -> dict[int, Floats]:
-    """Return the mean cost over seeds at the rounds of each curve; methods without radio are left out."""
-    spent = {}
-    for j, curve in drawn.items():
-        x = values_at(comparison.counted(comparison.methods[j]), curve.rounds, QUANTITIES[quantity].column).mean(0)
-        if np.isfinite(x).all() and x[-1] > 0:
-            spent[j] = x
-    return spent
-
-
-def _start(axes: Axes, curve: Curve, spent: Floats) -> float:
-    """Return the cost at the first point inside the frame."""
-    inside = np.flatnonzero((curve.mean >= axes.get_ylim()[0]) & (spent > 0))
-    return float(spent[inside[0]] if len(inside) else spent[-1])
-
-
-def _totals(comparison: RunSet, column: str) -> dict[int, Curve]:
-    totals = {}
-    for j, method in enumerate(comparison.methods):
-        runs = comparison.counted(method)
-        rounds = _common_rounds(runs)
-        if len(rounds) and np.isfinite(values := values_at(runs, rounds, column)).all() and values[:, -1].min() > 0:
-            nothing = np.full(len(rounds), np.nan)
-            mean, sd = values.mean(0), values.std(0, ddof=1) if len(runs) > 1 else nothing
-            totals[j] = Curve(rounds, nothing, mean, mean - sd, mean + sd)
-    return totals
-
-
-def _common_rounds(runs: tuple[Run, ...]) -> Floats:
-    if not runs:
-        return np.zeros(0)
-    rounds = reduce(np.intersect1d, [run.rounds["round"] for run in runs])
-    places = np.unique(np.linspace(0, len(rounds) - 1, min(POINTS, len(rounds))).round().astype(int))
-    return np.asarray(rounds[places], np.float64)
-
-
-def _select_points(curve: Curve, mask: Bools) -> Curve:
-    return Curve(curve.rounds[mask], curve.megabytes[mask], curve.mean[mask], curve.low[mask], curve.high[mask])
-
-
-def _rescale(curve: Curve, unit: Unit) -> Curve:
-    return replace(curve, mean=curve.mean / unit.size, low=curve.low / unit.size, high=curve.high / unit.size)
-
-
-def _are_far_apart(ends: Iterable[float]) -> bool:
-    values = list(ends)
-    return max(values) > LOG_RATIO * min(values)
-
-
-def _plain_numbers(axis: Axis, *, far: bool) -> None:
-    low, high = axis.get_view_interval()
-    plain_numbers(axis, far=far, ticks=(1.0, 3.0) if high < 1e3 * low else (1.0,))  # while there is room
 
 
 # ---- Allocation of a round
