@@ -161,9 +161,13 @@ def test_the_band_is_the_standard_deviation_over_seeds(tmp_path: Path) -> None:
     levels = {0: [0.1, 0.4], 1: [0.2, 0.6], 2: [0.3, 0.8]}
     for seed, values in levels.items():
         write_curve(tmp_path / str(seed), "m", seed, {"participant_accuracy": values, "bytes_total": [0, 1_000_000]})
-    made = curves.curve(read([tmp_path / str(seed) for seed in levels]).all_counted, "participant_accuracy")
+    comparison = read([tmp_path / str(seed) for seed in levels])
+    made = curves.curve(comparison.all_counted, "participant_accuracy")
     assert made.mean == pytest.approx([0.2, 0.6])
     assert made.high - made.mean == pytest.approx([0.1, 0.2])  # sd of three values d apart is d
+    figure = curves.accuracy(comparison, "megabytes")
+    assert figure is not None
+    assert figure.axes[0].lines[0].get_xdata().tolist() == [0, 1]
 
 
 def test_with_one_seed_the_band_is_over_clients(tmp_path: Path) -> None:

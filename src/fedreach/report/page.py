@@ -14,7 +14,7 @@ from fedreach.report.findings import find, gather_facts
 from fedreach.report.formats import group_columns
 from fedreach.report.overview import Analysis
 from fedreach.report.tables import Table, tabulate, tabulate_contrasts, tabulate_metrics, tabulate_tuning
-from fedreach.report.theory import explain, tabulate_theory
+from fedreach.report.theory import recorded_terms, tabulate_theory, worst_case
 
 LETTERS = 136  # letters of a row that fit on a screen of 1280 pixels and on paper
 MAX_METHODS = 10  # methods above which the main figure is too tall next to the findings
@@ -22,7 +22,7 @@ MAX_METHODS = 10  # methods above which the main figure is too tall next to the 
 
 def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str]) -> str:
     """Return the page with the pictures of `gallery`, and links to the files of pictures and tables."""
-    main = _main_figure(analysis, pictures)
+    main, theory = _main_figure(analysis, pictures), tabulate_theory(analysis)
     return render_template(
         "page.html",
         comparison=analysis.comparison,
@@ -34,8 +34,9 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
         metrics=tabulate_metrics(analysis),
         adaptation=tabulate_adaptation(analysis),
         tuning=tabulate_tuning(analysis.comparison),
-        theory=tabulate_theory(analysis),
-        explained=explain(analysis),
+        theory=theory,
+        terms=[term.name for term in recorded_terms(analysis)],
+        worst_case=worst_case(analysis.comparison) if theory is not None else None,
         main=main,
         figures=[picture for picture in pictures if picture is not main],
         files=tables,

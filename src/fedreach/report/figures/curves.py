@@ -160,7 +160,7 @@ def accuracy(comparison: RunSet, against: str = "round") -> Figure | None:
     shown = [method_curve for by_method in drawn.values() for method_curve in by_method.values()]
     leave_out_the_start(panels[-1], shown, falling=comparison.score.lower_is_better)
     if against != "round":
-        for j in drawn[comparison.primary]:
+        for j in drawn.get(comparison.primary, ()):
             ring(panels[-1], j, comparison, quantity.column, unit.size)
         panels[-1].set_xlim(left=0.7 * min(_start(panels[-1], method_curve) for method_curve in shown) if far else 0)
     if quantity.is_radio:
