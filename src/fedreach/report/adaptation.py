@@ -10,7 +10,7 @@ import numpy as np
 
 from fedreach.evaluation.scores import HARM_POINTS
 from fedreach.evaluation.statistics import PairedTest, Spread, spread
-from fedreach.report.analysis import NO_LEADERS, Leaders, judge_all, leaders_by
+from fedreach.report.analysis import NO_LEADERS, UNTESTED, Leaders, judge_all, leaders_by
 from fedreach.report.numbers import (
     ABSENT,
     Run,
@@ -59,7 +59,6 @@ PREDICTION_MODES = {
 SCORES = ("accuracy", "accuracy_worst_decile", "loss", "calibration_error")
 TESTED_CHANGES = ("loss", "calibration_error")
 """Scores whose change is tested in addition to accuracy: with two classes a prior may change nothing else."""
-UNTESTED = PairedTest(0, None)
 Gap = Mapping[str, Spread]
 
 

@@ -19,7 +19,7 @@ from fedreach._util.errors import ConfigError, RunFolderError
 from fedreach._util.files import altered_error, missing, text_of
 from fedreach._util.processes import map_forked
 from fedreach.evaluation.statistics import AnalysisPlan, plan_seeds
-from fedreach.report.analysis import pair_differences_by_seed
+from fedreach.report.analysis import differences_by_seed
 from fedreach.report.findings import flatten
 from fedreach.report.numbers import ClientScores, RoundsTable, Run, RunSet
 from fedreach.report.radio import airtime
@@ -176,17 +176,13 @@ def _relabel(part: RunSet, label: str, apart: set[str]) -> RunSet:
     """Return a comparison with its label added to the names of ambiguous methods."""
     names = {method: f"{method} ({label})" if method in apart else method for method in part.methods}
     pairs = [(names[a], names[b]) for a, b in part.plan.pairs(part.methods, part.baseline)]
-    try:
-        plan = replace(part.plan, contrasts=pairs) if apart else part.plan
-    except ConfigError as error:  # cannot happen: the plan was valid when it was read
-        raise RunFolderError(str(error)) from error
     return replace(
         part,
         baseline=names[part.baseline],
         methods=tuple(names.values()),
         runs=tuple(replace(run, method=names[run.method]) for run in part.runs),
         absent=tuple((names[method], seed) for method, seed in part.absent),
-        plan=plan,
+        plan=replace(part.plan, contrasts=pairs) if apart else part.plan,
     )
 
 
@@ -491,11 +487,7 @@ def seeds_to_detect(out: Path) -> tuple[int, str]:
     if plan.detect_points is None or pilot is None:
         raise RunFolderError(f"{out} holds no comparison with a pilot. Start one with `fedreach compare --detect 2.0`.")
     pairs = plan.pairs(comparison.methods, comparison.baseline)
-    pair_differences = [pair_differences_by_seed(comparison, *pair, "last", of=pilot) for pair in pairs]
-    paired = [
-        {} if isinstance(differences_or_reason, str) else differences_or_reason
-        for differences_or_reason in pair_differences
-    ]
+    paired = [differences_by_seed(comparison, *pair, "last", of=pilot)[0] for pair in pairs]
     needed = plan_seeds(paired, plan.detect_points / 100, correction=plan.correction)
     seeds_by_pair = {pair: number for pair, number in zip(pairs, needed, strict=True) if number is not None}
     required = max(seeds_by_pair.values(), default=len(pilot))
