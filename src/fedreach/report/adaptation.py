@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,23 +15,22 @@ from fedreach.report.numbers import (
     ABSENT,
     Run,
     RunSet,
-    Unit,
     conclusion,
     detectable,
+    estimate,
     interval,
     nats,
-    number,
     p_text,
     percent,
     plus_minus,
     points,
-    unit_of,
 )
 from fedreach.report.tables import (
     VERDICT_UNIT,
     Column,
     Table,
     bold_sentence,
+    costs,
     family_note,
     intervals_sentence,
     join_sentences,
@@ -205,47 +204,55 @@ def tabulate_adaptation(analysis: Analysis) -> list[Table]:
     rows = analysis.adaptation
     if not rows:
         return []
-    return [_modes(analysis), _probabilities(analysis), *_gap_tables(rows)]
+    return [_modes(analysis), _probabilities(analysis), *([_gap_table(rows)] if any(row.gap for row in rows) else [])]
+
+
+METHOD_COLUMN: Column[AdaptationSummary] = Column("method", "", lambda row: row.method, 0)
+NEEDS: Column[AdaptationSummary] = Column("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0)
+
+
+def _score(mode: str, score: str) -> Cell:
+    return lambda row: plus_minus(row.at[mode, score], 3) if score == "loss" else percent(row.at[mode, score])
+
+
+def _gain_with(inputs: int) -> Cell:
+    return lambda row: estimate(row.gain_with.get(inputs))
+
+
+def _spent(name: str) -> Callable[[AdaptationSummary], Spread]:
+    return lambda row: row.spent[name]
 
 
 def _modes(analysis: Analysis) -> Table:
     rows = analysis.adaptation
     several, labels = any(row.gain.count > 1 for row in rows), any(row.needs_labels for row in rows)
     share = "% ± sd" if several else "%"
-
-    def score(mode: str, name: str) -> Cell:
-        return lambda row: percent(row.at[mode, name])
-
-    def gain_with(n: int) -> Cell:
-        return lambda row: _points(row.gain_with.get(n))
-
-    def spent(name: str, unit: Unit) -> Cell:
-        return lambda row: _spent(row.spent[name], unit)
-
-    columns: list[Column[AdaptationSummary]] = [Column("method", "", lambda row: row.method, 0)]
-    columns.append(Column("rule", "", lambda row: row.rule.partition("(")[0], 150))
-    columns.append(Column("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
-    columns += [Column(head, share, score(mode, "accuracy"), 0) for mode, head in PREDICTION_MODES.items()]
-    columns.append(Column("gain", "points [seeds]", lambda row: _points(row.gain), 0))
-    columns.append(Column("expected gain", "points, by participants", _expected_gain, 120))
-    columns.append(Column("p", "corrected", lambda row: p_text(row.gain.p_corrected), 0))
-    columns.append(Column("mde", "points", lambda row: detectable(row.gain), 140))
-    columns.append(Column("conclusion", VERDICT_UNIT, lambda row: conclusion(row.gain), 110))
-    for n in sorted({n for row in rows for n in row.gain_with}):
-        columns.append(Column(f"gain with {n}", "inputs", gain_with(n), 120))
-    columns += [
-        Column("worst decile, plain", share, score("unadapted", "accuracy_worst_decile"), 100),
-        Column("worst decile, adapted", share, score("adapted", "accuracy_worst_decile"), 100),
+    inputs = sorted({n for row in rows for n in row.gain_with})
+    spent = {
+        "time to fit": costs("seconds", _spent("seconds"), rows),
+        "energy to fit": costs("joules", _spent("joules"), rows),
+    }
+    columns = [
+        METHOD_COLUMN,
+        Column("rule", "", lambda row: row.rule.partition("(")[0], 150),
+        NEEDS,
+        *(Column(head, share, _score(mode, "accuracy"), 0) for mode, head in PREDICTION_MODES.items()),
+        Column("gain", "points [seeds]", lambda row: estimate(row.gain), 0),
+        Column("expected gain", "points, by participants", _expected_gain, 120),
+        Column("p", "corrected", lambda row: p_text(row.gain.p_corrected), 0),
+        Column("mde", "points", lambda row: detectable(row.gain), 140),
+        Column("conclusion", VERDICT_UNIT, lambda row: conclusion(row.gain), 110),
+        *(Column(f"gain with {n}", "inputs", _gain_with(n), 120) for n in inputs),
+        Column("worst decile, plain", share, _score("unadapted", "accuracy_worst_decile"), 100),
+        Column("worst decile, adapted", share, _score("adapted", "accuracy_worst_decile"), 100),
         Column(f"clients that lose > {HARM_POINTS} points", share, lambda row: percent(row.harmed), 130),
         Column("worst client", "points (inputs)", _worst_client, 140),
         Column("adapted", "clients", lambda row: _mean_count(row.decided.get("adapted")), 160),
         Column("repaired", "clients", lambda row: _mean_count(row.decided.get("repaired")), 160),
         Column("sent to fit", "kB a participant", lambda row: plus_minus(row.kilobytes["up"], 1), 170),
         Column("handed out", "kB", lambda row: plus_minus(row.kilobytes["state"], 1), 170),
+        *(Column(head, unit, cell, 170) for head, (unit, cell) in spent.items()),
     ]
-    for name, head in {"seconds": "time to fit", "joules": "energy to fit"}.items():
-        unit = unit_of(name, [row.spent[name].mean for row in rows])
-        columns.append(Column(head, unit.name, spent(name, unit), 170))
     where = POPULATION_WORDS[rows[0].population]
     judged = family_note(analysis.comparison, [row.gain for row in rows])
     learns = ", as is every rule marked so; labelled examples that one learns from are not scored" if labels else ""
@@ -275,32 +282,25 @@ def _probabilities(analysis: Analysis) -> Table:
     rows = analysis.adaptation
     several = any(row.gain.count > 1 for row in rows)
     nat, share = ("nats ± sd", "% ± sd") if several else ("nats", "%")
-    modes = {mode: PREDICTION_MODES[mode] for mode in ("unadapted", "calibrated", "adapted", "oracle_prior")}
+    widths = {"unadapted": 100, "calibrated": 130, "adapted": 100, "oracle_prior": 170}
 
-    def loss(mode: str) -> Cell:
-        return lambda row: plus_minus(row.at[mode, "loss"], 3)
+    def scores(name: str, score: str, unit: str, least: int) -> Iterator[Column[AdaptationSummary]]:
+        for mode, width in widths.items():
+            yield Column(f"{name}, {PREDICTION_MODES[mode]}", unit, _score(mode, score), max(width, least))
 
-    def error(mode: str) -> Cell:
-        return lambda row: percent(row.at[mode, "calibration_error"])
-
-    def p(score: str) -> Cell:
-        return lambda row: p_text(row.change[score].p_corrected)
-
-    width = {"unadapted": 100, "calibrated": 130, "adapted": 100, "oracle_prior": 170}
-    columns: list[Column[AdaptationSummary]] = [Column("method", "", lambda row: row.method, 0)]
-    columns.append(Column("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
-    columns += [Column(f"log loss, {head}", nat, loss(mode), width[mode]) for mode, head in modes.items()]
-    columns.append(Column("log loss, change", "nats [seeds]", lambda row: nats(row.change["loss"]), 0))
-    columns.append(Column("p", "corrected", p("loss"), 0))
-    columns += [
-        Column(f"calibration error, {head}", share, error(mode), max(width[mode], 150)) for mode, head in modes.items()
-    ]
-    columns.append(
-        Column("calibration error, change", "points [seeds]", lambda row: _points(row.change["calibration_error"]), 90)
-    )
-    columns.append(Column("p", "corrected", p("calibration_error"), 90))
     return table_of(
-        columns,
+        [
+            METHOD_COLUMN,
+            NEEDS,
+            *scores("log loss", "loss", nat, 0),
+            Column("log loss, change", "nats [seeds]", lambda row: nats(row.change["loss"]), 0),
+            Column("p", "corrected", lambda row: p_text(row.change["loss"].p_corrected), 0),
+            *scores("calibration error", "calibration_error", share, 150),
+            Column(
+                "calibration error, change", "points [seeds]", lambda row: estimate(row.change["calibration_error"]), 90
+            ),
+            Column("p", "corrected", lambda row: p_text(row.change["calibration_error"].p_corrected), 90),
+        ],
         rows,
         caption="Log loss and calibration, plain and adapted",
         note="The same clients and inputs. Log loss: mean of −log p of the true class. Calibration error: how far "
@@ -310,44 +310,28 @@ def _probabilities(analysis: Analysis) -> Table:
         "With two classes a prior changes thresholds, log loss and calibration, and not the order of a client's "
         "examples.",
         name="probabilities",
-        stated=intervals_sentence(analysis.comparison, [row.change["loss"] for row in rows], nats=True).replace(
-            "detectable difference", "detectable change of log loss"
-        ),
+        stated=intervals_sentence(analysis.comparison, [row.change["loss"] for row in rows]),
     )
 
 
-def _gap_tables(rows: Sequence[AdaptationSummary]) -> list[Table]:
-    if not any(row.gap for row in rows):
-        return []
+def _gap_table(rows: Sequence[AdaptationSummary]) -> Table:
+    def part(name: str) -> Column[AdaptationSummary]:
+        return Column(name, "points", lambda row: _mean_points(row.gap.get(name)), 0)
 
-    def part(name: str) -> Cell:
-        return lambda row: _mean_points(row.gap.get(name))
-
-    return [
-        table_of(
-            [
-                Column("method", "", lambda row: row.method, 0),
-                Column("gap", "points", part("gap"), 0),
-                Column("priors", "points", part("priors"), 0),
-                Column("representation", "points", part("representation"), 0),
-                Column("estimation", "points", part("estimation"), 0),
-                Column("majority class", "%", lambda row: percent(row.majority), 0),
-            ],
-            rows,
-            caption="The participation gap taken apart",
-            note="Gap: participants minus unseen clients, both plain = priors (what goes when both know their class "
-            "shares) + representation (what stays). Estimation: what unseen clients lose as they must estimate their "
-            "class shares. Majority class: what a client would reach by always saying its most frequent class, a "
-            "control that needs labels.",
-            name="gap",
-        )
-    ]
-
-
-def _points(gain: PairedTest | None) -> str:
-    if gain is None or gain.mean is None:
-        return ABSENT
-    return points(gain.mean, sign=True) + interval(gain.low, gain.high, sign=True)
+    return table_of(
+        [
+            METHOD_COLUMN,
+            *map(part, ("gap", "priors", "representation", "estimation")),
+            Column("majority class", "%", lambda row: percent(row.majority), 0),
+        ],
+        rows,
+        caption="The participation gap taken apart",
+        note="Gap: participants minus unseen clients, both plain = priors (what goes when both know their class "
+        "shares) + representation (what stays). Estimation: what unseen clients lose as they must estimate their "
+        "class shares. Majority class: what a client would reach by always saying its most frequent class, a "
+        "control that needs labels.",
+        name="gap",
+    )
 
 
 def _mean_points(change: Spread | None) -> str:
@@ -366,10 +350,6 @@ def _worst_client(row: AdaptationSummary) -> str:
     """Return the change of the client that loses most, and its number of inputs if that was stored."""
     inputs = row.worst_inputs.mean
     return _mean_points(row.worst_change) + ("" if inputs is None else f" ({inputs:.0f})")
-
-
-def _spent(cost: Spread, unit: Unit) -> str:
-    return ABSENT if cost.mean is None else number(cost.mean / unit.size)
 
 
 def _mean_count(count: Spread | None) -> str:

@@ -109,6 +109,18 @@ def interval(low: float | None, high: float | None, *, sign: bool = False, by: M
     return f" [{points(low, sign=sign, by=by)}, {points(high, sign=sign, by=by)}]"
 
 
+def estimate(judged: PairedTest | None, by: MainScore = ACCURACY) -> str:
+    """Return a mean difference with its interval, formatted as `points` with signs.
+
+    Example:
+        >>> estimate(PairedTest(20, 0.021, -0.004, 0.046)), estimate(None)
+        ('+2.1 [−0.4, +4.6]', '-')
+    """
+    if judged is None or judged.mean is None:
+        return ABSENT
+    return points(judged.mean, sign=True, by=by) + interval(judged.low, judged.high, sign=True, by=by)
+
+
 def nats(change: PairedTest) -> str:
     """Return a mean change in nats, with its interval if there is one.
 

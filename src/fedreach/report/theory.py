@@ -12,10 +12,9 @@ from fedreach._util.arrays import Bools, Floats, Ints
 from fedreach._util.divergence import kl_divergence
 from fedreach._util.errors import RunFolderError
 from fedreach.data.assignment import label_entropy
-from fedreach.evaluation.statistics import Spread
 from fedreach.federation.convergence import worst_case_error
 from fedreach.report.numbers import Columns, RoundsTable, RunSet, percent, plus_minus
-from fedreach.report.tables import Table
+from fedreach.report.tables import Column, Table, table_of
 from fedreach.runs.schema import FederationRecord
 
 if TYPE_CHECKING:
@@ -182,30 +181,25 @@ def tabulate_theory(analysis: Analysis) -> Table | None:
     comparison, terms = analysis.comparison, recorded_terms(analysis)
     if not terms:
         return None
-    names = {term.name for term in terms}
     several = any(len(comparison.counted(method)) > 1 for method in comparison.methods)
-    spread_unit = " ± sd" if several else ""
-    note = "Mean over the rounds" + (
-        ", under “all rounds” of all rounds together" if "label_gap_so_far" in names else ""
-    )
-    note += ", ± sd over seeds." if several else "."
-    return Table(
+    so_far = any(term.name == "label_gap_so_far" for term in terms)
+    note = "Mean over the rounds" + ", under “all rounds” of all rounds together" * so_far
+
+    def column(term: Term) -> Column[str]:
+        def text(method: str) -> str:
+            of = analysis.terms[method][term.name]
+            return percent(of) if term.percent else plus_minus(of, term.places)
+
+        return Column(term.header, term.unit + " ± sd" * several, text, 0)
+
+    return table_of(
+        [Column("method", "", str, 0), *map(column, terms)],
+        comparison.methods,
         caption=CAPTION,
-        header=("method", *(term.header for term in terms)),
-        units=("", *(term.unit + spread_unit for term in terms)),
-        rows=tuple(
-            (method, *(_cell(analysis.terms[method][term.name], term) for term in terms))
-            for method in comparison.methods
-        ),
-        from_width=(0,) * (len(terms) + 1),
-        note=f"{note} {describe_references(analysis)} Terms of bounds whose unknown constants are set to 1: they "
-        "tell methods apart, and a better term promises no higher accuracy.",
+        note=f"{note}{', ± sd over seeds' * several}. {describe_references(analysis)} Terms of bounds whose unknown "
+        "constants are set to 1: they tell methods apart, and a better term promises no higher accuracy.",
         name="theory",
     )
-
-
-def _cell(spread: Spread, term: Term) -> str:
-    return percent(spread) if term.percent else plus_minus(spread, term.places)
 
 
 def recorded_terms(analysis: Analysis) -> tuple[Term, ...]:
