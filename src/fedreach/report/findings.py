@@ -27,43 +27,34 @@ from fedreach.report.radio import cheapest_methods, target_sentences
 Pairs = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
-class RunFacts:
-    """Settings, data, software and status of the runs, as the page lists them."""
+def gather_facts(comparison: RunSet) -> dict[str, Any]:
+    """Return settings, data, software and status of the runs, as templates/page.html lists them.
 
-    data: Pairs
-    partition: Pairs
-    columns: tuple[tuple[str, str, str], ...]  # of a table: name, kind, description
-    shared: Pairs  # settings that all methods have in common
-    own: tuple[tuple[str, Pairs], ...]  # method -> settings in which methods differ
-    software: Pairs
-    seconds: tuple[tuple[str, str, str], ...]  # method, seconds per round: train, evaluate
-    troubled: tuple[tuple[str, int, str, str, str], ...]  # method, seed, status, last round, error
-    refused: tuple[tuple[str, int, str, str, str], ...]  # method, seed, client or node, rounds, first reason
-    runs: tuple[tuple[str, int, str, str], ...]  # method, seed, status, path
-
-
-def gather_facts(comparison: RunSet) -> RunFacts:
-    """Return the facts about a comparison; every value that differs between runs is listed."""
+    Every value that differs between runs is listed.
+    """
     runs = comparison.runs
-    shared, method_settings = _settings(comparison)
-    return RunFacts(
-        data=_merge(_dataset_settings(run.partition.dataset) for run in runs),
-        partition=_partition(runs),
-        columns=_columns(runs),
-        shared=shared,
-        own=method_settings,
-        software=_merge(dict(r.environment) | {f"git.{k}": v for k, v in r.git.items()} for r in runs),
-        seconds=tuple(_seconds(comparison, method) for method in comparison.methods if comparison.counted(method)),
-        troubled=tuple(
-            (run.method, run.seed, run.status, str(run.last_round) if run.last_round >= 0 else "none", run.error or "")
+    shared, own = _settings(comparison)
+    unfinished = [
+        (run.method, run.seed, run.status, str(run.last_round) if run.last_round >= 0 else "none", run.error or "")
+        for run in runs
+        if run.status != "finished"
+    ]
+    return {
+        "data": _merge(
+            # The scale of colors differs with the seed.
+            {key: value for key, value in run.partition.dataset.items() if key not in ("mean", "std")}
             for run in runs
-            if run.status != "finished"
-        )
-        + tuple((method, seed, "never began", "none", "") for method, seed in comparison.absent),
-        refused=tuple((run.method, run.seed, *refusal) for run in runs for refusal in _refusals(run)),
-        runs=tuple((run.method, run.seed, run.status, run.path) for run in runs),
-    )
+        ),
+        "partition": _partition(runs),
+        "columns": _columns(runs),  # of a table: name, kind, description
+        "shared": shared,  # settings that all methods have in common
+        "own": own,  # method -> settings in which methods differ
+        "software": _merge(dict(run.environment) | {f"git.{k}": v for k, v in run.git.items()} for run in runs),
+        "seconds": [_seconds(comparison, method) for method in comparison.methods if comparison.counted(method)],
+        "troubled": unfinished + [(method, seed, "never began", "none", "") for method, seed in comparison.absent],
+        "refused": [(run.method, run.seed, *refusal) for run in runs for refusal in _refusals(run)],
+        "runs": [(run.method, run.seed, run.status, run.path) for run in runs],
+    }
 
 
 def _refusals(run: Run) -> list[tuple[str, str, str]]:
@@ -102,11 +93,6 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         else:
             flat[prefix + key] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return flat
-
-
-def _dataset_settings(dataset: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts about a data set without the scale of its colors, which differs with the seed."""
-    return {key: value for key, value in dataset.items() if key not in ("mean", "std")}
 
 
 def _merge(values: Iterable[Mapping[str, Any]]) -> Pairs:

@@ -232,16 +232,8 @@ def wrap_words(text: str, max_letters: int) -> list[str]:
         >>> wrap_words("power_of_choice with ten candidates", 20), wrap_words("undivided", 5)
         (['power_of_choice with', 'ten candidates'], ['undiv', 'ided'])
     """
-    lines = [""]
-    for word in re.findall(r"[^\s_.:/-]+[\s_.:/-]?|[\s_.:/-]", text):
-        remaining = word
-        while len((lines[-1] + remaining).rstrip()) > max_letters:
-            if lines[-1]:
-                lines.append("")
-            else:
-                lines, remaining = [*lines[:-1], remaining[:max_letters], ""], remaining[max_letters:]
-        lines[-1] += remaining
-    return [line.rstrip() for line in lines if line]
+    ends = rf".{{1,{max_letters}}}(?:\s|$|(?<=[_.:/-]))"
+    return [line.rstrip() for line in re.findall(rf"{ends}|.{{{max_letters}}}", text)]
 
 
 @dataclass(frozen=True)
