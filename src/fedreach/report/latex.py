@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from string import Template
 
 from fedreach._util.tables import visible
 from fedreach.report.figures import FigureSpec, draw_figures
@@ -21,9 +22,6 @@ LAST_KNOWN_LETTER = 0x17F  # last code point that pdflatex knows by default
 PREAMBLE = r"""% Needs \usepackage{booktabs,siunitx}. Made by fedreach report.
 % A caption stands by itself; cut what your text says already.
 """
-NUMBER_STYLE = (
-    r"\sisetup{detect-weight,retain-explicit-plus,group-digits=integer,group-separator={,},group-minimum-digits=4}"
-)
 # text before the first number, its sign, digits before the point, the point and digits after it, text after it
 NUMERIC_CELL = re.compile(r"((?:< )?)([+−-]?)(\d[\d,]*)((?:\.\d+)?)(.*)")
 NO_NUMBER = (ABSENT, "", "baseline", "not tuned")
@@ -130,33 +128,21 @@ def _environment(table: Table, columns: Sequence[int], caption: str, label: str)
         cells.append(column)
     heads = [[*_head(table, j), table.units[j]] for j in columns]
     high = max(len(head) for head in heads)
-    heads = [[*[""] * (high - len(head)), *head] for head in heads]
-    where = "table" if width_of(table, columns) <= COLUMN_WIDTH else "table*"
-    return "\n".join(
-        [
-            f"\\begin{{{where}}}[t]",
-            "\\centering",
-            f"\\caption{{{caption}}}",
-            f"\\label{{{label}}}",
-            "\\smallskip",
-            "\\footnotesize",
-            "\\setlength{\\tabcolsep}{4pt}",
-            NUMBER_STYLE,
-            f"\\begin{{tabular}}{{@{{}}{''.join(kinds)}@{{}}}}",
-            "\\toprule",
-            *[
-                _line([f"{{{escape(head[i])}}}" for head in heads])
-                for i in range(high)
-                if any(head[i] for head in heads)
-            ],
-            "\\midrule",
-            *[_line(row) for row in zip(*cells, strict=True)],
-            "\\bottomrule",
-            "\\end{tabular}",
-            f"\\end{{{where}}}",
-            "",
-        ]
+    lines = zip(*([*[""] * (high - len(head)), *head] for head in heads), strict=True)
+    return _fill(
+        "table",
+        where="table" if width_of(table, columns) <= COLUMN_WIDTH else "table*",
+        caption=caption,
+        label=label,
+        kinds="".join(kinds),
+        heads="\n".join(_line([f"{{{escape(text)}}}" for text in line]) for line in lines if any(line)),
+        rows="\n".join(map(_line, zip(*cells, strict=True))),
     )
+
+
+def _fill(template: str, **values: str) -> str:
+    """Return a template of LaTeX with these values."""
+    return Template((TEMPLATES / f"{template}.tex").read_text(encoding="utf-8")).substitute(values)
 
 
 def _head(table: Table, j: int) -> list[str]:
@@ -222,13 +208,6 @@ def _braces(text: str, command: str = "") -> str:
 
 FOLDER = "paper"  # within the report
 ONE_COLUMN = 4.0  # inches, above which a figure takes both columns of a page
-FLOAT = r"""\begin{%(where)s}[t]
-\centering
-\includegraphics{%(name)s.pdf} %% %(width)g in wide; do not scale it, its letters have 7 to 8 pt
-\caption{%(caption)s}
-\label{fig:%(label)s-%(name)s}
-\end{%(where)s}
-"""
 
 
 def write_paper(
@@ -261,23 +240,21 @@ def write_paper(
     folder.mkdir(parents=True, exist_ok=True)
     with use_style(print_style(width)):
         pictures = draw_figures(specs, folder, list(dict.fromkeys(["pdf", *formats])), inline=False)
-    where = "figure*" if width > ONE_COLUMN else "figure"
     floats = "\n".join(
-        FLOAT
-        % {
-            "where": where,
-            "name": picture.name,
-            "width": width,
-            "caption": escape(f"{_sentence(picture.title)} {picture.caption} {seeds} {provenance}"),
-            "label": label_of(name),
-        }
+        _fill(
+            "figure",
+            where="figure*" if width > ONE_COLUMN else "figure",
+            name=picture.name,
+            width=f"{width:g}",
+            caption=escape(f"{_sentence(picture.title)} {picture.caption} {seeds} {provenance}"),
+            label=label_of(name),
+        )
         for picture in pictures
     )
     text_width = 2 * width + 0.25 if width <= ONE_COLUMN else width  # two columns of figures, or one across both
-    document = (TEMPLATES / "paper.tex").read_text(encoding="utf-8")
     texts = {
         "figures.tex": f"{unknown_letters(floats)}% Needs \\usepackage{{graphicx}}.\n\n{floats}",
-        "paper.tex": document.replace("TEXT", f"{text_width:g}"),
+        "paper.tex": _fill("paper", width=f"{text_width:g}"),
     }
     for file, text in texts.items():
         (folder / file).write_text(text, encoding="utf-8", newline="\n")

@@ -11,6 +11,7 @@ from fedreach.report.overview import Analysis
 from fedreach.report.tables import tuning_record
 
 Number = float | None
+JUDGED = ("mean", "low", "high", "count", "p", "p_corrected", "p_equivalent", "mde")  # fields of a `PairedTest`
 
 
 def as_records(analysis: Analysis) -> list[dict[str, Any]]:
@@ -176,18 +177,8 @@ def plan_record(analysis: Analysis) -> dict[str, Any]:
 
 
 def _judgement_record(prefix: str, judged: PairedTest) -> dict[str, Any]:
-    return {
-        f"{prefix}mean": judged.mean,
-        f"{prefix}low": judged.low,
-        f"{prefix}high": judged.high,
-        f"{prefix}seeds": judged.count,
-        f"{prefix}p": judged.p,
-        f"{prefix}p_corrected": judged.p_corrected,
-        f"{prefix}p_equivalent": judged.p_equivalent,
-        f"{prefix}mde": judged.mde,
-        f"{prefix}conclusion": judged.conclusion or None,
-        f"{prefix}seeds_needed": judged.seeds_needed,
-    }
+    record = {f"{prefix}{'seeds' if name == 'count' else name}": getattr(judged, name) for name in JUDGED}
+    return record | {f"{prefix}conclusion": judged.conclusion or None, f"{prefix}seeds_needed": judged.seeds_needed}
 
 
 def _spread_record(name: str, spread: Spread) -> dict[str, Number]:

@@ -149,6 +149,7 @@ class Table:
 
 
 S = TypeVar("S")
+NOTHING = spread([])
 
 
 @dataclass(frozen=True)
@@ -272,7 +273,6 @@ def _columns(comparison: RunSet, rows: Sequence[MethodSummary]) -> list[Column[M
     by = comparison.score
     unit, change = by.unit.strip() or by.name, by.points.strip()
     share = f"{unit} ± sd" if any(row.at["participants"].sd is not None for row in rows) else unit
-    target = None if comparison.target_accuracy is None else f"to {100 * comparison.target_accuracy:g} %"
 
     def accuracy(name: str) -> Column[MethodSummary]:
         quantity = QUANTITIES[name]
@@ -284,51 +284,41 @@ def _columns(comparison: RunSet, rows: Sequence[MethodSummary]) -> list[Column[M
         unit, cell = costs(quantity.unit, lambda row: row.at[name], rows)
         return Column(quantity.head, unit, cell, quantity.from_width)
 
-    def to_target(name: str, from_width: int) -> list[Column[MethodSummary]]:
-        if target is None:
-            return []
-        quantity = QUANTITIES[name]
-        unit, cell = costs(quantity.unit, lambda row: row.to_target[name], rows)
+    def to_target(name: str, from_width: int) -> Column[MethodSummary]:
+        unit, cell = costs(QUANTITIES[name].unit, lambda row: row.to_target[name], rows)
 
         def text(row: MethodSummary) -> str:
             some = row.reached < row.seeds and row.to_target[name].mean is not None
             return cell(row) + f" ({row.reached} of {row.seeds})" * some
 
-        return [Column(target, unit or quantity.head, text, from_width)]
+        target = f"to {100 * (comparison.target_accuracy or 0):g} %"
+        return Column(target, unit or QUANTITIES[name].head, text, from_width)
 
-    def probability(name: str, head: str, unit: str, from_width: int) -> list[Column[MethodSummary]]:
-        if name not in probabilities(comparison):
-            return []
-        return [Column(head, unit, lambda row: plus_minus(row.at[name], 3), from_width)]
+    def probability(name: str, head: str, unit: str, from_width: int) -> Column[MethodSummary]:
+        return Column(head, unit, lambda row: plus_minus(row.at.get(name, NOTHING), 3), from_width)
 
-    gap, radio = QUANTITIES["gap"], ("seconds", "joules") if comparison.radio else ()
+    def difference(row: MethodSummary) -> str:
+        return "baseline" if row.is_baseline and len(rows) > 1 else estimate(row.difference, by)
+
+    gap_over = f"{change} [{'seeds' if over_seeds else 'clients'}]".strip()
     return [
         Column("method", "", lambda row: row.method, 0),
         *map(accuracy, ("participants", "unseen", "test")),
-        *probability("auroc", "AUROC", "", 90),
-        *probability("log_loss", "log loss", "nats", 110),
-        Column(
-            gap.head,
-            f"{change} [{'seeds' if over_seeds else 'clients'}]".strip(),
-            lambda row: _gap(row, over_seeds, by),
-            0,
-        ),
-        Column(
-            "difference",
-            f"{change} [seeds]".strip(),
-            lambda row: "baseline" if row.is_baseline and len(rows) > 1 else estimate(row.difference, by),
-            0,
-        ),
+        probability("auroc", "AUROC", "", 90),
+        probability("log_loss", "log loss", "nats", 110),
+        Column(QUANTITIES["gap"].head, gap_over, lambda row: _gap(row, over_seeds, by), 0),
+        Column("difference", f"{change} [seeds]".strip(), difference, 0),
         Column("p", "corrected", lambda row: p_text(row.difference.p_corrected), 0),
         Column("mde", change, lambda row: detectable(row.difference, by), 140),
         Column("conclusion", VERDICT_UNIT, lambda row: conclusion(row.difference), 90),
-        *map(mean, radio),
-        *(column for name in radio for column in to_target(name, 110)),
+        *map(mean, ("seconds", "joules")),
+        to_target("seconds", 110),
+        to_target("joules", 110),
         *map(accuracy, ("unseen_worst_decile", "participants_worst_decile")),
         Column("seeds", "finished", lambda row: f"{row.seeds}/{row.seeds_planned}"),
         *map(mean, ("megabytes", "round")),
-        *to_target("round", WIDE),
-        *to_target("megabytes", WIDE),
+        to_target("round", WIDE),
+        to_target("megabytes", WIDE),
     ]
 
 
