@@ -18,7 +18,7 @@ from fedreach.report.analysis import (
     seeds_scope,
 )
 from fedreach.report.concerns import concerns
-from fedreach.report.numbers import Run, RunSet, interval, nats, number, p_text, percent, points
+from fedreach.report.numbers import Run, RunSet, interval, nats, number, p_text, points
 from fedreach.report.overview import Analysis
 from fedreach.report.radio import cheapest_methods, target_sentences
 
@@ -209,7 +209,6 @@ def find(analysis: Analysis) -> Findings:
         _power_sentence(comparison, [contrast.judged for contrast in analysis.contrasts["last"]]),
         _gap_sentence(comparison.score, best, rows),
         adapted,
-        _runner_up(analysis, best, rows),
         *target_sentences(comparison, rows),
         left_out,
     ]
@@ -335,17 +334,14 @@ def _conclusion_sentence(analysis: Analysis) -> str:
         if contrast.judged.conclusion:
             name = contrast.first if simple else f"{contrast.first} against {contrast.second}"
             named.setdefault(contrast.judged.conclusion, []).append(name)
-    words = {
-        "better": "better than" if simple else "better",
-        "worse": "worse than" if simple else "worse",
-        "equivalent": f"equivalent within ± {comparison.plan.margin_points:g} points to" if simple else "equivalent",
-        "inconclusive": "inconclusive against" if simple else "inconclusive",
-    }
-    after = f" {comparison.baseline}" if simple else ""
+    margin = f"within ± {comparison.plan.margin_points:g} points to"
+    links = {"better": "than", "worse": "than", "equivalent": margin, "inconclusive": "against"}
     parts = [
-        f"{words[conclusion]}{after}: {', '.join(named[conclusion])}" for conclusion in words if conclusion in named
+        f"{conclusion.capitalize()}{f' {link} {comparison.baseline}' * simple}: {', '.join(named[conclusion])}."
+        for conclusion, link in links.items()
+        if conclusion in named
     ]
-    return ". ".join(part[0].upper() + part[1:] for part in parts) + "." if parts else ""
+    return " ".join(parts)
 
 
 def _power_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
@@ -379,22 +375,6 @@ def _gap_limits(row: MethodSummary) -> tuple[tuple[float | None, float | None], 
     if row.at["gap"].low is not None:
         return (row.at["gap"].low, row.at["gap"].high), "seeds"
     return (row.gap_over_clients or (None, None)), "clients"
-
-
-def _runner_up(analysis: Analysis, best: MethodSummary, rows: list[MethodSummary]) -> str:
-    comparison = analysis.comparison
-    candidates = [row for row in rows if row is not best and not row.is_baseline]
-    if not candidates:
-        return ""
-    second = max(candidates, key=lambda row: _rank(row, comparison))
-    value = f"{percent(primary_of(second, comparison), comparison.score)}{comparison.score.unit}"
-    pair = {best.method, second.method}
-    judged = next(
-        (contrast.judged for contrast in analysis.contrasts["last"] if {contrast.first, contrast.second} == pair), None
-    )
-    if judged is None:
-        return f"Next comes {second.method} with {value}; the two were not tested against each other."
-    return f"Next comes {second.method} with {value}."
 
 
 def _runs_left_out(comparison: RunSet) -> str:
