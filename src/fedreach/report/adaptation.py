@@ -58,6 +58,13 @@ PREDICTION_MODES = {
 SCORES = ("accuracy", "accuracy_worst_decile", "loss", "calibration_error")
 TESTED_CHANGES = ("loss", "calibration_error")
 """Scores whose change is tested in addition to accuracy: with two classes a prior may change nothing else."""
+HARM = {
+    "worse": "adapted_worse_share",  # of clients whose accuracy falls by adaptation
+    "harmed": "adapted_harmed_share",  # of clients that lose more than `HARM_POINTS`; not measured in older folders
+    "worst_change": "adapted_worst_change",  # of the client that loses most, as a fraction
+    "worst_inputs": "adapted_worst_inputs",  # its number of inputs
+}
+"""What adaptation costs single clients -> its name in records."""
 Gap = Mapping[str, Spread]
 
 
@@ -73,10 +80,7 @@ class AdaptationSummary:
     gain: PairedTest  # adapted minus unadapted accuracy, paired by seed; all methods with a rule are one family
     change: Mapping[str, PairedTest]  # one of `TESTED_CHANGES` -> likewise, one family per score; negative is better
     gain_with: Mapping[int, PairedTest]  # inputs -> likewise, accuracy on the other inputs
-    worse: Spread  # share of clients whose accuracy falls by adaptation
-    harmed: Spread  # share of clients that lose more than `HARM_POINTS` of accuracy; not measured in older folders
-    worst_change: Spread  # of the client that loses most, as a fraction
-    worst_inputs: Spread  # its number of inputs
+    harm: Mapping[str, Spread]  # each of `HARM`
     expected: tuple[Spread, Spread, Spread]  # gain on participants and its 95% CI; not every rule measures it
     decided: Mapping[str, Spread]  # "adapted", "repaired" -> clients
     gap: Gap  # "gap", "priors", "representation", "estimation"; empty without both populations
@@ -149,10 +153,7 @@ def _summary(method: str, runs: Sequence[Run]) -> AdaptationSummary:
         gain=UNTESTED,
         change={},
         gain_with=dict.fromkeys(inputs, UNTESTED),
-        worse=over(f"{name}_worse"),
-        harmed=over(f"{name}_harmed"),
-        worst_change=over(f"{name}_worst_change"),
-        worst_inputs=over(f"{name}_worst_inputs"),
+        harm={what: over(f"{name}_{what}") for what in HARM},
         expected=(over("expected_gain"), over("expected_gain_low"), over("expected_gain_high")),
         decided={what: over(f"{name}_{what}") for what in ("adapted", "repaired") if f"{name}_{what}" in columns[0]},
         gap=_gap_of(columns),
@@ -245,7 +246,7 @@ def _modes(analysis: Analysis) -> Table:
         *(Column(f"gain with {n}", "inputs", _gain_with(n), 120) for n in inputs),
         Column("worst decile, plain", share, _score("unadapted", "accuracy_worst_decile"), 100),
         Column("worst decile, adapted", share, _score("adapted", "accuracy_worst_decile"), 100),
-        Column(f"clients that lose > {HARM_POINTS} points", share, lambda row: percent(row.harmed), 130),
+        Column(f"clients that lose > {HARM_POINTS} points", share, lambda row: percent(row.harm["harmed"]), 130),
         Column("worst client", "points (inputs)", _worst_client, 140),
         Column("adapted", "clients", lambda row: _mean_count(row.decided.get("adapted")), 160),
         Column("repaired", "clients", lambda row: _mean_count(row.decided.get("repaired")), 160),
@@ -348,8 +349,8 @@ def _expected_gain(row: AdaptationSummary) -> str:
 
 def _worst_client(row: AdaptationSummary) -> str:
     """Return the change of the client that loses most, and its number of inputs if that was stored."""
-    inputs = row.worst_inputs.mean
-    return _mean_points(row.worst_change) + ("" if inputs is None else f" ({inputs:.0f})")
+    inputs = row.harm["worst_inputs"].mean
+    return _mean_points(row.harm["worst_change"]) + ("" if inputs is None else f" ({inputs:.0f})")
 
 
 def _mean_count(count: Spread | None) -> str:

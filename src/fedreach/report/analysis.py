@@ -267,14 +267,8 @@ def judge_all(
         pilot=comparison.pilot,
         lower_is_better=lower_is_better,
     )
-    if not comparison.looks:
-        return judged
-    return tuple(
-        replace(judgement, conclusion="inconclusive", seeds_needed=None, note=SEEDS_ADDED)
-        if judgement.conclusion
-        else judgement
-        for judgement in judged
-    )
+    open_ = {"conclusion": "inconclusive", "seeds_needed": None, "note": SEEDS_ADDED} if comparison.looks else {}
+    return tuple(replace(test, **open_) if test.conclusion else test for test in judged)
 
 
 def no_conclusion_reason(comparison: RunSet) -> str:

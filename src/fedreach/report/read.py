@@ -105,27 +105,26 @@ def merge_comparisons(folders: Sequence[Path], parts: Sequence[RunSet]) -> RunSe
 
 
 def _refuse_incomparable(folders: Sequence[Path], parts: Sequence[RunSet]) -> None:
-    for what, of in (("data set", _data), ("score", _score)):
-        values = {folder: value for folder, part in zip(folders, parts, strict=True) if (value := of(part))}
-        (first_folder, first), *later = [*values.items()] or [(Path(), "")]
-        for folder, second in later:
-            if second != first:
+    """Refuse comparisons on different data or scores."""
+    begun = [(folder, _measured_on(part)) for folder, part in zip(folders, parts, strict=True) if part.runs]
+    for folder, second in begun[1:]:
+        first_folder, first = begun[0]
+        for what in first:
+            if second[what] != first[what]:
+                both = f"{first[what]} and {second[what]}"
                 raise RunFolderError(
-                    f"{first_folder} and {folder} cannot be compared: another {what}, {first} and {second}. "
-                    "Report them apart."
+                    f"{first_folder} and {folder} cannot be compared: another {what}, {both}. Report them apart."
                 )
 
 
-def _data(part: RunSet) -> str:
-    """Return the data set of a comparison, with the first digits of its hash."""
-    for run in part.runs:
-        data = run.partition.dataset
-        return f"{data.get('name')} ({str(data.get('sha256'))[:8]}, {run.partition.num_classes or 'no'} classes)"
-    return ""
-
-
-def _score(part: RunSet) -> str:
-    return part.score.words if part.runs else ""
+def _measured_on(part: RunSet) -> dict[str, str]:
+    """Return the data set of a comparison, with the first digits of its hash, and its score."""
+    run = part.runs[0]
+    name, digest = run.partition.dataset.get("name"), str(run.partition.dataset.get("sha256"))[:8]
+    return {
+        "data set": f"{name} ({digest}, {run.partition.num_classes or 'no'} classes)",
+        "score": part.score.words,
+    }
 
 
 def _labels(folders: Sequence[Path], parts: Sequence[RunSet]) -> tuple[str, ...]:

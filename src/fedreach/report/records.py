@@ -4,7 +4,7 @@ from typing import Any
 
 from fedreach._util.tables import csv_text
 from fedreach.evaluation.statistics import PairedTest, Spread
-from fedreach.report.adaptation import AdaptationSummary
+from fedreach.report.adaptation import HARM, AdaptationSummary
 from fedreach.report.analysis import PROBABILITIES, QUANTITIES, RADIO, MethodSummary
 from fedreach.report.concerns import concerns
 from fedreach.report.overview import Analysis
@@ -114,10 +114,7 @@ def _adaptation_record(row: AdaptationSummary) -> dict[str, Any]:
         "adapted_rule": row.rule,
         "adapted_needs_labels": row.needs_labels,
         **_judgement_record("adapted_gain_", row.gain),
-        "adapted_worse_share": row.worse.mean,
-        "adapted_harmed_share": row.harmed.mean,
-        "adapted_worst_change": row.worst_change.mean,
-        "adapted_worst_inputs": row.worst_inputs.mean,
+        **{key: row.harm[what].mean for what, key in HARM.items()},
         **dict(zip(EXPECTED_GAIN_KEYS, (spread.mean for spread in row.expected), strict=True)),
     }
     for score, change in row.change.items():

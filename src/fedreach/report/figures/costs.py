@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,45 +41,35 @@ FILLS: dict[str, dict[str, Any]] = {
 LEAST_VISIBLE_SHARE = 5e-3  # share of a round below which a part is too thin to draw, or a rounding error
 
 
-@dataclass(frozen=True)
-class RoundTime:
-    """Time and energy of a method's mean round."""
-
-    seconds: float
-    joules: float
-    parts: dict[str, float]  # seconds of each of `FILLS`; they sum up to `seconds`
-
-    def share(self, name: str) -> float:
-        """Return the share of the round that a part takes; 0 if it is too small to draw."""
-        share = self.parts[name] / self.seconds if self.seconds > 0 else 0.0
-        return share if share > LEAST_VISIBLE_SHARE else 0.0
-
-
-def round_time(runs: Sequence[Run]) -> RoundTime | None:
-    """Return the parts of the mean round, mean over the seeds; None if a run has no radio.
+def round_time(runs: Sequence[Run]) -> dict[str, float] | None:
+    """Return seconds, joules and the seconds of each part of the mean round, over the seeds; None without radio.
 
     A chosen client computes, sends, and then waits for the slowest. Each part is a mean over the clients of a
     round, so that the parts of a round sum up to its seconds.
     """
-    means = [mean for run in runs if (mean := _round_time_of_run(run)) is not None]
+    means = [mean for run in runs if (mean := _round_time_of_run(run))]
     if not means or len(means) < len(runs):
         return None
-    parts = {name: float(np.mean([mean.parts[name] for mean in means])) for name in FILLS}
-    return RoundTime(
-        float(np.mean([mean.seconds for mean in means])), float(np.mean([mean.joules for mean in means])), parts
-    )
+    return {name: float(np.mean([mean[name] for mean in means])) for name in means[0]}
 
 
-def _round_time_of_run(run: Run) -> RoundTime | None:
+def _round_time_of_run(run: Run) -> dict[str, float]:
     counted = np.isfinite(run.column("seconds")) & (run.rounds["round"] > 0)
     if not counted.any() or not run.airtime:
-        return None
+        return {}
     seconds, probe = run.column("seconds")[counted], np.nan_to_num(run.column("probe_seconds")[counted])
     # If clients replied only to the probe, a round has neither computing nor sending.
     compute, send = (np.nan_to_num(run.airtime[f"{name}_seconds"][counted]) for name in ("compute", "upload"))
     wait = np.maximum(seconds - probe - compute - send, 0.0)  # rounded rows may differ in their last digit
-    parts = {name: float(values.mean()) for name, values in zip(FILLS, (probe, compute, send, wait), strict=True)}
-    return RoundTime(float(seconds.mean()), float(np.nanmean(run.column("joules")[counted])), parts)
+    parts = {"seconds": seconds, "probe": probe, "computing": compute, "sending": send, "waiting": wait}
+    means = {name: float(values.mean()) for name, values in parts.items()}
+    return means | {"joules": float(np.nanmean(run.column("joules")[counted]))}
+
+
+def visible_share(mean_round: Mapping[str, float], name: str) -> float:
+    """Return the share of the round that a part takes; 0 if it is too small to draw."""
+    share = mean_round[name] / mean_round["seconds"] if mean_round["seconds"] > 0 else 0.0
+    return share if share > LEAST_VISIBLE_SHARE else 0.0
 
 
 @with_style
@@ -88,27 +77,23 @@ def round_times(comparison: RunSet) -> Figure | None:
     """Draw the parts of each method's mean round as shares of its time; None if no run had a radio."""
     from matplotlib.patches import Patch
 
-    means = {
-        j: mean_round for j, m in enumerate(comparison.methods) if (mean_round := round_time(comparison.counted(m)))
-    }
+    means = {j: mean for j, m in enumerate(comparison.methods) if (mean := round_time(comparison.counted(m)))}
     if not means:
         return None
     figure = new_figure(1.0 + 0.36 * max(len(means), 2))
     axes = figure.subplots()
-    seconds = unit_of("seconds", [mean_round.seconds for mean_round in means.values()])
-    joules = unit_of("joules", [mean_round.joules for mean_round in means.values()])
-    for place, (j, mean_round) in enumerate(means.items()):
+    seconds, joules = (unit_of(name, [mean[name] for mean in means.values()]) for name in ("seconds", "joules"))
+    visible: set[str] = set()
+    for place, (j, mean) in enumerate(means.items()):
         start = 0.0
-        for name, fill in FILLS.items():
-            share = mean_round.share(name)
-            if share > 0:
-                look = {"edgecolor": method_color(j)} if name == "probe" else {"facecolor": method_color(j)}
-                (bar,) = axes.barh(place, share, 0.62, start, **look | fill)
+        for name in FILLS:
+            if share := visible_share(mean, name):
+                visible.add(name)
+                (bar,) = axes.barh(place, share, 0.62, start, **_fill(name, method_color(j)))
                 tag(bar, j, name)
             start += share
         axes.annotate(
-            f"{number(mean_round.seconds / seconds.size)} {seconds.name}\n"
-            f"{number(mean_round.joules / joules.size)} {joules.name}",
+            f"{seconds.text(mean['seconds'])}\n{joules.text(mean['joules'])}",
             (1.0, place),
             xytext=(4, 0),
             textcoords="offset points",
@@ -116,17 +101,17 @@ def round_times(comparison: RunSet) -> Figure | None:
             fontsize=style().smallest,
             color=style().muted,
         )
-    visible_parts = [name for name in FILLS if any(mean_round.share(name) > 0 for mean_round in means.values())]
     name_rows(axes, [comparison.methods[j] for j in means])
     axes.set_xlim(0, 1)
     axes.set_xlabel("share of a round's time, %")
     in_percent(axes, "x")
-    handles = [
-        Patch(label=name, **({"edgecolor": MUTED} if name == "probe" else {"facecolor": MUTED}) | FILLS[name])
-        for name in visible_parts
-    ]
+    handles = [Patch(label=name, **_fill(name, MUTED)) for name in FILLS if name in visible]
     figure.legend(handles=handles, loc="outside upper left", ncols=4, handlelength=1.2)
     return figure
+
+
+def _fill(part: str, color: str) -> dict[str, Any]:
+    return {"edgecolor" if part == "probe" else "facecolor": color} | FILLS[part]
 
 
 # ---- Allocation of a round
