@@ -16,7 +16,7 @@ import pytest
 
 from fedreach._util.errors import RunFolderError
 from fedreach.report.figures import draw_figures, figure_specs
-from fedreach.report.figures.costs import FILLS, round_time, round_times, visible_share
+from fedreach.report.figures.clients import FILLS, round_time, round_times, visible_share
 from fedreach.report.figures.curves import POINTS, accuracy, spending
 from fedreach.report.findings import find
 from fedreach.report.formats import terminal_table

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from fedreach._util.processes import map_forked
 from fedreach.report.analysis import POPULATION
 from fedreach.report.figures import clients, curves
-from fedreach.report.figures.costs import round_times
 from fedreach.report.figures.style import inline_svg, save
 from fedreach.report.overview import Analysis
 
@@ -156,7 +155,7 @@ def figure_specs(analysis: Analysis) -> list[FigureSpec]:
             "Where a round's time goes",
             "Means over chosen clients, rounds and seeds: a client computes, sends, and waits for the slowest. "
             "To the right: the mean round's simulated time and energy.",
-            lambda: round_times(comparison),
+            lambda: clients.round_times(comparison),
         ),
         FigureSpec(
             "chosen",
