@@ -141,9 +141,8 @@ def _summary(method: str, runs: Sequence[Run]) -> AdaptationSummary:
     def over(column: str) -> Spread:
         return spread([scores.get(column, np.nan) for scores in columns])
 
-    inputs = sorted(
-        {int(key.split("_")[2]) for key in columns[0] if key.startswith(f"{name}_adapted_") and _is_label_count(key)}
-    )
+    parts = [key.split("_")[2] for key in columns[0] if key.startswith(f"{name}_adapted_")]
+    inputs = sorted({int(part) for part in parts if part.isdigit()})
     return AdaptationSummary(
         method=method,
         rule=records[0].rule,
@@ -162,15 +161,8 @@ def _summary(method: str, runs: Sequence[Run]) -> AdaptationSummary:
             part: spread([getattr(record, f"bytes_{part}") / 1000 for record in records])
             for part in ("up", "down", "state")
         },
-        spent={
-            "seconds": spread([np.nan if record.seconds is None else record.seconds for record in records]),
-            "joules": spread([np.nan if record.joules is None else record.joules for record in records]),
-        },
+        spent={name: spread([getattr(record, name) for record in records]) for name in ("seconds", "joules")},
     )
-
-
-def _is_label_count(column: str) -> bool:
-    return column.split("_")[2].isdigit()
 
 
 def _gap_of(columns: Sequence[Mapping[str, float]]) -> Gap:

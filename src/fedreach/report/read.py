@@ -305,13 +305,14 @@ def without_garbage_collection() -> Iterator[None]:
 def read_run(folder: Path, path: str | None = None) -> Run:
     """Read one run folder; `path` is its name in the report, by default the name of the folder."""
     stored = RunFolder(folder)
-    head, federation, result = stored.required(RunRecord), stored.required(FederationRecord), stored.read(Result)
+    head, federation = stored.required(RunRecord), stored.required(FederationRecord)
+    result = stored.read(Result) or Result(status="unfinished", error=None)
     if federation.label_counts.ndim != 2:
         shape = federation.label_counts.shape
         raise RunFolderError(
             f"{folder / FederationRecord.FILE}: 'label_counts' must be clients x classes; got shape {shape}."
         )
-    if result is not None and result.status not in ("finished", "failed"):
+    if result.status not in ("finished", "failed", "unfinished"):
         raise RunFolderError(f"{folder / Result.FILE}: 'status' must be 'finished' or 'failed'; got {result.status!r}.")
     rows = parse_rows(folder / RoundRow.FILE, stored.kept_text(RoundRow.FILE))
     rounds = columns(rows, RoundRow, folder / RoundRow.FILE)
@@ -330,21 +331,20 @@ def read_run(folder: Path, path: str | None = None) -> Run:
         replies=table,
         clients=last_scores(stored, bool(len(federation.unseen))),
         timing=_timing(folder / Timing.FILE, head.id, rounds["round"]),
-        status="unfinished" if result is None else result.status,
-        best_round=None if result is None else result.best_round,
-        error=None if result is None else result.error,
-        refit_rounds=None if result is None or result.refit is None else result.refit["rounds"],
+        status=result.status,
+        best_round=result.best_round,
+        error=result.error,
+        refit_rounds=None if result.refit is None else result.refit["rounds"],
         refused=tuple((row["round"], *refusal) for row in rows for refusal in (row.get("refused") or {}).items()),
         adaptation=_at_the_end(stored, result, AdaptationRecord),
         baselines=_at_the_end(stored, result, BaselinesRecord),
     )
 
 
-def _at_the_end(folder: RunFolder, result: Result | None, shape: type[R]) -> R | None:
+def _at_the_end(folder: RunFolder, result: Result, shape: type[R]) -> R | None:
     """Return a record that a finished run wrote at its end; None if it did not."""
-    if result is None or result.status != "finished" or shape.FILE not in (result.digests or {}):
-        return None
-    return folder.required(shape)
+    is_written = result.status == "finished" and shape.FILE in (result.digests or {})
+    return folder.required(shape) if is_written else None
 
 
 # ---- Columns of rounds

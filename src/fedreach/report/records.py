@@ -131,12 +131,9 @@ def _adaptation_record(row: AdaptationSummary) -> dict[str, Any]:
 
 def _numbers(row: MethodSummary) -> dict[str, Number]:
     numbers: dict[str, Number] = {"round": row.at["round"].mean}
-    for name, quantity in QUANTITIES.items():
-        if name != "round" and not quantity.is_radio:
-            numbers |= _spread_record(name, row.at[name])
-    for name in PROBABILITIES:
-        if name in row.at:
-            numbers |= _spread_record(name, row.at[name])
+    names = [name for name, quantity in QUANTITIES.items() if name != "round" and not quantity.is_radio]
+    for name in (*names, *(name for name in PROBABILITIES if name in row.at)):
+        numbers |= _spread_record(name, row.at[name])
     gap = row.at["gap"]
     low, high = row.gap_over_clients or (None, None)
     return numbers | {
