@@ -143,29 +143,23 @@ SETTINGS_NOTE = (
 def tabulate_sweep(swept: SweepAnalysis) -> Table:
     """Return the tables of all comparisons as one, with their setting in the first column."""
     tables = [(setting_text(cell.setting), tabulate(cell.analysis, "last")) for cell in swept.cells]
-    heads: dict[tuple[str, str], int] = {}
-    for _, table in tables:
-        for head, unit, width in zip(table.header, table.units, table.from_width, strict=True):
-            heads.setdefault((head, unit), width)
+    heads = {("setting", ""): 0}  # header and unit -> width from which it is shown
     rows = []
     for setting, table in tables:
-        places = {key: j for j, key in enumerate(zip(table.header, table.units, strict=True))}
-        for row in table.rows:
-            rows.append((setting, *(row[places[key]] if key in places else ABSENT for key in heads)))
+        keys = list(zip(table.header, table.units, strict=True))
+        heads |= {key: width for key, width in zip(keys, table.from_width, strict=True) if key not in heads}
+        rows += [{("setting", ""): setting} | dict(zip(keys, row, strict=True)) for row in table.rows]
     setting_count = len(swept.record.settings)
     note = tables[0][1].note if tables else ""
-    waiting = (
-        f" {setting_count - len(tables)} of {setting_count} settings have not begun."
-        if len(tables) < setting_count
-        else ""
-    )
+    waiting = f" {setting_count - len(tables)} of {setting_count} settings have not begun."
+    waiting *= len(tables) < setting_count
     drawn = "" if swept.record.samples is None else f" The {setting_count} settings were drawn at random."
     return Table(
         caption=f"{tables[0][1].caption if tables else 'No setting has begun'}, by {', '.join(swept.record.keys)}",
-        header=("setting", *(head for head, _ in heads)),
-        units=("", *(unit for _, unit in heads)),
-        rows=tuple(rows),
-        from_width=(0, *heads.values()),
+        header=tuple(head for head, _ in heads),
+        units=tuple(unit for _, unit in heads),
+        rows=tuple(tuple(row.get(key, ABSENT) for key in heads) for row in rows),
+        from_width=tuple(heads.values()),
         note=f"{note} {SETTINGS_NOTE}{drawn}{waiting}",
         name="sweep",
     )
