@@ -20,12 +20,10 @@ from fedreach.report.figures.style import (
     Legend,
     heading,
     in_percent,
-    label_x,
     line_style,
     marks,
     name_rows,
     new_figure,
-    new_panels,
     plain_numbers,
     shorten,
     style,
@@ -45,6 +43,8 @@ if TYPE_CHECKING:
 
 LOG_RATIO = 10.0  # ratio of ends from which an axis is logarithmic: a linear one would flatten the cheap methods
 POINTS = 200  # points of a line over the rounds
+WIDE = 5.0  # inches, from which panels are side by side in a paper
+MAX_PANELS_IN_ROW = 3  # most panels side by side
 STRETCHES = 30  # points of a curve of single rounds, which would be illegible: cohorts change from round to round
 
 
@@ -110,15 +110,27 @@ def draw_panels(
     """Draw a panel for each key, with the curves of the methods at these positions, below a legend.
 
     Args:
-        tall, margins, sharey: As in `new_panels`.
+        methods: Names of all methods.
+        drawn: Curves of each panel, by the position of the method.
+        x_label: Label of the x-axis, which all panels share.
+        tall: Height of a panel on the page in inches; `margins` and the legend are added.
+        margins: Inches above and below the panels.
+        sharey: Share the y-axis as well.
         draw_method: Function that draws one curve, by default `draw`.
     """
     legend = Legend.of(methods, sorted({j for by_method in drawn.values() for j in by_method}))
-    figure, panels = new_panels(len(drawn), tall, margins=margins, legend=legend.height, sharey=sharey)
+    # In a wide paper, panels are side by side.
+    columns = len(drawn) if style().printed and style().width >= WIDE and len(drawn) <= MAX_PANELS_IN_ROW else 1
+    rows = len(drawn) // columns
+    figure = new_figure(margins + tall * rows + legend.height)
+    panels = list(figure.subplots(rows, columns, sharex=True, sharey=sharey, squeeze=False).ravel())
     for axes, by_method in zip(panels, drawn.values(), strict=True):
         for j, method_curve in by_method.items():
             (draw_method or draw)(axes, j, method_curve, len(legend.names))
-    label_x(panels, x_label)
+    if columns > 1:
+        figure.supxlabel(x_label, fontsize=style().size, color=style().muted)
+    else:
+        panels[-1].set_xlabel(x_label)
     legend.draw(figure)
     return figure, panels
 

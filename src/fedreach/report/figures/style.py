@@ -48,8 +48,6 @@ DASH_IN_PRINT: tuple[Any, ...] = (
     (0, (5, 1.2, 1, 1.2, 1, 1.2)),
 )
 MARKS_APART = 0.22  # along a line in print, as a share of the frame's diagonal
-WIDE = 5.0  # inches, from which panels are side by side in a paper
-MAX_PANELS_IN_ROW = 3  # most panels side by side
 MAX_HEIGHT = 8.8  # inches of a figure in print, which leave room for its caption on a page
 
 
@@ -121,30 +119,6 @@ def new_figure(height: float) -> Figure:
 
     tall = height * style().height
     return Figure(figsize=(style().width, min(tall, MAX_HEIGHT) if style().printed else tall), layout="constrained")
-
-
-def new_panels(
-    count: int, tall: float, *, margins: float = 0.4, legend: float = 0.0, sharey: bool = False
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure and `count` panels with a shared x-axis, stacked, or side by side in a wide paper.
-
-    Args:
-        tall: Height of a panel on the page in inches; `margins` and `legend` are added above and below.
-    """
-    side_by_side = style().printed and style().width >= WIDE and count <= MAX_PANELS_IN_ROW
-    rows, columns = (1, count) if side_by_side else (count, 1)
-    figure = new_figure(margins + tall * rows + legend)
-    grid = figure.subplots(rows, columns, sharex=True, sharey=sharey, squeeze=False)
-    return figure, list(grid.ravel())
-
-
-def label_x(panels: Sequence[Axes], text: str) -> None:
-    """Label the x-axis that all panels share."""
-    figure, grid = panels[0].get_figure(), panels[0].get_subplotspec()
-    if figure is not None and grid is not None and grid.get_gridspec().ncols > 1:
-        figure.supxlabel(text, fontsize=style().size, color=style().muted)
-    else:
-        panels[-1].set_xlabel(text)
 
 
 def method_color(method: int) -> str:
