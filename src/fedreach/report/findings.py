@@ -59,12 +59,10 @@ def gather_facts(comparison: RunSet) -> dict[str, Any]:
 
 def _refusals(run: Run) -> list[tuple[str, str, str]]:
     """Return the clients or nodes with rejected replies, the rounds, and the first reason of each."""
-    rounds: dict[str, list[int]] = {}
-    first: dict[str, str] = {}
+    refusals: dict[str, list[tuple[int, str]]] = {}
     for round_number, who, why in run.refused:
-        rounds.setdefault(who, []).append(round_number)
-        first.setdefault(who, why)
-    return [(who, describe_rounds(numbers), first[who]) for who, numbers in rounds.items()]
+        refusals.setdefault(who, []).append((round_number, why))
+    return [(who, describe_rounds([round_number for round_number, _ in of]), of[0][1]) for who, of in refusals.items()]
 
 
 def describe_rounds(rounds: Sequence[int]) -> str:
