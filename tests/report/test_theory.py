@@ -262,7 +262,7 @@ def test_every_term_has_a_column_a_panel_and_an_explanation(measured: RunSet) ->
     assert table.header == ("method", *(term.header for term in TERMS))
     assert [axes.get_title(loc="left") for axes in figure.axes] == [term.title for term in TERMS]
     page = unescape(render(analyse(measured), [], []))
-    explained = page[page.index("What each term means") : page.index("How to read it")]
+    explained = page[page.index("What each term means") : page.index('id="reading"')]
     assert re.findall("<dt>(.*)</dt>", explained) == [
         *("Label entropy", "Left out", "Label gap", "One by one", "Bound disagreement", "Rademacher score"),
         "Those who never take part",
