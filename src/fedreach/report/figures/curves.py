@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedreach._util.arrays import Bools, Floats
-from fedreach.report.analysis import POPULATION, QUANTITIES, RADIO, Quantity, target_row
+from fedreach.report.analysis import POPULATION, QUANTITIES, RADIO, target_row
 from fedreach.report.figures.style import (
     INK,
     MUTED,
@@ -70,10 +70,10 @@ def curve_of(values: Floats, rounds: Floats) -> Curve:
     return Curve(rounds, rounds, mean, mean - sd, mean + sd)
 
 
-def curve(runs: Sequence[Run], column: str) -> Curve:
-    """Return mean and band of a column: ± sd over seeds, or for a single seed the 95% CI over clients."""
+def curve(runs: Sequence[Run], column: str, x_column: str = "round") -> Curve:
+    """Return mean and band of a column over another one: ± sd over seeds, or for a single seed the CI over clients."""
     rounds = reduce(np.intersect1d, [run.rounds["round"][np.isfinite(run.column(column))] for run in runs])
-    made = curve_of(values_at(runs, rounds, column), rounds)
+    made = replace(curve_of(values_at(runs, rounds, column), rounds), x=values_at(runs, rounds, x_column).mean(0))
     if len(runs) > 1:
         return made
     return replace(made, **{end: values_at(runs, rounds, f"{column}_{end}")[0] for end in ("low", "high")})
@@ -84,7 +84,7 @@ def values_at(runs: Sequence[Run], rounds: Floats, column: str) -> Floats:
     return np.array([run.column(column)[np.searchsorted(run.rounds["round"], rounds)] for run in runs])
 
 
-def curves(comparison: RunSet, column: str) -> dict[int, Curve]:
+def curves(comparison: RunSet, column: str, x_column: str = "round") -> dict[int, Curve]:
     """Return the curve of each method that has one, by the method's position."""
     with_column = [
         [run for run in comparison.counted(method) if np.isfinite(run.column(column)).any()]
@@ -93,7 +93,7 @@ def curves(comparison: RunSet, column: str) -> dict[int, Curve]:
     return {
         j: method_curve
         for j, runs in enumerate(with_column)
-        if runs and len((method_curve := curve(runs, column)).rounds)
+        if runs and len((method_curve := curve(runs, column, x_column)).rounds)
     }
 
 
@@ -150,7 +150,12 @@ def accuracy(comparison: RunSet, against: str = "round") -> Figure | None:
     """
     quantity, alone = QUANTITIES[against], against == "megabytes"
     columns = dict.fromkeys([comparison.primary] if alone else [comparison.seen, comparison.primary])
-    every = {column: _against(comparison, curves(comparison, column), quantity) for column in columns}
+    every = {column: curves(comparison, column, quantity.column) for column in columns}
+    if quantity.is_radio:
+        every = {
+            column: {j: c for j, c in of.items() if np.isfinite(c.x).all() and c.x[-1] > 0}
+            for column, of in every.items()
+        }
     every = {column: by_method for column, by_method in every.items() if by_method}
     if not every:
         return None
@@ -179,16 +184,6 @@ def accuracy(comparison: RunSet, against: str = "round") -> Figure | None:
         _plain_numbers(panels[-1].xaxis, far=far)
     target_line(panels[-1], comparison)
     return figure
-
-
-def _against(comparison: RunSet, drawn: Mapping[int, Curve], quantity: Quantity) -> dict[int, Curve]:
-    """Return the curves at the mean of a quantity over seeds; without radio, no method has seconds and joules."""
-    placed = {}
-    for j, method_curve in drawn.items():
-        x = values_at(comparison.counted(comparison.methods[j]), method_curve.rounds, quantity.column).mean(0)
-        if not quantity.is_radio or (np.isfinite(x).all() and x[-1] > 0):
-            placed[j] = replace(method_curve, x=x)
-    return placed
 
 
 def _start(axes: Axes, method_curve: Curve) -> float:
