@@ -21,7 +21,7 @@ TITLE_LETTERS = 38  # of a line above a panel
 
 def figure_of(record: Mapping[str, Any]) -> Figure | None:
     """Return the figure of a record: curves along its axis, else methods side by side; None without numbers."""
-    from fedreach.report.figures.sweeps import sweep
+    from fedreach.report.figures.curves import sweep
 
     return sweep(record, shown_titles(record), shares=HUNDREDTHS) or beside(
         record, shown_titles(record), shares=HUNDREDTHS

@@ -16,7 +16,7 @@ from fedreach.experiment.compare import check_declared, compare
 from fedreach.experiment.load import load
 from fedreach.experiment.schema import Experiment
 from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus
-from fedreach.report.analysis import pair_differences_by_seed
+from fedreach.report.analysis import differences_by_seed
 from fedreach.report.read import read, seeds_to_detect
 from fedreach.report.write import write_report
 from fedreach.runs.schema import ComparisonRecord, Result
@@ -71,8 +71,8 @@ def report(out: Path) -> dict[str, bytes]:
 def test_the_number_of_seeds_is_what_the_pilot_asks_for(study: Path) -> None:
     comparison = read([study])
     assert comparison.pilot == tuple(range(PILOT))
-    pilot = pair_differences_by_seed(comparison, "full", "uniform", "last", of=comparison.pilot)
-    assert isinstance(pilot, dict)
+    pilot, reason = differences_by_seed(comparison, "full", "uniform", "last", of=comparison.pilot)
+    assert not reason
     assert list(pilot) == list(range(PILOT))
     (wanted,) = plan_seeds([pilot], 0.025)
     assert wanted is not None

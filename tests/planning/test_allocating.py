@@ -16,7 +16,7 @@ import pytest
 from click.testing import Result
 
 from fedreach.cli.allocate import MAX_LISTED, text
-from fedreach.report.figures.costs import LABELLED, allocation
+from fedreach.report.figures.clients import LABELLED, allocation
 from fedreach.report.figures.style import save
 from fedreach.wireless import planning, radio, solve
 from fedreach.wireless.exact import allocate as allocate_all

@@ -43,10 +43,12 @@ def adapted(method: str, gain: float, with_inputs: dict[int, float], seconds: fl
             "calibration_error": replace(run_paired_test([0.01, 0.03]), p_corrected=None),
         },
         gain_with={n: run_paired_test([value - 0.01, value + 0.01]) for n, value in with_inputs.items()},
-        worse=spread([0.0, 0.1]),
-        harmed=spread([0.0, 0.05]),
-        worst_change=spread([-0.1, -0.2]),
-        worst_inputs=spread([12, 30]),
+        harm={
+            "worse": spread([0.0, 0.1]),
+            "harmed": spread([0.0, 0.05]),
+            "worst_change": spread([-0.1, -0.2]),
+            "worst_inputs": spread([12, 30]),
+        },
         expected=(spread([0.03, 0.04]), spread([0.01, 0.02]), spread([0.05, 0.06])),
         decided={},
         gap={},
@@ -152,7 +154,9 @@ def test_the_table_says_what_participants_expected_and_off_where_they_support_no
 
 
 def test_of_folders_that_did_not_store_harm_the_table_shows_what_they_did(analysis: Analysis) -> None:
-    before = tuple(replace(row, harmed=NOTHING, worst_inputs=NOTHING) for row in analysis.adaptation)
+    before = tuple(
+        replace(row, harm=row.harm | {"harmed": NOTHING, "worst_inputs": NOTHING}) for row in analysis.adaptation
+    )
     table = tabulate_adaptation(replace(analysis, adaptation=before))[0]
     assert "clients that lose > 5 points" not in table.header
     assert table.rows[0][table.header.index("worst client")] == "−15.0"

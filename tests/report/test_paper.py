@@ -60,7 +60,11 @@ def test_a_width_that_no_paper_has_is_refused(said: str, tmp_path: Path) -> None
 
 def test_fonts_are_embedded_as_truetype_with_serifs(analysis: Analysis, tmp_path: Path) -> None:
     with use_style(print_style(3.25)):
-        (path,) = save(curves.gap(analysis.comparison) or curves.cost(analysis.comparison), tmp_path / "gap", ["pdf"])
+        (path,) = save(
+            curves.gap(analysis.comparison) or curves.accuracy(analysis.comparison, "megabytes"),
+            tmp_path / "gap",
+            ["pdf"],
+        )
     pdf = path.read_bytes()
     fonts = re.findall(rb"/BaseFont /(\S+)", pdf)
     assert fonts
@@ -98,7 +102,11 @@ def test_a_name_that_fits_into_a_column_is_whole() -> None:
 
 def test_titles_become_labels_as_captions_say_the_rest(analysis: Analysis) -> None:
     with use_style(print_style(3.25)):
-        drawn = [curves.cost(analysis.comparison), curves.accuracy(analysis.comparison), differences(analysis)]
+        drawn = [
+            curves.accuracy(analysis.comparison, "megabytes"),
+            curves.accuracy(analysis.comparison),
+            differences(analysis),
+        ]
     for figure in drawn:
         assert figure is not None
         assert {axes.get_title(loc="left") for axes in figure.axes} == {""}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from html import unescape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,22 @@ from fedreach._util.divergence import label_divergences
 from fedreach._util.errors import RunFolderError
 from fedreach.federation.convergence import divergence_loss
 from fedreach.report.figures import draw_figures, figure_specs
-from fedreach.report.figures.sweeps import STRETCHES, mean_by_stretch, theory, theory_curves
+from fedreach.report.figures.curves import STRETCHES, mean_by_stretch, theory, theory_curves
 from fedreach.report.formats import terminal_tables
-from fedreach.report.numbers import TERMS, RoundsTable, RunSet
+from fedreach.report.numbers import RoundsTable, RunSet
 from fedreach.report.overview import analyse
+from fedreach.report.page import render
 from fedreach.report.read import read, read_run
 from fedreach.report.records import as_records
-from fedreach.report.theory import MAX_SAMPLED_ROUNDS, explain, recorded_terms, reference_values, tabulate_theory, terms
+from fedreach.report.theory import (
+    MAX_SAMPLED_ROUNDS,
+    TERMS,
+    recorded_terms,
+    reference_values,
+    tabulate_theory,
+    terms,
+    worst_case,
+)
 from fedreach.report.write import write_report
 from fedreach.runs.schema import FederationRecord
 
@@ -250,11 +261,15 @@ def test_every_term_has_a_column_a_panel_and_an_explanation(measured: RunSet) ->
     assert figure is not None
     assert table.header == ("method", *(term.header for term in TERMS))
     assert [axes.get_title(loc="left") for axes in figure.axes] == [term.title for term in TERMS]
-    told = explain(analyse(measured))
-    assert [heading for heading, _ in told] == [t.heading for t in TERMS if t.heading] + ["Those who never take part"]
+    page = unescape(render(analyse(measured), [], []))
+    explained = page[page.index("What each term means") : page.index('id="reading"')]
+    assert re.findall("<dt>(.*)</dt>", explained) == [
+        *("Label entropy", "Left out", "Label gap", "One by one", "Bound disagreement", "Rademacher score"),
+        "Those who never take part",
+    ]
     # 35 of 50 clients take part: (1 - 0.7) / 8 = 3.75 %
-    assert "With 35 of 50 clients taking part" in told[-1][1]
-    assert "exceeds 3.8 % with probability above 5 %" in told[-1][1]
+    assert "With 35 of 50 clients taking part" in explained
+    assert "exceeds 3.8\u00a0% with probability above 5\u00a0%" in explained
 
 
 def test_a_cell_is_the_mean_over_rounds_and_then_over_seeds(measured: RunSet) -> None:
@@ -282,7 +297,11 @@ def test_a_term_that_was_not_measured_is_not_shown(tmp_path: Path) -> None:
     assert record["theory_wlrc_mean"] is None
     assert record["theory_entropy_mean"] is not None
     assert record["theory_entropy_sd_over_seeds"] is None  # one seed
-    assert "Those who never take part" not in dict(explain(analyse(comparison)))
+    assert worst_case(comparison) is None
+    page = render(analyse(comparison), [], [])
+    assert "<dt>Label entropy</dt>" in page
+    assert "<dt>Bound disagreement</dt>" not in page
+    assert "Those who never take part" not in page
 
 
 def test_a_run_without_cohorts_has_no_theory_at_all(tmp_path: Path) -> None:
@@ -290,7 +309,6 @@ def test_a_run_without_cohorts_has_no_theory_at_all(tmp_path: Path) -> None:
     edit_rows(folder, lambda rows: [row.update(cohort=[], weights=[], metrics={}) for row in rows])
     comparison = read([folder])
     assert tabulate_theory(analyse(comparison)) is None
-    assert explain(analyse(comparison)) == ()
     assert "theory" not in {picture.name for picture in draw_figures(figure_specs(analyse(comparison)))}
     page = write_report([folder], tmp_path / "out", formats=()).page.read_text()
     assert "What the bounds look at" not in page

@@ -21,8 +21,7 @@ from fedreach.experiment.components import relative_to_base
 from fedreach.experiment.schema import PARTS, Experiment
 from fedreach.federation.local_sgd import Adam, AdamW
 from fedreach.report.adaptation import tabulate_adaptation
-from fedreach.report.figures import figure_specs
-from fedreach.report.figures.style import inline_svg
+from fedreach.report.figures import draw_figures, figure_specs
 from fedreach.report.formats import to_text
 from fedreach.report.numbers import RunSet
 from fedreach.report.overview import Analysis, analyse
@@ -391,12 +390,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Return the same tables and the main figure, for notebooks."""
-        figures = [figure_spec for figure_spec in figure_specs(self.analysis) if figure_spec.name == "accuracy"]
-        drawn = [(figure_spec, figure) for figure_spec in figures if (figure := figure_spec.draw()) is not None]
-        svgs = [
-            inline_svg(figure, figure_spec.name, figure_spec.title, figure_spec.description)
-            for figure_spec, figure in drawn
-        ]
+        figures = [spec for spec in figure_specs(self.analysis) if spec.name == "accuracy"]
+        svgs = [picture.svg for picture in draw_figures(figures, processes=1)]
         return "".join(map(_as_html, self._tables())) + "".join(svgs)
 
     def _tables(self) -> list[Table]:

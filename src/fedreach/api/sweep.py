@@ -124,7 +124,7 @@ class Sweep:
             Cell(by_words[words], comparison.path, comparison.path / "report" / "index.html", comparison.analysis)
             for words, comparison in self.comparisons.items()
         ]
-        return SweepAnalysis(self.record, tuple(cells), tuple(self.record.settings))
+        return SweepAnalysis(self.record, tuple(cells))
 
     def table(self) -> pd.DataFrame | list[dict[str, Any]]:
         """Return a row of numbers for each setting and method, as `Comparison.table` does for each method."""
@@ -155,7 +155,7 @@ class Sweep:
     def paper(self, width: str | float = "single", *formats: str) -> Path:
         """Write figures along swept options for a paper, as `Comparison.paper` does, and return their folder."""
         written = write_sweep_report(self.path, self.path, formats=formats, paper=width)
-        for cell in written.swept.cells[:1]:  # methods are the same in all of them
+        for cell in written.analysis.cells[:1]:  # methods are the same in all of them
             write_bibliography(cell.analysis.comparison, written.paper[0].parent)
         return written.paper[0].parent
 

@@ -89,7 +89,7 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
         out.write_text(csv_text(record["clients"]), encoding="utf-8")
         click.echo(f"Wrote {out}", err=as_json)
     if figure is not None:
-        from fedreach.report.figures.costs import allocation
+        from fedreach.report.figures.clients import allocation
 
         options.save_figure(allocation(record["clients"], record["seconds"]), figure, as_json=as_json)
     if answer.interrupted:

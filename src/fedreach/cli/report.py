@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +14,7 @@ from fedreach.cli import options
 
 if TYPE_CHECKING:
     from fedreach.report.numbers import RunSet
-    from fedreach.report.sweep import SweepPaths
+    from fedreach.report.overview import Analysis
     from fedreach.report.write import ReportPaths
 
 
@@ -84,7 +84,7 @@ def _track(folders: Sequence[Path], names: Sequence[str]) -> None:
 
 def write(
     folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, as_json: bool, paper: str | None = None
-) -> ReportPaths | None:
+) -> ReportPaths[Analysis] | None:
     """Write the report and print its tables, or its numbers as JSON; return its paths, or None for a sweep."""
     from fedreach.runs.schema import SweepRecord
 
@@ -116,18 +116,18 @@ def write(
 def _write_sweep(folder: Path, out: Path, formats: tuple[str, ...] | None, as_json: bool, paper: str | None) -> None:
     """Write the report of a sweep and print its tables, or its numbers as JSON."""
     from fedreach.report.formats import terminal_text
-    from fedreach.report.sweep import as_sweep_document, write_sweep_report
+    from fedreach.report.sweep import as_sweep_document, tabulate_sweep, write_sweep_report
     from fedreach.report.tables import setting_text, tabulate_tuning
 
     written = write_sweep_report(folder, out, formats=formats, paper=paper)
-    swept = written.swept
+    swept = written.analysis
     for cell in swept.cells[:1]:  # methods are the same in all of them
         written = replace(written, paper=_with_references(written.paper, cell.analysis.comparison))
     if as_json:
         files = [str(path) for path in (written.page, *written.tables, *written.figures, *written.paper)]
         options.set_json({**as_sweep_document(swept), "page": str(written.page), "files": files})
         return
-    tables = [(written.table, swept.name)]
+    tables = [(tabulate_sweep(swept), swept.record.name)]
     for cell in swept.cells:
         if (table := tabulate_tuning(cell.analysis.comparison)) is not None:
             tables.append((table, setting_text(cell.setting)))
@@ -144,7 +144,7 @@ def _with_references(paper: tuple[Path, ...], comparison: RunSet) -> tuple[Path,
     return (*paper, write_bibliography(comparison, paper[0].parent))
 
 
-def _say_files(written: ReportPaths | SweepPaths) -> None:
+def _say_files(written: ReportPaths[Any]) -> None:
     click.echo(f"\nPage: {written.page}")
     for kind, paths in (("Tables", written.tables), ("Figures", written.figures), ("For a paper", written.paper)):
         if paths:

@@ -213,13 +213,15 @@ def run(
 
 def print_result(folder: Path, result: Result, as_json: bool) -> None:
     """Print the outcome of a run, and the files that it wrote."""
-    from fedreach import report
     from fedreach.api import terminal
+    from fedreach.report.analysis import baselines_of
+    from fedreach.report.concerns import concerns
+    from fedreach.report.read import read as read_folders
 
-    last, read = terminal.last_evaluation(folder), report.read([folder])
-    findings = report.concerns(read)
+    last, read = terminal.last_evaluation(folder), read_folders([folder])
+    findings = concerns(read)
     if as_json:
-        baselines = {name: dict(of) for record in report.baselines_of(read) for name, of in record.columns.items()}
+        baselines = {name: dict(of) for record in baselines_of(read) for name, of in record.columns.items()}
         numbers = {"last": last, "baselines": baselines, "findings": list(findings)}
         options.set_json({"folder": str(folder), **result.to_json(), **numbers})
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -10,28 +10,27 @@ import numpy as np
 
 from fedreach.evaluation.scores import HARM_POINTS
 from fedreach.evaluation.statistics import PairedTest, Spread, spread
-from fedreach.report.analysis import NO_LEADERS, Leaders, judge_all, leaders_by
+from fedreach.report.analysis import NO_LEADERS, UNTESTED, Leaders, judge_all, leaders_by
 from fedreach.report.numbers import (
     ABSENT,
     Run,
     RunSet,
-    Unit,
     conclusion,
     detectable,
+    estimate,
     interval,
     nats,
-    number,
     p_text,
     percent,
     plus_minus,
     points,
-    unit_of,
 )
 from fedreach.report.tables import (
     VERDICT_UNIT,
     Column,
     Table,
     bold_sentence,
+    costs,
     family_note,
     intervals_sentence,
     join_sentences,
@@ -59,7 +58,13 @@ PREDICTION_MODES = {
 SCORES = ("accuracy", "accuracy_worst_decile", "loss", "calibration_error")
 TESTED_CHANGES = ("loss", "calibration_error")
 """Scores whose change is tested in addition to accuracy: with two classes a prior may change nothing else."""
-UNTESTED = PairedTest(0, None)
+HARM = {
+    "worse": "adapted_worse_share",  # of clients whose accuracy falls by adaptation
+    "harmed": "adapted_harmed_share",  # of clients that lose more than `HARM_POINTS`; not measured in older folders
+    "worst_change": "adapted_worst_change",  # of the client that loses most, as a fraction
+    "worst_inputs": "adapted_worst_inputs",  # its number of inputs
+}
+"""What adaptation costs single clients -> its name in records."""
 Gap = Mapping[str, Spread]
 
 
@@ -75,10 +80,7 @@ class AdaptationSummary:
     gain: PairedTest  # adapted minus unadapted accuracy, paired by seed; all methods with a rule are one family
     change: Mapping[str, PairedTest]  # one of `TESTED_CHANGES` -> likewise, one family per score; negative is better
     gain_with: Mapping[int, PairedTest]  # inputs -> likewise, accuracy on the other inputs
-    worse: Spread  # share of clients whose accuracy falls by adaptation
-    harmed: Spread  # share of clients that lose more than `HARM_POINTS` of accuracy; not measured in older folders
-    worst_change: Spread  # of the client that loses most, as a fraction
-    worst_inputs: Spread  # its number of inputs
+    harm: Mapping[str, Spread]  # each of `HARM`
     expected: tuple[Spread, Spread, Spread]  # gain on participants and its 95% CI; not every rule measures it
     decided: Mapping[str, Spread]  # "adapted", "repaired" -> clients
     gap: Gap  # "gap", "priors", "representation", "estimation"; empty without both populations
@@ -139,9 +141,8 @@ def _summary(method: str, runs: Sequence[Run]) -> AdaptationSummary:
     def over(column: str) -> Spread:
         return spread([scores.get(column, np.nan) for scores in columns])
 
-    inputs = sorted(
-        {int(key.split("_")[2]) for key in columns[0] if key.startswith(f"{name}_adapted_") and _is_label_count(key)}
-    )
+    parts = [key.split("_")[2] for key in columns[0] if key.startswith(f"{name}_adapted_")]
+    inputs = sorted({int(part) for part in parts if part.isdigit()})
     return AdaptationSummary(
         method=method,
         rule=records[0].rule,
@@ -151,10 +152,7 @@ def _summary(method: str, runs: Sequence[Run]) -> AdaptationSummary:
         gain=UNTESTED,
         change={},
         gain_with=dict.fromkeys(inputs, UNTESTED),
-        worse=over(f"{name}_worse"),
-        harmed=over(f"{name}_harmed"),
-        worst_change=over(f"{name}_worst_change"),
-        worst_inputs=over(f"{name}_worst_inputs"),
+        harm={what: over(f"{name}_{what}") for what in HARM},
         expected=(over("expected_gain"), over("expected_gain_low"), over("expected_gain_high")),
         decided={what: over(f"{name}_{what}") for what in ("adapted", "repaired") if f"{name}_{what}" in columns[0]},
         gap=_gap_of(columns),
@@ -163,15 +161,8 @@ def _summary(method: str, runs: Sequence[Run]) -> AdaptationSummary:
             part: spread([getattr(record, f"bytes_{part}") / 1000 for record in records])
             for part in ("up", "down", "state")
         },
-        spent={
-            "seconds": spread([np.nan if record.seconds is None else record.seconds for record in records]),
-            "joules": spread([np.nan if record.joules is None else record.joules for record in records]),
-        },
+        spent={name: spread([getattr(record, name) for record in records]) for name in ("seconds", "joules")},
     )
-
-
-def _is_label_count(column: str) -> bool:
-    return column.split("_")[2].isdigit()
 
 
 def _gap_of(columns: Sequence[Mapping[str, float]]) -> Gap:
@@ -206,47 +197,55 @@ def tabulate_adaptation(analysis: Analysis) -> list[Table]:
     rows = analysis.adaptation
     if not rows:
         return []
-    return [_modes(analysis), _probabilities(analysis), *_gap_tables(rows)]
+    return [_modes(analysis), _probabilities(analysis), *([_gap_table(rows)] if any(row.gap for row in rows) else [])]
+
+
+METHOD_COLUMN: Column[AdaptationSummary] = Column("method", "", lambda row: row.method, 0)
+NEEDS: Column[AdaptationSummary] = Column("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0)
+
+
+def _score(mode: str, score: str) -> Cell:
+    return lambda row: plus_minus(row.at[mode, score], 3) if score == "loss" else percent(row.at[mode, score])
+
+
+def _gain_with(inputs: int) -> Cell:
+    return lambda row: estimate(row.gain_with.get(inputs))
+
+
+def _spent(name: str) -> Callable[[AdaptationSummary], Spread]:
+    return lambda row: row.spent[name]
 
 
 def _modes(analysis: Analysis) -> Table:
     rows = analysis.adaptation
     several, labels = any(row.gain.count > 1 for row in rows), any(row.needs_labels for row in rows)
     share = "% ± sd" if several else "%"
-
-    def score(mode: str, name: str) -> Cell:
-        return lambda row: percent(row.at[mode, name])
-
-    def gain_with(n: int) -> Cell:
-        return lambda row: _points(row.gain_with.get(n))
-
-    def spent(name: str, unit: Unit) -> Cell:
-        return lambda row: _spent(row.spent[name], unit)
-
-    columns: list[Column[AdaptationSummary]] = [Column("method", "", lambda row: row.method, 0)]
-    columns.append(Column("rule", "", lambda row: row.rule.partition("(")[0], 150))
-    columns.append(Column("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
-    columns += [Column(head, share, score(mode, "accuracy"), 0) for mode, head in PREDICTION_MODES.items()]
-    columns.append(Column("gain", "points [seeds]", lambda row: _points(row.gain), 0))
-    columns.append(Column("expected gain", "points, by participants", _expected_gain, 120))
-    columns.append(Column("p", "corrected", lambda row: p_text(row.gain.p_corrected), 0))
-    columns.append(Column("mde", "points", lambda row: detectable(row.gain), 140))
-    columns.append(Column("conclusion", VERDICT_UNIT, lambda row: conclusion(row.gain), 110))
-    for n in sorted({n for row in rows for n in row.gain_with}):
-        columns.append(Column(f"gain with {n}", "inputs", gain_with(n), 120))
-    columns += [
-        Column("worst decile, plain", share, score("unadapted", "accuracy_worst_decile"), 100),
-        Column("worst decile, adapted", share, score("adapted", "accuracy_worst_decile"), 100),
-        Column(f"clients that lose > {HARM_POINTS} points", share, lambda row: percent(row.harmed), 130),
+    inputs = sorted({n for row in rows for n in row.gain_with})
+    spent = {
+        "time to fit": costs("seconds", _spent("seconds"), rows),
+        "energy to fit": costs("joules", _spent("joules"), rows),
+    }
+    columns = [
+        METHOD_COLUMN,
+        Column("rule", "", lambda row: row.rule.partition("(")[0], 150),
+        NEEDS,
+        *(Column(head, share, _score(mode, "accuracy"), 0) for mode, head in PREDICTION_MODES.items()),
+        Column("gain", "points [seeds]", lambda row: estimate(row.gain), 0),
+        Column("expected gain", "points, by participants", _expected_gain, 120),
+        Column("p", "corrected", lambda row: p_text(row.gain.p_corrected), 0),
+        Column("mde", "points", lambda row: detectable(row.gain), 140),
+        Column("conclusion", VERDICT_UNIT, lambda row: conclusion(row.gain), 110),
+        *(Column(f"gain with {n}", "inputs", _gain_with(n), 120) for n in inputs),
+        Column("worst decile, plain", share, _score("unadapted", "accuracy_worst_decile"), 100),
+        Column("worst decile, adapted", share, _score("adapted", "accuracy_worst_decile"), 100),
+        Column(f"clients that lose > {HARM_POINTS} points", share, lambda row: percent(row.harm["harmed"]), 130),
         Column("worst client", "points (inputs)", _worst_client, 140),
         Column("adapted", "clients", lambda row: _mean_count(row.decided.get("adapted")), 160),
         Column("repaired", "clients", lambda row: _mean_count(row.decided.get("repaired")), 160),
         Column("sent to fit", "kB a participant", lambda row: plus_minus(row.kilobytes["up"], 1), 170),
         Column("handed out", "kB", lambda row: plus_minus(row.kilobytes["state"], 1), 170),
+        *(Column(head, unit, cell, 170) for head, (unit, cell) in spent.items()),
     ]
-    for name, head in {"seconds": "time to fit", "joules": "energy to fit"}.items():
-        unit = unit_of(name, [row.spent[name].mean for row in rows])
-        columns.append(Column(head, unit.name, spent(name, unit), 170))
     where = POPULATION_WORDS[rows[0].population]
     judged = family_note(analysis.comparison, [row.gain for row in rows])
     learns = ", as is every rule marked so; labelled examples that one learns from are not scored" if labels else ""
@@ -276,32 +275,25 @@ def _probabilities(analysis: Analysis) -> Table:
     rows = analysis.adaptation
     several = any(row.gain.count > 1 for row in rows)
     nat, share = ("nats ± sd", "% ± sd") if several else ("nats", "%")
-    modes = {mode: PREDICTION_MODES[mode] for mode in ("unadapted", "calibrated", "adapted", "oracle_prior")}
+    widths = {"unadapted": 100, "calibrated": 130, "adapted": 100, "oracle_prior": 170}
 
-    def loss(mode: str) -> Cell:
-        return lambda row: plus_minus(row.at[mode, "loss"], 3)
+    def scores(name: str, score: str, unit: str, least: int) -> Iterator[Column[AdaptationSummary]]:
+        for mode, width in widths.items():
+            yield Column(f"{name}, {PREDICTION_MODES[mode]}", unit, _score(mode, score), max(width, least))
 
-    def error(mode: str) -> Cell:
-        return lambda row: percent(row.at[mode, "calibration_error"])
-
-    def p(score: str) -> Cell:
-        return lambda row: p_text(row.change[score].p_corrected)
-
-    width = {"unadapted": 100, "calibrated": 130, "adapted": 100, "oracle_prior": 170}
-    columns: list[Column[AdaptationSummary]] = [Column("method", "", lambda row: row.method, 0)]
-    columns.append(Column("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
-    columns += [Column(f"log loss, {head}", nat, loss(mode), width[mode]) for mode, head in modes.items()]
-    columns.append(Column("log loss, change", "nats [seeds]", lambda row: nats(row.change["loss"]), 0))
-    columns.append(Column("p", "corrected", p("loss"), 0))
-    columns += [
-        Column(f"calibration error, {head}", share, error(mode), max(width[mode], 150)) for mode, head in modes.items()
-    ]
-    columns.append(
-        Column("calibration error, change", "points [seeds]", lambda row: _points(row.change["calibration_error"]), 90)
-    )
-    columns.append(Column("p", "corrected", p("calibration_error"), 90))
     return table_of(
-        columns,
+        [
+            METHOD_COLUMN,
+            NEEDS,
+            *scores("log loss", "loss", nat, 0),
+            Column("log loss, change", "nats [seeds]", lambda row: nats(row.change["loss"]), 0),
+            Column("p", "corrected", lambda row: p_text(row.change["loss"].p_corrected), 0),
+            *scores("calibration error", "calibration_error", share, 150),
+            Column(
+                "calibration error, change", "points [seeds]", lambda row: estimate(row.change["calibration_error"]), 90
+            ),
+            Column("p", "corrected", lambda row: p_text(row.change["calibration_error"].p_corrected), 90),
+        ],
         rows,
         caption="Log loss and calibration, plain and adapted",
         note="The same clients and inputs. Log loss: mean of −log p of the true class. Calibration error: how far "
@@ -311,44 +303,28 @@ def _probabilities(analysis: Analysis) -> Table:
         "With two classes a prior changes thresholds, log loss and calibration, and not the order of a client's "
         "examples.",
         name="probabilities",
-        stated=intervals_sentence(analysis.comparison, [row.change["loss"] for row in rows], nats=True).replace(
-            "detectable difference", "detectable change of log loss"
-        ),
+        stated=intervals_sentence(analysis.comparison, [row.change["loss"] for row in rows]),
     )
 
 
-def _gap_tables(rows: Sequence[AdaptationSummary]) -> list[Table]:
-    if not any(row.gap for row in rows):
-        return []
+def _gap_table(rows: Sequence[AdaptationSummary]) -> Table:
+    def part(name: str) -> Column[AdaptationSummary]:
+        return Column(name, "points", lambda row: _mean_points(row.gap.get(name)), 0)
 
-    def part(name: str) -> Cell:
-        return lambda row: _mean_points(row.gap.get(name))
-
-    return [
-        table_of(
-            [
-                Column("method", "", lambda row: row.method, 0),
-                Column("gap", "points", part("gap"), 0),
-                Column("priors", "points", part("priors"), 0),
-                Column("representation", "points", part("representation"), 0),
-                Column("estimation", "points", part("estimation"), 0),
-                Column("majority class", "%", lambda row: percent(row.majority), 0),
-            ],
-            rows,
-            caption="The participation gap taken apart",
-            note="Gap: participants minus unseen clients, both plain = priors (what goes when both know their class "
-            "shares) + representation (what stays). Estimation: what unseen clients lose as they must estimate their "
-            "class shares. Majority class: what a client would reach by always saying its most frequent class, a "
-            "control that needs labels.",
-            name="gap",
-        )
-    ]
-
-
-def _points(gain: PairedTest | None) -> str:
-    if gain is None or gain.mean is None:
-        return ABSENT
-    return points(gain.mean, sign=True) + interval(gain.low, gain.high, sign=True)
+    return table_of(
+        [
+            METHOD_COLUMN,
+            *map(part, ("gap", "priors", "representation", "estimation")),
+            Column("majority class", "%", lambda row: percent(row.majority), 0),
+        ],
+        rows,
+        caption="The participation gap taken apart",
+        note="Gap: participants minus unseen clients, both plain = priors (what goes when both know their class "
+        "shares) + representation (what stays). Estimation: what unseen clients lose as they must estimate their "
+        "class shares. Majority class: what a client would reach by always saying its most frequent class, a "
+        "control that needs labels.",
+        name="gap",
+    )
 
 
 def _mean_points(change: Spread | None) -> str:
@@ -365,12 +341,8 @@ def _expected_gain(row: AdaptationSummary) -> str:
 
 def _worst_client(row: AdaptationSummary) -> str:
     """Return the change of the client that loses most, and its number of inputs if that was stored."""
-    inputs = row.worst_inputs.mean
-    return _mean_points(row.worst_change) + ("" if inputs is None else f" ({inputs:.0f})")
-
-
-def _spent(cost: Spread, unit: Unit) -> str:
-    return ABSENT if cost.mean is None else number(cost.mean / unit.size)
+    inputs = row.harm["worst_inputs"].mean
+    return _mean_points(row.harm["worst_change"]) + ("" if inputs is None else f" ({inputs:.0f})")
 
 
 def _mean_count(count: Spread | None) -> str:

@@ -202,35 +202,49 @@ class Difference:
 def planned_differences(comparison: RunSet, when: When) -> tuple[Difference, ...]:
     """Return every planned difference, at the last rounds or at the best one."""
     pairs = comparison.plan.pairs(comparison.methods, comparison.baseline)
-    pair_differences = [pair_differences_by_seed(comparison, first, second, when) for first, second in pairs]
-    formed = [
-        {} if isinstance(differences_or_reason, str) else differences_or_reason
-        for differences_or_reason in pair_differences
-    ]
-    judged = judge_all(comparison, formed, lower_is_better=comparison.score.lower_is_better)
+    formed = [differences_by_seed(comparison, *pair, when) for pair in pairs]
+    judged = judge_all(comparison, [by_seed for by_seed, _ in formed], lower_is_better=comparison.score.lower_is_better)
     return tuple(
-        Difference(
-            *pair,
-            PairedTest(0, None, note=differences_or_reason) if isinstance(differences_or_reason, str) else judgement,
-        )
-        for pair, differences_or_reason, judgement in zip(pairs, pair_differences, judged, strict=True)
+        Difference(*pair, PairedTest(0, None, note=reason) if reason else judgement)
+        for pair, (_, reason), judgement in zip(pairs, formed, judged, strict=True)
     )
 
 
-def pair_differences_by_seed(
+def differences_by_seed(
     comparison: RunSet, first: str, second: str, when: When, *, of: Collection[int] | None = None
-) -> dict[int, float] | str:
-    """Return first minus second by seed, over the seeds `of` or all; or the reason why no pair can be formed."""
+) -> tuple[dict[int, float], str]:
+    """Return first minus second by seed, over the seeds `of` or all, and the reason if no pair can be formed."""
+    value = _primary_value(comparison, when)
+    minuend, subtrahend = (_values(comparison, method, value) for method in (first, second))
+    by_seed = _differences(minuend, subtrahend)
+    if of is not None:
+        by_seed = {seed: difference for seed, difference in by_seed.items() if seed in of}
+    if by_seed:
+        return by_seed, ""
+    second_name = "the baseline" if second == comparison.baseline else second
+    shared = minuend.keys() & subtrahend.keys()
+    return {}, f"other clients than {second_name}'s" if shared else f"no seed in common with {second_name}"
+
+
+Values = Mapping[int, tuple[str, float]]  # seed -> hash of the federation, and a number
+
+
+def _primary_value(comparison: RunSet, when: When) -> Callable[[Run], float]:
     name, last = comparison.primary, comparison.plan.last_rounds
-    second_runs = {run.seed: run for run in comparison.counted(second)}
-    runs = [run for run in comparison.counted(first) if of is None or run.seed in of]
-    pairs = [(run, second_runs[run.seed]) for run in runs if run.seed in second_runs]
-    # Runs form a pair only if their clients are the same.
-    same = [(a, b) for a, b in pairs if a.partition.hash == b.partition.hash]
-    if not same:
-        second_name = "the baseline" if second == comparison.baseline else second
-        return f"other clients than {second_name}'s" if pairs else f"no seed in common with {second_name}"
-    return {a.seed: mean_of(a, name, when, last) - mean_of(b, name, when, last) for a, b in same}
+    return lambda run: mean_of(run, name, when, last)
+
+
+def _values(comparison: RunSet, method: str, value: Callable[[Run], float]) -> Values:
+    return {run.seed: (run.partition.hash, value(run)) for run in comparison.counted(method)}
+
+
+def _differences(first: Values, second: Values) -> dict[int, float]:
+    """Return first minus second by seed; runs form a pair only if their clients are the same."""
+    return {
+        seed: number - second[seed][1]
+        for seed, (clients, number) in first.items()
+        if seed in second and second[seed][0] == clients
+    }
 
 
 def judge_all(
@@ -253,14 +267,8 @@ def judge_all(
         pilot=comparison.pilot,
         lower_is_better=lower_is_better,
     )
-    if not comparison.looks:
-        return judged
-    return tuple(
-        replace(judgement, conclusion="inconclusive", seeds_needed=None, note=SEEDS_ADDED)
-        if judgement.conclusion
-        else judgement
-        for judgement in judged
-    )
+    open_ = {"conclusion": "inconclusive", "seeds_needed": None, "note": SEEDS_ADDED} if comparison.looks else {}
+    return tuple(replace(test, **open_) if test.conclusion else test for test in judged)
 
 
 def no_conclusion_reason(comparison: RunSet) -> str:
@@ -332,13 +340,8 @@ NO_LEADERS = Leaders((), ())
 
 def leaders(comparison: RunSet, when: When) -> Leaders:
     """Return the methods that lead in the primary score."""
-    name, last = comparison.primary, comparison.plan.last_rounds
-    return leaders_by(
-        comparison,
-        comparison.methods,
-        lambda run: mean_of(run, name, when, last),
-        lower_is_better=comparison.score.lower_is_better,
-    )
+    value = _primary_value(comparison, when)
+    return leaders_by(comparison, comparison.methods, value, lower_is_better=comparison.score.lower_is_better)
 
 
 def leaders_by(
@@ -348,9 +351,7 @@ def leaders_by(
 
     Pairs share seed and clients. They are tested as one family by the comparison's plan.
     """
-    values = {
-        method: {run.seed: (run.partition.hash, value(run)) for run in comparison.counted(method)} for method in methods
-    }
+    values = {method: _values(comparison, method, value) for method in methods}
     means = {m: float(np.mean([number for _, number in by_seed.values()])) for m, by_seed in values.items() if by_seed}
     ranked = sorted(
         (m for m in means if np.isfinite(means[m])), key=lambda m: means[m] if lower_is_better else -means[m]
@@ -367,18 +368,11 @@ def leaders_by(
     return Leaders(leading, tuple(Difference(*pair, judgement) for pair, judgement in zip(pairs, judged, strict=True)))
 
 
-def _differences(first: dict[int, tuple[str, float]], second: dict[int, tuple[str, float]]) -> dict[int, float]:
-    return {
-        seed: number - second[seed][1]
-        for seed, (clients, number) in first.items()
-        if seed in second and second[seed][0] == clients
-    }
-
-
 # ---- Summary of each method
 
 PROBABILITIES = {"auroc": "auroc", "log_loss": "loss"}
 """Of two classes: name in summaries and records -> end of the stored column."""
+UNTESTED = PairedTest(0, None)
 
 
 @dataclass(frozen=True)
@@ -386,14 +380,14 @@ class MethodSummary:
     """Numbers of one method. Accuracies and gaps are fractions, or errors; spreads are over seeds unless noted."""
 
     method: str
-    is_baseline: bool
     seeds: int  # runs that count
     seeds_planned: int
     at: Mapping[str, Spread]  # each of `QUANTITIES` and of `probabilities`
     gap_over_clients: tuple[float, float] | None  # 95% CI over clients, limits averaged over seeds
-    reached: int  # seeds that reached the target accuracy
     to_target: Mapping[str, Spread]  # each of `TARGET_COSTS`, over the seeds that reached it
-    difference: PairedTest  # primary accuracy minus the baseline's, seed by seed
+    is_baseline: bool = False
+    reached: int = 0  # seeds that reached the target accuracy
+    difference: PairedTest = UNTESTED  # primary accuracy minus the baseline's, seed by seed
 
 
 def summarize(comparison: RunSet, contrasts: Sequence[Difference], when: When = "last") -> tuple[MethodSummary, ...]:
@@ -415,26 +409,29 @@ def _summarize_method(
     planned = sum(run.method == method for run in comparison.runs) + sum(m == method for m, _ in comparison.absent)
     hits = [(run, hit) for run in runs if (hit := target_row(run, comparison)) is not None]
     limits = [[mean_of(run, f"participation_gap_{side}", when, last) for side in ("low", "high")] for run in runs]
-    low, high = np.mean(limits, axis=0) if limits else (np.nan, np.nan)
     none = PairedTest(0, None, note="the baseline" if method == comparison.baseline else "not among the contrasts")
+    scores = {name: [_value(run, of, comparison.score, when, last) for run in runs] for name, of in QUANTITIES.items()}
+    scores |= {name: [mean_of(run, end, when, last) for run in runs] for name, end in probabilities(comparison).items()}
     return MethodSummary(
         method=method,
         is_baseline=method == comparison.baseline,
         seeds=len(runs),
         seeds_planned=planned,
-        at={
-            name: spread([_value(run, quantity, comparison.score, when, last) for run in runs])
-            for name, quantity in QUANTITIES.items()
-        }
-        | {
-            name: spread([mean_of(run, column, when, last) for run in runs])
-            for name, column in probabilities(comparison).items()
-        },
-        gap_over_clients=(float(low), float(high)) if np.isfinite([low, high]).all() else None,
+        at={name: spread(values) for name, values in scores.items()},
+        gap_over_clients=_mean_limits(limits),
         reached=len(hits),
-        to_target={name: _spent(hits, QUANTITIES[name]) for name in TARGET_COSTS},
+        to_target={
+            name: spread([run.column(QUANTITIES[name].column)[row] / QUANTITIES[name].scale for run, row in hits])
+            for name in TARGET_COSTS
+        },
         difference=to_baseline.get(method, none),
     )
+
+
+def _mean_limits(limits: Sequence[Sequence[float]]) -> tuple[float, float] | None:
+    """Return the mean lower and upper limit of intervals; None without any, or if one has none."""
+    low, high = np.mean(limits, axis=0) if limits else (np.nan, np.nan)
+    return (float(low), float(high)) if np.isfinite([low, high]).all() else None
 
 
 def _value(run: Run, quantity: Quantity, score: MainScore, when: When, last_rounds: int) -> float:
@@ -442,10 +439,6 @@ def _value(run: Run, quantity: Quantity, score: MainScore, when: When, last_roun
     if quantity.unit in ("%", "points"):
         return mean_of(run, quantity.column_by(score), when, last_rounds)
     return float(run.column(quantity.column)[rows_of(run, when, last_rounds)[-1]]) / quantity.scale
-
-
-def _spent(hits: Sequence[tuple[Run, int]], quantity: Quantity) -> Spread:
-    return spread([run.column(quantity.column)[row] / quantity.scale for run, row in hits])
 
 
 def probabilities(comparison: RunSet) -> dict[str, str]:
@@ -490,27 +483,20 @@ def summarize_baselines(comparison: RunSet) -> tuple[MethodSummary, ...]:
     """Return a row for each baseline, over federations: one per seed, or a single one that all seeds share."""
     records = baselines_of(comparison)
     names = dict.fromkeys(name for record in records for name in record.columns)
-    return tuple(
-        _summary(comparison, name, [record.columns[name] for record in records if name in record.columns])
-        for name in names
-    )
-
-
-def _summary(comparison: RunSet, name: str, records: list[Mapping[str, float]]) -> MethodSummary:
-    def over(column: str) -> list[float]:
-        return [columns.get(column, np.nan) for columns in records]
-
     scores = {quantity.name: quantity.column_by(comparison.score) for quantity in QUANTITIES.values()}
-    low, high = (float(np.mean(over(f"participation_gap_{side}"))) for side in ("low", "high"))
-    return MethodSummary(
-        method=baseline_title(name, comparison),
-        is_baseline=False,
-        seeds=len(records),
-        seeds_planned=len(records),
-        at={quantity: spread(over(column)) for quantity, column in scores.items()}
-        | {quantity: spread(over(column)) for quantity, column in probabilities(comparison).items()},
-        gap_over_clients=(low, high) if np.isfinite([low, high]).all() else None,
-        reached=0,
-        to_target={quantity: spread([]) for quantity in TARGET_COSTS},
-        difference=PairedTest(0, None),
-    )
+    scores |= probabilities(comparison)
+    summaries = []
+    for name in names:
+        columns = [record.columns[name] for record in records if name in record.columns]
+        limits = [[of.get(f"participation_gap_{side}", np.nan) for side in ("low", "high")] for of in columns]
+        summaries.append(
+            MethodSummary(
+                method=baseline_title(name, comparison),
+                seeds=len(columns),
+                seeds_planned=len(columns),
+                at={score: spread([of.get(column, np.nan) for of in columns]) for score, column in scores.items()},
+                gap_over_clients=_mean_limits(limits),
+                to_target=dict.fromkeys(TARGET_COSTS, spread([])),
+            )
+        )
+    return tuple(summaries)

@@ -55,11 +55,7 @@ def near_chance_advice(accuracies: Mapping[str, tuple[float, float]]) -> str:
         accuracies: Name, or ``""`` for a single model -> accuracy on participants' held-out data, and
             `chance_accuracy`.
     """
-    near = {
-        name: accuracy_and_chance
-        for name, accuracy_and_chance in accuracies.items()
-        if hardly_learned(*accuracy_and_chance)
-    }
+    near = {name: pair for name, pair in accuracies.items() if hardly_learned(*pair)}
     if not near:
         return ""
     who = ", ".join(f"{name} {100 * accuracy:.1f} %".strip() for name, (accuracy, _) in near.items())
@@ -126,44 +122,30 @@ def concerns(comparison: RunSet) -> tuple[str, ...]:
     """
     pooled = any("pooled" in record.columns for record in baselines_of(comparison))
     near = [] if pooled else [near_chance(comparison)]
-    return tuple(
-        filter(
-            None, (*_below_baselines(comparison), *near, *_identical_methods(comparison), *_leaking_columns(comparison))
-        )
-    )
+    sentences = (*_below_baselines(comparison), *near, *_identical_methods(comparison), *_leaking_columns(comparison))
+    return tuple(filter(None, sentences))
 
 
 def _below_baselines(comparison: RunSet) -> Iterable[str]:
     """Yield sentences on methods that a baseline beats; each method is in at most one sentence."""
-    reported_methods: set[str] = set()
+    reported: set[str] = set()
     simple, clear = ("majority", "mean"), ("pooled",)
     for names, column in ((simple, comparison.primary), (clear, comparison.primary), (simple, comparison.seen)):
         for name in names:
-            shortfalls = [
-                shortfall
-                for shortfall in _shortfalls(comparison, name, column)
-                if shortfall.method not in reported_methods
-            ]
-            shortfalls = [shortfall for shortfall in shortfalls if names == simple or _is_clear(comparison, shortfall)]
-            reported_methods |= {shortfall.method for shortfall in shortfalls}
+            below = [each for each in _shortfalls(comparison, name, column) if each.method not in reported]
+            below = [each for each in below if names == simple or _is_clear(comparison, each)]
+            reported |= {each.method for each in below}
             for overfits, decided in product((None, False, True), (False, True)):
-                if alike := [
-                    shortfall
-                    for shortfall in shortfalls
-                    if (shortfall.overfits, shortfall.decided) == (overfits, decided)
-                ]:
-                    no_model = f"{'Worse' if decided else 'No better'} than no model"
-                    what = no_model if names == simple else "Clearly worse than a linear model"
+                what = f"{'Worse' if decided else 'No better'} than no model"
+                what = what if names == simple else "Clearly worse than a linear model"
+                if alike := [each for each in below if (each.overfits, each.decided) == (overfits, decided)]:
                     yield _shortfall_sentence(comparison, alike, name, column, what)
 
 
 def _shortfall_sentence(comparison: RunSet, shortfalls: list[Shortfall], name: str, column: str, what: str) -> str:
     score = comparison.score
     named = len(comparison.methods) > 1
-    who = ", ".join(
-        f"{shortfall.method} {score.shown(shortfall.value)}" if named else score.shown(shortfall.value)
-        for shortfall in shortfalls
-    )
+    who = ", ".join(f"{each.method if named else ''} {score.shown(each.value)}".strip() for each in shortfalls)
     linear = all(run.config.get("model", {}).get("name") == "linear" for run in comparison.all_counted)
     model = "" if linear else ", or model = 'linear'"
     advice = ADVICE[shortfalls[0].overfits]

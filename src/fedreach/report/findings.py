@@ -18,7 +18,7 @@ from fedreach.report.analysis import (
     seeds_scope,
 )
 from fedreach.report.concerns import concerns
-from fedreach.report.numbers import Run, RunSet, interval, nats, number, p_text, percent, points
+from fedreach.report.numbers import Run, RunSet, interval, nats, number, p_text, points
 from fedreach.report.overview import Analysis
 from fedreach.report.radio import cheapest_methods, target_sentences
 
@@ -27,53 +27,42 @@ from fedreach.report.radio import cheapest_methods, target_sentences
 Pairs = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
-class RunFacts:
-    """Settings, data, software and status of the runs, as the page lists them."""
+def gather_facts(comparison: RunSet) -> dict[str, Any]:
+    """Return settings, data, software and status of the runs, as templates/page.html lists them.
 
-    data: Pairs
-    partition: Pairs
-    columns: tuple[tuple[str, str, str], ...]  # of a table: name, kind, description
-    shared: Pairs  # settings that all methods have in common
-    own: tuple[tuple[str, Pairs], ...]  # method -> settings in which methods differ
-    software: Pairs
-    seconds: tuple[tuple[str, str, str], ...]  # method, seconds per round: train, evaluate
-    troubled: tuple[tuple[str, int, str, str, str], ...]  # method, seed, status, last round, error
-    refused: tuple[tuple[str, int, str, str, str], ...]  # method, seed, client or node, rounds, first reason
-    runs: tuple[tuple[str, int, str, str], ...]  # method, seed, status, path
-
-
-def gather_facts(comparison: RunSet) -> RunFacts:
-    """Return the facts about a comparison; every value that differs between runs is listed."""
+    Every value that differs between runs is listed.
+    """
     runs = comparison.runs
-    shared, method_settings = _settings(comparison)
-    return RunFacts(
-        data=_merge(_dataset_settings(run.partition.dataset) for run in runs),
-        partition=_partition(runs),
-        columns=_columns(runs),
-        shared=shared,
-        own=method_settings,
-        software=_merge(dict(r.environment) | {f"git.{k}": v for k, v in r.git.items()} for r in runs),
-        seconds=tuple(_seconds(comparison, method) for method in comparison.methods if comparison.counted(method)),
-        troubled=tuple(
-            (run.method, run.seed, run.status, str(run.last_round) if run.last_round >= 0 else "none", run.error or "")
+    shared, own = _settings(comparison)
+    unfinished = [
+        (run.method, run.seed, run.status, str(run.last_round) if run.last_round >= 0 else "none", run.error or "")
+        for run in runs
+        if run.status != "finished"
+    ]
+    return {
+        "data": _merge(
+            # The scale of colors differs with the seed.
+            {key: value for key, value in run.partition.dataset.items() if key not in ("mean", "std")}
             for run in runs
-            if run.status != "finished"
-        )
-        + tuple((method, seed, "never began", "none", "") for method, seed in comparison.absent),
-        refused=tuple((run.method, run.seed, *refusal) for run in runs for refusal in _refusals(run)),
-        runs=tuple((run.method, run.seed, run.status, run.path) for run in runs),
-    )
+        ),
+        "partition": _partition(runs),
+        "columns": _columns(runs),  # of a table: name, kind, description
+        "shared": shared,  # settings that all methods have in common
+        "own": own,  # method -> settings in which methods differ
+        "software": _merge(dict(run.environment) | {f"git.{k}": v for k, v in run.git.items()} for run in runs),
+        "seconds": [_seconds(comparison, method) for method in comparison.methods if comparison.counted(method)],
+        "troubled": unfinished + [(method, seed, "never began", "none", "") for method, seed in comparison.absent],
+        "refused": [(run.method, run.seed, *refusal) for run in runs for refusal in _refusals(run)],
+        "runs": [(run.method, run.seed, run.status, run.path) for run in runs],
+    }
 
 
 def _refusals(run: Run) -> list[tuple[str, str, str]]:
     """Return the clients or nodes with rejected replies, the rounds, and the first reason of each."""
-    rounds: dict[str, list[int]] = {}
-    first: dict[str, str] = {}
+    refusals: dict[str, list[tuple[int, str]]] = {}
     for round_number, who, why in run.refused:
-        rounds.setdefault(who, []).append(round_number)
-        first.setdefault(who, why)
-    return [(who, describe_rounds(numbers), first[who]) for who, numbers in rounds.items()]
+        refusals.setdefault(who, []).append((round_number, why))
+    return [(who, describe_rounds([round_number for round_number, _ in of]), of[0][1]) for who, of in refusals.items()]
 
 
 def describe_rounds(rounds: Sequence[int]) -> str:
@@ -102,11 +91,6 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         else:
             flat[prefix + key] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return flat
-
-
-def _dataset_settings(dataset: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts about a data set without the scale of its colors, which differs with the seed."""
-    return {key: value for key, value in dataset.items() if key not in ("mean", "std")}
 
 
 def _merge(values: Iterable[Mapping[str, Any]]) -> Pairs:
@@ -223,7 +207,6 @@ def find(analysis: Analysis) -> Findings:
         _power_sentence(comparison, [contrast.judged for contrast in analysis.contrasts["last"]]),
         _gap_sentence(comparison.score, best, rows),
         adapted,
-        _runner_up(analysis, best, rows),
         *target_sentences(comparison, rows),
         left_out,
     ]
@@ -349,17 +332,14 @@ def _conclusion_sentence(analysis: Analysis) -> str:
         if contrast.judged.conclusion:
             name = contrast.first if simple else f"{contrast.first} against {contrast.second}"
             named.setdefault(contrast.judged.conclusion, []).append(name)
-    words = {
-        "better": "better than" if simple else "better",
-        "worse": "worse than" if simple else "worse",
-        "equivalent": f"equivalent within ± {comparison.plan.margin_points:g} points to" if simple else "equivalent",
-        "inconclusive": "inconclusive against" if simple else "inconclusive",
-    }
-    after = f" {comparison.baseline}" if simple else ""
+    margin = f"within ± {comparison.plan.margin_points:g} points to"
+    links = {"better": "than", "worse": "than", "equivalent": margin, "inconclusive": "against"}
     parts = [
-        f"{words[conclusion]}{after}: {', '.join(named[conclusion])}" for conclusion in words if conclusion in named
+        f"{conclusion.capitalize()}{f' {link} {comparison.baseline}' * simple}: {', '.join(named[conclusion])}."
+        for conclusion, link in links.items()
+        if conclusion in named
     ]
-    return ". ".join(part[0].upper() + part[1:] for part in parts) + "." if parts else ""
+    return " ".join(parts)
 
 
 def _power_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
@@ -393,22 +373,6 @@ def _gap_limits(row: MethodSummary) -> tuple[tuple[float | None, float | None], 
     if row.at["gap"].low is not None:
         return (row.at["gap"].low, row.at["gap"].high), "seeds"
     return (row.gap_over_clients or (None, None)), "clients"
-
-
-def _runner_up(analysis: Analysis, best: MethodSummary, rows: list[MethodSummary]) -> str:
-    comparison = analysis.comparison
-    candidates = [row for row in rows if row is not best and not row.is_baseline]
-    if not candidates:
-        return ""
-    second = max(candidates, key=lambda row: _rank(row, comparison))
-    value = f"{percent(primary_of(second, comparison), comparison.score)}{comparison.score.unit}"
-    pair = {best.method, second.method}
-    judged = next(
-        (contrast.judged for contrast in analysis.contrasts["last"] if {contrast.first, contrast.second} == pair), None
-    )
-    if judged is None:
-        return f"Next comes {second.method} with {value}; the two were not tested against each other."
-    return f"Next comes {second.method} with {value}."
 
 
 def _runs_left_out(comparison: RunSet) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from string import Template
 
-from fedreach._util.processes import map_forked
 from fedreach._util.tables import visible
-from fedreach.report.figures import FigureSpec
-from fedreach.report.figures.style import print_style, save, use_style
+from fedreach.report.figures import FigureSpec, draw_figures
+from fedreach.report.figures.style import TEMPLATES, print_style, use_style
 from fedreach.report.formats import LONG_NAME, group_columns, two_lines, width_of
 from fedreach.report.numbers import ABSENT
 from fedreach.report.tables import Table
@@ -23,9 +22,6 @@ LAST_KNOWN_LETTER = 0x17F  # last code point that pdflatex knows by default
 PREAMBLE = r"""% Needs \usepackage{booktabs,siunitx}. Made by fedreach report.
 % A caption stands by itself; cut what your text says already.
 """
-NUMBER_STYLE = (
-    r"\sisetup{detect-weight,retain-explicit-plus,group-digits=integer,group-separator={,},group-minimum-digits=4}"
-)
 # text before the first number, its sign, digits before the point, the point and digits after it, text after it
 NUMERIC_CELL = re.compile(r"((?:< )?)([+−-]?)(\d[\d,]*)((?:\.\d+)?)(.*)")
 NO_NUMBER = (ABSENT, "", "baseline", "not tuned")
@@ -132,33 +128,21 @@ def _environment(table: Table, columns: Sequence[int], caption: str, label: str)
         cells.append(column)
     heads = [[*_head(table, j), table.units[j]] for j in columns]
     high = max(len(head) for head in heads)
-    heads = [[*[""] * (high - len(head)), *head] for head in heads]
-    where = "table" if width_of(table, columns) <= COLUMN_WIDTH else "table*"
-    return "\n".join(
-        [
-            f"\\begin{{{where}}}[t]",
-            "\\centering",
-            f"\\caption{{{caption}}}",
-            f"\\label{{{label}}}",
-            "\\smallskip",
-            "\\footnotesize",
-            "\\setlength{\\tabcolsep}{4pt}",
-            NUMBER_STYLE,
-            f"\\begin{{tabular}}{{@{{}}{''.join(kinds)}@{{}}}}",
-            "\\toprule",
-            *[
-                _line([f"{{{escape(head[i])}}}" for head in heads])
-                for i in range(high)
-                if any(head[i] for head in heads)
-            ],
-            "\\midrule",
-            *[_line(row) for row in zip(*cells, strict=True)],
-            "\\bottomrule",
-            "\\end{tabular}",
-            f"\\end{{{where}}}",
-            "",
-        ]
+    lines = zip(*([*[""] * (high - len(head)), *head] for head in heads), strict=True)
+    return _fill(
+        "table",
+        where="table" if width_of(table, columns) <= COLUMN_WIDTH else "table*",
+        caption=caption,
+        label=label,
+        kinds="".join(kinds),
+        heads="\n".join(_line([f"{{{escape(text)}}}" for text in line]) for line in lines if any(line)),
+        rows="\n".join(map(_line, zip(*cells, strict=True))),
     )
+
+
+def _fill(template: str, **values: str) -> str:
+    """Return a template of LaTeX with these values."""
+    return Template((TEMPLATES / f"{template}.tex").read_text(encoding="utf-8")).substitute(values)
 
 
 def _head(table: Table, j: int) -> list[str]:
@@ -224,35 +208,10 @@ def _braces(text: str, command: str = "") -> str:
 
 FOLDER = "paper"  # within the report
 ONE_COLUMN = 4.0  # inches, above which a figure takes both columns of a page
-DOCUMENT = r"""% All figures and tables of this report on a few pages: pdflatex paper.tex, in this folder.
-\documentclass[10pt,twocolumn]{article}
-\usepackage[utf8]{inputenc}
-\usepackage{booktabs,graphicx,siunitx}
-\usepackage[textwidth=TEXTin,textheight=9.3in,columnsep=0.25in]{geometry}
-\setcounter{topnumber}{9}
-\setcounter{totalnumber}{9}
-\setcounter{dbltopnumber}{9}
-\renewcommand{\topfraction}{1}
-\renewcommand{\dbltopfraction}{1}
-\renewcommand{\floatpagefraction}{0.6}
-\renewcommand{\dblfloatpagefraction}{0.6}
-\begin{document}
-\input{../table}
-\clearpage
-\input{figures}
-\IfFileExists{references.bib}{\clearpage\nocite{*}\bibliographystyle{plain}\bibliography{references}}{}
-\end{document}
-"""
-
-
-class _DrawnFigure(NamedTuple):
-    name: str
-    files: tuple[Path, ...]
-    caption: str
 
 
 def write_paper(
-    pictures: Sequence[FigureSpec],
+    specs: Sequence[FigureSpec],
     report: Path,
     name: str,
     *,
@@ -266,7 +225,7 @@ def write_paper(
     ``figures.tex`` has a float for each, with caption and label; ``paper.tex`` includes it and ``table.tex``.
 
     Args:
-        pictures: Figures to draw; those without data are left out.
+        specs: Figures to draw; those without data are left out.
         report: Folder of the report.
         name: Name of the comparison, for labels.
         width: Exact width of the figures in inches.
@@ -277,46 +236,30 @@ def write_paper(
     Returns:
         Paths of all files, LaTeX files first.
     """
-    import matplotlib.backends.backend_pdf
-    import matplotlib.figure  # noqa: F401  # before forking, so that each process has it
-
     folder = report / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-
-    def draw_figure(picture: FigureSpec) -> _DrawnFigure | None:
-        figure = picture.draw()
-        if figure is None:
-            return None
-        files = save(
-            figure, folder / picture.name, ["pdf", *(extension for extension in formats if extension != "pdf")]
-        )
-        return _DrawnFigure(picture.name, files, f"{_sentence(picture.title)} {picture.caption}")
-
     with use_style(print_style(width)):
-        drawings = [drawing for drawing in map_forked(draw_figure, pictures) if drawing is not None]
-    floats = "\n".join(_float(drawing, label_of(name), width, seeds, provenance) for drawing in drawings)
+        pictures = draw_figures(specs, folder, list(dict.fromkeys(["pdf", *formats])), inline=False)
+    floats = "\n".join(
+        _fill(
+            "figure",
+            where="figure*" if width > ONE_COLUMN else "figure",
+            name=picture.name,
+            width=f"{width:g}",
+            caption=escape(f"{_sentence(picture.title)} {picture.caption} {seeds} {provenance}"),
+            label=label_of(name),
+        )
+        for picture in pictures
+    )
     text_width = 2 * width + 0.25 if width <= ONE_COLUMN else width  # two columns of figures, or one across both
-    head = f"{unknown_letters(floats)}% Needs \\usepackage{{graphicx}}.\n\n"
-    texts = {"figures.tex": head + floats, "paper.tex": DOCUMENT.replace("TEXT", f"{text_width:g}")}
+    texts = {
+        "figures.tex": f"{unknown_letters(floats)}% Needs \\usepackage{{graphicx}}.\n\n{floats}",
+        "paper.tex": _fill("paper", width=f"{text_width:g}"),
+    }
     for file, text in texts.items():
         (folder / file).write_text(text, encoding="utf-8", newline="\n")
-    return (*(folder / file for file in texts), *(path for drawing in drawings for path in drawing.files))
+    return (*(folder / file for file in texts), *(path for picture in pictures for path in picture.files))
 
 
 def _sentence(title: str) -> str:
     return title if title.endswith(("?", ".")) else f"{title}."
-
-
-def _float(picture: _DrawnFigure, name: str, width: float, seeds: str, provenance: str) -> str:
-    where = "figure*" if width > ONE_COLUMN else "figure"
-    return "\n".join(
-        [
-            f"\\begin{{{where}}}[t]",
-            "\\centering",
-            f"\\includegraphics{{{picture.name}.pdf}} % {width:g} in wide; do not scale it, its letters have 7 to 8 pt",
-            f"\\caption{{{escape(f'{picture.caption} {seeds} {provenance}')}}}",
-            f"\\label{{fig:{name}-{picture.name}}}",
-            f"\\end{{{where}}}",
-            "",
-        ]
-    )

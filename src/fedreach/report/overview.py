@@ -20,8 +20,8 @@ from fedreach.report.analysis import (
     summarize_baselines,
     summarize_metrics,
 )
-from fedreach.report.numbers import RECORDED, Run, RunSet
-from fedreach.report.theory import References, reference_values
+from fedreach.report.numbers import Run, RunSet
+from fedreach.report.theory import RECORDED, References, reference_values
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,18 @@
 
 import re
 from collections.abc import Sequence
-from importlib import resources
 
 import jinja2
 from markupsafe import Markup, escape
 
 from fedreach.report.adaptation import tabulate_adaptation
-from fedreach.report.analysis import When
 from fedreach.report.figures import Picture
-from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
+from fedreach.report.figures.style import METHOD, METHOD_ON_DARK, TEMPLATES
 from fedreach.report.findings import find, gather_facts
 from fedreach.report.formats import group_columns
 from fedreach.report.overview import Analysis
-from fedreach.report.tables import Table, tabulate, tabulate_contrasts, tabulate_metrics, tabulate_tuning
-from fedreach.report.theory import explain, tabulate_theory
+from fedreach.report.tables import tabulate, tabulate_contrasts, tabulate_metrics, tabulate_tuning
+from fedreach.report.theory import recorded_terms, tabulate_theory, worst_case
 
 LETTERS = 136  # letters of a row that fit on a screen of 1280 pixels and on paper
 MAX_METHODS = 10  # methods above which the main figure is too tall next to the findings
@@ -23,20 +21,25 @@ MAX_METHODS = 10  # methods above which the main figure is too tall next to the 
 
 def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str]) -> str:
     """Return the page with the pictures of `gallery`, and links to the files of pictures and tables."""
-    main = _main_figure(analysis, pictures)
+    main, theory = _main_figure(analysis, pictures), tabulate_theory(analysis)
     return render_template(
         "page.html",
         comparison=analysis.comparison,
         findings=find(analysis),
         facts=gather_facts(analysis.comparison),
-        tables=_tables(analysis),
+        tables=[
+            {"table": tabulate(analysis, when), "leading": leaders.methods}
+            for when, leaders in analysis.leaders.items()
+            if analysis.judged(when)
+        ],
         baselines=analysis.baselines,
         contrasts=tabulate_contrasts(analysis),
         metrics=tabulate_metrics(analysis),
         adaptation=tabulate_adaptation(analysis),
         tuning=tabulate_tuning(analysis.comparison),
-        theory=tabulate_theory(analysis),
-        explained=explain(analysis),
+        theory=theory,
+        terms=[term.name for term in recorded_terms(analysis)],
+        worst_case=worst_case(analysis.comparison) if theory is not None else None,
         main=main,
         figures=[picture for picture in pictures if picture is not main],
         files=tables,
@@ -45,25 +48,19 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
 
 def render_template(file: str, **values: object) -> str:
     """Return a page from a template of this package, with the style that all pages share."""
-    folder = resources.files("fedreach.report") / "templates"
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"tied": _keep_percent_together, "breakable": _breakable, "folded": _column_groups}
-    return environment.from_string((folder / file).read_text(encoding="utf-8")).render(
+    environment.filters |= {
+        "tied": lambda text: text.replace(" %", "\u00a0%"),  # no line break between a number and its percent sign
+        "breakable": _breakable,
+        "folded": lambda table: group_columns(table, LETTERS),
+    }
+    return environment.from_string((TEMPLATES / file).read_text(encoding="utf-8")).render(
         palette=list(zip(METHOD, METHOD_ON_DARK, strict=True)),
-        css=Markup((folder / "page.css").read_text(encoding="utf-8")),
+        css=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
         **values,
     )
-
-
-def _tables(analysis: Analysis) -> list[dict[str, object]]:
-    tables: list[dict[str, object]] = []
-    whens: tuple[When, ...] = ("last", "best")
-    for when in whens:
-        if analysis.judged(when):
-            tables.append({"table": tabulate(analysis, when), "leading": analysis.leaders[when].methods})
-    return tables
 
 
 def _main_figure(analysis: Analysis, pictures: Sequence[Picture]) -> Picture | None:
@@ -72,15 +69,6 @@ def _main_figure(analysis: Analysis, pictures: Sequence[Picture]) -> Picture | N
         return None
     named = {picture.name: picture for picture in pictures}
     return named.get("differences") or named.get("accuracy")
-
-
-def _column_groups(table: Table) -> list[list[int]]:
-    return group_columns(table, LETTERS)
-
-
-def _keep_percent_together(text: str) -> str:
-    """Return a text without line breaks between a number and its percent sign."""
-    return text.replace(" %", "\u00a0%")
 
 
 def _breakable(name: str) -> Markup:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedreach._util.errors import RunFolderError
-from fedreach.report.analysis import POPULATION, QUANTITIES, RADIO, MethodSummary, target_row
+from fedreach.report.analysis import POPULATION, QUANTITIES, RADIO, MethodSummary
 from fedreach.report.numbers import Columns, RunSet, with_unit
 
 # ---- Time that chosen clients spent in each round
@@ -89,23 +89,14 @@ def target_sentences(comparison: RunSet, rows: Sequence[MethodSummary]) -> list[
     goal = f"{100 * comparison.target_accuracy:g} % on {POPULATION[comparison.primary].words}"
     if len(comparison.methods) == 1:
         return [_alone(rows[0], goal)]
-    if not any(row.reached for row in rows):
-        return [f"No run reaches {goal}, so time and energy to it cannot be compared."]
-    missed = [row for row in rows if row.reached < row.seeds]
-    reason = f"as not every seed got there: {', '.join(f'{row.method} ({_count(row)})' for row in missed)}"
+    missed = [f"{row.method} ({_count(row)})" for row in rows if row.reached < row.seeds]
+    unranked = f" Not ranked, as not every seed got there: {', '.join(missed)}." if missed else ""
     cheapest = cheapest_methods(rows)
     if not cheapest:
-        return [f"No method is ranked by time and energy to {goal}, {reason}."]
-    if missed and len(rows) - len(missed) == 1:
-        time, energy = (entry.text for entry in cheapest)
-        only = (
-            f"Only {cheapest[0].methods[0]} reaches {goal} in every seed: in {time} of simulated time, with {energy}."
-        )
-        return [f"{only} The others are not ranked, {reason}."]
-    ending = "Means over seeds, not tested." if max(row.seeds for row in rows) > 1 else "One seed, not tested."
-    ending += f" Not ranked, {reason}." if missed else ""
-    sentences = (_sentence(comparison, entry, place) for entry, place in zip(cheapest, (goal, "it"), strict=False))
-    return [" ".join([*sentences, ending])]
+        return [f"No method is ranked by time and energy to {goal}.{unranked}"]
+    tested = "Means over seeds, not tested." if max(row.seeds for row in rows) > 1 else "One seed, not tested."
+    sentences = (_sentence(entry, place) for entry, place in zip(cheapest, (goal, "it"), strict=False))
+    return [f"{' '.join(sentences)} {tested}{unranked}"]
 
 
 def _alone(row: MethodSummary, goal: str) -> str:
@@ -121,26 +112,10 @@ def _count(row: MethodSummary) -> str:
     return f"{row.reached or 'none'} of {row.seeds}"
 
 
-def _sentence(comparison: RunSet, cheapest: CheapestMethods, goal: str) -> str:
+def _sentence(cheapest: CheapestMethods, goal: str) -> str:
     verb = "takes" if len(cheapest.methods) == 1 else "take"
-    quantity = QUANTITIES[cheapest.quantity]
-    text = f"{' and '.join(cheapest.methods)} {verb} the least {quantity.words} to {goal}, {cheapest.text}"
+    words = QUANTITIES[cheapest.quantity].words
+    text = f"{' and '.join(cheapest.methods)} {verb} the least {words} to {goal}, {cheapest.text}"
     if cheapest.next is None:
         return f"{text}."
-    pairs = _pairs(comparison, cheapest.methods[0], cheapest.next.method, quantity.column)
-    more = sum(first < second for first, second in pairs)
-    seeds = f", more in {more} of {len(pairs)} shared seeds" if len(pairs) > 1 else ""
-    return f"{text}; next comes {cheapest.next.method} with {with_unit(cheapest.quantity, cheapest.next_value)}{seeds}."
-
-
-def _pairs(comparison: RunSet, first: str, second: str, column: str) -> list[tuple[float, float]]:
-    """Return the costs of both methods when they reached the target, for each shared seed."""
-    spent = [
-        {
-            run.seed: float(run.column(column)[row])
-            for run in comparison.counted(method)
-            if (row := target_row(run, comparison)) is not None
-        }
-        for method in (first, second)
-    ]
-    return [(spent[0][seed], spent[1][seed]) for seed in spent[0] if seed in spent[1]]
+    return f"{text}; next comes {cheapest.next.method} with {with_unit(cheapest.quantity, cheapest.next_value)}."

@@ -19,7 +19,7 @@ from fedreach._util.errors import ConfigError, RunFolderError
 from fedreach._util.files import altered_error, missing, text_of
 from fedreach._util.processes import map_forked
 from fedreach.evaluation.statistics import AnalysisPlan, plan_seeds
-from fedreach.report.analysis import pair_differences_by_seed
+from fedreach.report.analysis import differences_by_seed
 from fedreach.report.findings import flatten
 from fedreach.report.numbers import ClientScores, RoundsTable, Run, RunSet
 from fedreach.report.radio import airtime
@@ -105,27 +105,26 @@ def merge_comparisons(folders: Sequence[Path], parts: Sequence[RunSet]) -> RunSe
 
 
 def _refuse_incomparable(folders: Sequence[Path], parts: Sequence[RunSet]) -> None:
-    for what, of in (("data set", _data), ("score", _score)):
-        values = {folder: value for folder, part in zip(folders, parts, strict=True) if (value := of(part))}
-        (first_folder, first), *later = [*values.items()] or [(Path(), "")]
-        for folder, second in later:
-            if second != first:
+    """Refuse comparisons on different data or scores."""
+    begun = [(folder, _measured_on(part)) for folder, part in zip(folders, parts, strict=True) if part.runs]
+    for folder, second in begun[1:]:
+        first_folder, first = begun[0]
+        for what in first:
+            if second[what] != first[what]:
+                both = f"{first[what]} and {second[what]}"
                 raise RunFolderError(
-                    f"{first_folder} and {folder} cannot be compared: another {what}, {first} and {second}. "
-                    "Report them apart."
+                    f"{first_folder} and {folder} cannot be compared: another {what}, {both}. Report them apart."
                 )
 
 
-def _data(part: RunSet) -> str:
-    """Return the data set of a comparison, with the first digits of its hash."""
-    for run in part.runs:
-        data = run.partition.dataset
-        return f"{data.get('name')} ({str(data.get('sha256'))[:8]}, {run.partition.num_classes or 'no'} classes)"
-    return ""
-
-
-def _score(part: RunSet) -> str:
-    return part.score.words if part.runs else ""
+def _measured_on(part: RunSet) -> dict[str, str]:
+    """Return the data set of a comparison, with the first digits of its hash, and its score."""
+    run = part.runs[0]
+    name, digest = run.partition.dataset.get("name"), str(run.partition.dataset.get("sha256"))[:8]
+    return {
+        "data set": f"{name} ({digest}, {run.partition.num_classes or 'no'} classes)",
+        "score": part.score.words,
+    }
 
 
 def _labels(folders: Sequence[Path], parts: Sequence[RunSet]) -> tuple[str, ...]:
@@ -176,17 +175,13 @@ def _relabel(part: RunSet, label: str, apart: set[str]) -> RunSet:
     """Return a comparison with its label added to the names of ambiguous methods."""
     names = {method: f"{method} ({label})" if method in apart else method for method in part.methods}
     pairs = [(names[a], names[b]) for a, b in part.plan.pairs(part.methods, part.baseline)]
-    try:
-        plan = replace(part.plan, contrasts=pairs) if apart else part.plan
-    except ConfigError as error:  # cannot happen: the plan was valid when it was read
-        raise RunFolderError(str(error)) from error
     return replace(
         part,
         baseline=names[part.baseline],
         methods=tuple(names.values()),
         runs=tuple(replace(run, method=names[run.method]) for run in part.runs),
         absent=tuple((names[method], seed) for method, seed in part.absent),
-        plan=plan,
+        plan=replace(part.plan, contrasts=pairs) if apart else part.plan,
     )
 
 
@@ -310,13 +305,14 @@ def without_garbage_collection() -> Iterator[None]:
 def read_run(folder: Path, path: str | None = None) -> Run:
     """Read one run folder; `path` is its name in the report, by default the name of the folder."""
     stored = RunFolder(folder)
-    head, federation, result = stored.required(RunRecord), stored.required(FederationRecord), stored.read(Result)
+    head, federation = stored.required(RunRecord), stored.required(FederationRecord)
+    result = stored.read(Result) or Result(status="unfinished", error=None)
     if federation.label_counts.ndim != 2:
         shape = federation.label_counts.shape
         raise RunFolderError(
             f"{folder / FederationRecord.FILE}: 'label_counts' must be clients x classes; got shape {shape}."
         )
-    if result is not None and result.status not in ("finished", "failed"):
+    if result.status not in ("finished", "failed", "unfinished"):
         raise RunFolderError(f"{folder / Result.FILE}: 'status' must be 'finished' or 'failed'; got {result.status!r}.")
     rows = parse_rows(folder / RoundRow.FILE, stored.kept_text(RoundRow.FILE))
     rounds = columns(rows, RoundRow, folder / RoundRow.FILE)
@@ -335,21 +331,20 @@ def read_run(folder: Path, path: str | None = None) -> Run:
         replies=table,
         clients=last_scores(stored, bool(len(federation.unseen))),
         timing=_timing(folder / Timing.FILE, head.id, rounds["round"]),
-        status="unfinished" if result is None else result.status,
-        best_round=None if result is None else result.best_round,
-        error=None if result is None else result.error,
-        refit_rounds=None if result is None or result.refit is None else result.refit["rounds"],
+        status=result.status,
+        best_round=result.best_round,
+        error=result.error,
+        refit_rounds=None if result.refit is None else result.refit["rounds"],
         refused=tuple((row["round"], *refusal) for row in rows for refusal in (row.get("refused") or {}).items()),
         adaptation=_at_the_end(stored, result, AdaptationRecord),
         baselines=_at_the_end(stored, result, BaselinesRecord),
     )
 
 
-def _at_the_end(folder: RunFolder, result: Result | None, shape: type[R]) -> R | None:
+def _at_the_end(folder: RunFolder, result: Result, shape: type[R]) -> R | None:
     """Return a record that a finished run wrote at its end; None if it did not."""
-    if result is None or result.status != "finished" or shape.FILE not in (result.digests or {}):
-        return None
-    return folder.required(shape)
+    is_written = result.status == "finished" and shape.FILE in (result.digests or {})
+    return folder.required(shape) if is_written else None
 
 
 # ---- Columns of rounds
@@ -491,11 +486,7 @@ def seeds_to_detect(out: Path) -> tuple[int, str]:
     if plan.detect_points is None or pilot is None:
         raise RunFolderError(f"{out} holds no comparison with a pilot. Start one with `fedreach compare --detect 2.0`.")
     pairs = plan.pairs(comparison.methods, comparison.baseline)
-    pair_differences = [pair_differences_by_seed(comparison, *pair, "last", of=pilot) for pair in pairs]
-    paired = [
-        {} if isinstance(differences_or_reason, str) else differences_or_reason
-        for differences_or_reason in pair_differences
-    ]
+    paired = [differences_by_seed(comparison, *pair, "last", of=pilot)[0] for pair in pairs]
     needed = plan_seeds(paired, plan.detect_points / 100, correction=plan.correction)
     seeds_by_pair = {pair: number for pair, number in zip(pairs, needed, strict=True) if number is not None}
     required = max(seeds_by_pair.values(), default=len(pilot))

@@ -4,13 +4,14 @@ from typing import Any
 
 from fedreach._util.tables import csv_text
 from fedreach.evaluation.statistics import PairedTest, Spread
-from fedreach.report.adaptation import AdaptationSummary
+from fedreach.report.adaptation import HARM, AdaptationSummary
 from fedreach.report.analysis import PROBABILITIES, QUANTITIES, RADIO, MethodSummary
 from fedreach.report.concerns import concerns
 from fedreach.report.overview import Analysis
 from fedreach.report.tables import tuning_record
 
 Number = float | None
+JUDGED = ("mean", "low", "high", "count", "p", "p_corrected", "p_equivalent", "mde")  # fields of a `PairedTest`
 
 
 def as_records(analysis: Analysis) -> list[dict[str, Any]]:
@@ -113,10 +114,7 @@ def _adaptation_record(row: AdaptationSummary) -> dict[str, Any]:
         "adapted_rule": row.rule,
         "adapted_needs_labels": row.needs_labels,
         **_judgement_record("adapted_gain_", row.gain),
-        "adapted_worse_share": row.worse.mean,
-        "adapted_harmed_share": row.harmed.mean,
-        "adapted_worst_change": row.worst_change.mean,
-        "adapted_worst_inputs": row.worst_inputs.mean,
+        **{key: row.harm[what].mean for what, key in HARM.items()},
         **dict(zip(EXPECTED_GAIN_KEYS, (spread.mean for spread in row.expected), strict=True)),
     }
     for score, change in row.change.items():
@@ -133,12 +131,9 @@ def _adaptation_record(row: AdaptationSummary) -> dict[str, Any]:
 
 def _numbers(row: MethodSummary) -> dict[str, Number]:
     numbers: dict[str, Number] = {"round": row.at["round"].mean}
-    for name, quantity in QUANTITIES.items():
-        if name != "round" and not quantity.is_radio:
-            numbers |= _spread_record(name, row.at[name])
-    for name in PROBABILITIES:
-        if name in row.at:
-            numbers |= _spread_record(name, row.at[name])
+    names = [name for name, quantity in QUANTITIES.items() if name != "round" and not quantity.is_radio]
+    for name in (*names, *(name for name in PROBABILITIES if name in row.at)):
+        numbers |= _spread_record(name, row.at[name])
     gap = row.at["gap"]
     low, high = row.gap_over_clients or (None, None)
     return numbers | {
@@ -176,18 +171,8 @@ def plan_record(analysis: Analysis) -> dict[str, Any]:
 
 
 def _judgement_record(prefix: str, judged: PairedTest) -> dict[str, Any]:
-    return {
-        f"{prefix}mean": judged.mean,
-        f"{prefix}low": judged.low,
-        f"{prefix}high": judged.high,
-        f"{prefix}seeds": judged.count,
-        f"{prefix}p": judged.p,
-        f"{prefix}p_corrected": judged.p_corrected,
-        f"{prefix}p_equivalent": judged.p_equivalent,
-        f"{prefix}mde": judged.mde,
-        f"{prefix}conclusion": judged.conclusion or None,
-        f"{prefix}seeds_needed": judged.seeds_needed,
-    }
+    record = {f"{prefix}{'seeds' if name == 'count' else name}": getattr(judged, name) for name in JUDGED}
+    return record | {f"{prefix}conclusion": judged.conclusion or None, f"{prefix}seeds_needed": judged.seeds_needed}
 
 
 def _spread_record(name: str, spread: Spread) -> dict[str, Number]:

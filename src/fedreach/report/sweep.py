@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,20 +13,17 @@ import numpy as np
 
 from fedreach._util.tables import csv_text
 from fedreach.report.analysis import POPULATION, mean_of
-from fedreach.report.figures import FigureSpec, Picture, draw_figures
-from fedreach.report.figures.costs import LOG_RATIO
+from fedreach.report.figures import FigureSpec, Picture
+from fedreach.report.figures.curves import LOG_RATIO, sweep
 from fedreach.report.figures.style import check_formats, paper_width
-from fedreach.report.figures.sweeps import sweep
 from fedreach.report.findings import find
-from fedreach.report.formats import to_markdown
-from fedreach.report.latex import to_latex, write_paper
 from fedreach.report.numbers import ABSENT
 from fedreach.report.overview import Analysis
 from fedreach.report.page import render_template
 from fedreach.report.read import without_garbage_collection
 from fedreach.report.records import as_document, as_records, baseline_records
-from fedreach.report.tables import Table, provenance_sentence, seeds_sentence, setting_text, tabulate, tabulate_tuning
-from fedreach.report.write import ReportPaths, explain_write_errors, write_report
+from fedreach.report.tables import Table, setting_text, tabulate, tabulate_tuning
+from fedreach.report.write import ReportPaths, write_files, write_report
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ComparisonRecord, SweepRecord
 
@@ -50,12 +46,6 @@ class SweepAnalysis:
 
     record: SweepRecord
     cells: tuple[Cell, ...]
-    settings: tuple[Mapping[str, Any], ...]  # of all comparisons, including those that have not started
-
-    @property
-    def name(self) -> str:
-        """Name of the sweep."""
-        return self.record.name
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -103,7 +93,6 @@ def _figure_spec(
         name,
         f"{score.words.capitalize()} along {key}{at}",
         f"Mean over seeds at the last round; each value is a comparison of its own.{bands}",
-        f"{score.words.capitalize()} of each method at each value of {key}{at}, as in the table.",
         partial(sweep, record, titles, shares=shares, lines=lines),
     )
 
@@ -154,29 +143,23 @@ SETTINGS_NOTE = (
 def tabulate_sweep(swept: SweepAnalysis) -> Table:
     """Return the tables of all comparisons as one, with their setting in the first column."""
     tables = [(setting_text(cell.setting), tabulate(cell.analysis, "last")) for cell in swept.cells]
-    heads: dict[tuple[str, str], int] = {}
-    for _, table in tables:
-        for head, unit, width in zip(table.header, table.units, table.from_width, strict=True):
-            heads.setdefault((head, unit), width)
+    heads = {("setting", ""): 0}  # header and unit -> width from which it is shown
     rows = []
     for setting, table in tables:
-        places = {key: j for j, key in enumerate(zip(table.header, table.units, strict=True))}
-        for row in table.rows:
-            rows.append((setting, *(row[places[key]] if key in places else ABSENT for key in heads)))
-    setting_count = len(swept.settings)
+        keys = list(zip(table.header, table.units, strict=True))
+        heads |= {key: width for key, width in zip(keys, table.from_width, strict=True) if key not in heads}
+        rows += [{("setting", ""): setting} | dict(zip(keys, row, strict=True)) for row in table.rows]
+    setting_count = len(swept.record.settings)
     note = tables[0][1].note if tables else ""
-    waiting = (
-        f" {setting_count - len(tables)} of {setting_count} settings have not begun."
-        if len(tables) < setting_count
-        else ""
-    )
+    waiting = f" {setting_count - len(tables)} of {setting_count} settings have not begun."
+    waiting *= len(tables) < setting_count
     drawn = "" if swept.record.samples is None else f" The {setting_count} settings were drawn at random."
     return Table(
         caption=f"{tables[0][1].caption if tables else 'No setting has begun'}, by {', '.join(swept.record.keys)}",
-        header=("setting", *(head for head, _ in heads)),
-        units=("", *(unit for _, unit in heads)),
-        rows=tuple(rows),
-        from_width=(0, *heads.values()),
+        header=tuple(head for head, _ in heads),
+        units=tuple(unit for _, unit in heads),
+        rows=tuple(tuple(row.get(key, ABSENT) for key in heads) for row in rows),
+        from_width=tuple(heads.values()),
         note=f"{note} {SETTINGS_NOTE}{drawn}{waiting}",
         name="sweep",
     )
@@ -186,7 +169,7 @@ def as_sweep_document(swept: SweepAnalysis) -> dict[str, Any]:
     """Return all numbers: ``sweep`` describes the sweep, ``cells`` holds the document of each comparison."""
     record = swept.record
     return {
-        "sweep": {"keys": list(record.keys), "settings": len(swept.settings), "samples": record.samples},
+        "sweep": {"keys": list(record.keys), "settings": len(swept.record.settings), "samples": record.samples},
         "cells": [
             {"setting": dict(cell.setting), "folder": cell.folder.name, **as_document(cell.analysis)}
             for cell in swept.cells
@@ -224,10 +207,10 @@ def render_sweep(
     ]
     return render_template(
         "sweep.html",
-        name=swept.name,
+        name=swept.record.name,
         keys=swept.record.keys,
         methods=swept.methods,
-        settings=len(swept.settings),
+        settings=len(swept.record.settings),
         table=table,
         cells=cells,
         figures=pictures,
@@ -238,22 +221,10 @@ def render_sweep(
 # ---- Files of the report
 
 
-@dataclass(frozen=True)
-class SweepPaths:
-    """Files of a sweep's report, and the numbers that they show."""
-
-    page: Path
-    tables: tuple[Path, ...]
-    figures: tuple[Path, ...]
-    swept: SweepAnalysis
-    table: Table
-    paper: tuple[Path, ...] = ()
-
-
 @without_garbage_collection()
 def write_sweep_report(
     folder: Path, out: Path, *, formats: Sequence[str] | None = (), paper: str | float | None = None
-) -> SweepPaths:
+) -> ReportPaths[SweepAnalysis]:
     """Write the page of a sweep into ``out/report``, and that of each comparison into the folder of its runs.
 
     Args:
@@ -269,49 +240,24 @@ def write_sweep_report(
     check_formats(formats or ())
     width = None if paper is None else paper_width(paper)
     record = RunFolder(folder).required(SweepRecord)
-    pages: list[tuple[int, ReportPaths]] = []
-    for place, cell in enumerate(record.cells):
+    cells = []
+    for setting, cell in zip(record.settings, record.cells, strict=True):
         if (folder / cell / ComparisonRecord.FILE).exists():
             # With another `out`, run folders may be read-only: the pages of the cells go into `out` as well.
-            page_folder = folder / cell if out == folder else out / cell
-            pages.append((place, write_report([folder / cell], page_folder, formats=formats)))
-    cells = tuple(
-        Cell(record.settings[place], folder / record.cells[place], written.page, written.analysis)
-        for place, written in pages
-    )
-    swept = SweepAnalysis(record, cells, tuple(record.settings[place] for place in range(len(record.cells))))
-    report = out / "report"
-    with explain_write_errors(report):
-        return _write_files(swept, report, formats, width)
-
-
-def _write_files(swept: SweepAnalysis, report: Path, formats: Sequence[str] | None, width: float | None) -> SweepPaths:
-    (report / "figures" if formats else report).mkdir(parents=True, exist_ok=True)
+            written = write_report([folder / cell], out / cell, formats=formats)
+            cells.append(Cell(setting, folder / cell, written.page, written.analysis))
+    swept, report = SweepAnalysis(record, tuple(cells)), out / "report"
     table = tabulate_sweep(swept)
-    first = swept.cells[0].analysis.comparison if swept.cells else None
-    seeds, provenance = (seeds_sentence(first), provenance_sentence(first)) if first else ("", "")
-    texts = {
-        "table.md": to_markdown(table),
-        "table.csv": to_sweep_csv(swept),
-        "table.tex": to_latex([table], swept.name, seeds=seeds, provenance=provenance),
-        "table.json": json.dumps(as_sweep_document(swept), indent=1, ensure_ascii=False) + "\n",
-    }
-    for name, text in texts.items():
-        (report / name).write_text(text, encoding="utf-8", newline="\n")
-    specs = sweep_figure_specs(swept)
-    pictures = [] if formats is None else draw_figures(specs, report / "figures", formats)
-    page = report / "index.html"
-    page.write_text(render_sweep(swept, table, pictures, list(texts), report), encoding="utf-8", newline="\n")
-    files = tuple(path for picture in pictures for path in picture.files)
-    printed: tuple[Path, ...] = ()
-    if width is not None:
-        printed = write_paper(
-            specs,
-            report,
-            swept.name,
-            width=width,
-            formats=formats or (),
-            seeds=seeds,
-            provenance=provenance,
-        )
-    return SweepPaths(page, tuple(report / name for name in texts), files, swept, table, printed)
+    return write_files(
+        swept,
+        report,
+        record.name,
+        cells[0].analysis.comparison if cells else None,
+        [table],
+        to_sweep_csv(swept),
+        as_sweep_document(swept),
+        sweep_figure_specs(swept),
+        lambda pictures, files: render_sweep(swept, table, pictures, files, report),
+        formats=formats,
+        width=width,
+    )

@@ -34,6 +34,7 @@ from fedreach.report.numbers import (
     Unit,
     conclusion,
     detectable,
+    estimate,
     interval,
     number,
     p_text,
@@ -69,31 +70,15 @@ def seeds_sentence(comparison: RunSet) -> str:
     return f"{text[0].upper()}{text[1:]}{planned_text}{': no run has finished' * comparison.provisional}."
 
 
-def intervals_sentence(
-    comparison: RunSet, family: Sequence[PairedTest], *, by: MainScore = ACCURACY, nats: bool = False
-) -> str:
-    """Return sentences on the intervals of a family of differences, and on the minimum detectable difference."""
-    tests = [judged for judged in family if judged.p is not None]
-    if not tests:
-        return ""
-    test_count, detectable_differences = (
-        len(tests),
-        [judged.mde for judged in tests if judged.mde is not None],
-    )
+def intervals_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
+    """Return a sentence on the level of the intervals of a family of differences; empty if none was tested."""
+    tests = sum(judged.p is not None for judged in family)
     level = f"{100 * (1 - LEVEL):g}"
-    if test_count > 1 and comparison.plan.correction == "holm":
-        holm = f"{100 * (1 - LEVEL / test_count):.4g} %, the level at which Holm's step tests each of {test_count}"
-        level = f"{level} to {holm}"
+    if tests > 1 and comparison.plan.correction == "holm":
+        level += f" to {100 * (1 - LEVEL / tests):.4g} %, the level at which Holm's step tests each of {tests}"
     else:
-        level = f"{level} %{f' for all {test_count} together' * (test_count > 1)}"
-    text = f"Intervals of differences: over seeds, at {level}."
-    if detectable_differences:
-        ends = dict.fromkeys(
-            f"{end:.3f}" if nats else points(end, by=by)
-            for end in (min(detectable_differences), max(detectable_differences))
-        )
-        text += f" Least detectable difference: {' to '.join(ends)}{' nats' if nats else by.points}."
-    return text
+        level += f" %{f' for all {tests} together' * (tests > 1)}"
+    return f"Intervals of differences: over seeds, at {level}." if tests else ""
 
 
 def bold_sentence(comparison: RunSet, leaders: Leaders, where: str) -> str:
@@ -164,6 +149,7 @@ class Table:
 
 
 S = TypeVar("S")
+NOTHING = spread([])
 
 
 @dataclass(frozen=True)
@@ -220,7 +206,7 @@ def tabulate(analysis: Analysis, when: When = "last") -> Table:
         note=join_sentences(_note(comparison, rows), _baselines_note(analysis)),
         name=when,
         stated=join_sentences(
-            intervals_sentence(comparison, [row.difference for row in rows], by=comparison.score),
+            intervals_sentence(comparison, [row.difference for row in rows]),
             bold_sentence(comparison, leading, f"on {POPULATION[comparison.primary].words}"),
         ),
     )
@@ -241,33 +227,25 @@ def tabulate_contrasts(analysis: Analysis, when: When = "last") -> Table | None:
     if comparison.plan.contrasts == "baseline" or not contrasts:  # a single method has no pair
         return None
 
-    def cells(contrast: Difference) -> tuple[str, ...]:
-        judged = contrast.judged
-        mean = ABSENT if judged.mean is None else points(judged.mean, sign=True, by=by)
-        return (
-            f"{contrast.first} − {contrast.second}",
-            mean + interval(judged.low, judged.high, sign=True, by=by),
-            p_text(judged.p_corrected),
-            detectable(judged, by),
-            conclusion(judged),
-        )
-
     family = [contrast.judged for contrast in contrasts]
-    reasons = [
-        f" {contrast.first} − {contrast.second}: {contrast.judged.note}."
-        for contrast in contrasts
-        if contrast.judged.note
-    ]
-    where = POPULATION[comparison.primary].words
-    return Table(
-        caption=f"Differences on {where}. {caption(comparison, when)}",
-        header=("first − second", "difference", "p", "mde", "conclusion"),
-        units=("", f"{by.points} [seeds]".strip(), "corrected", by.points.strip(), VERDICT_UNIT),
-        rows=tuple(map(cells, contrasts)),
-        from_width=(0, 0, 0, 110, 0),
+
+    def pair(contrast: Difference) -> str:
+        return f"{contrast.first} − {contrast.second}"
+
+    reasons = [f" {pair(contrast)}: {contrast.judged.note}." for contrast in contrasts if contrast.judged.note]
+    return table_of(
+        [
+            Column("first − second", "", pair, 0),
+            Column("difference", f"{by.points} [seeds]".strip(), lambda contrast: estimate(contrast.judged, by), 0),
+            Column("p", "corrected", lambda contrast: p_text(contrast.judged.p_corrected), 0),
+            Column("mde", by.points.strip(), lambda contrast: detectable(contrast.judged, by), 110),
+            Column("conclusion", VERDICT_UNIT, lambda contrast: conclusion(contrast.judged), 0),
+        ],
+        contrasts,
+        caption=f"Differences on {POPULATION[comparison.primary].words}. {caption(comparison, when)}",
         note=f"Same seeds and clients{family_note(comparison, family)}{''.join(reasons)}",
         name="contrasts",
-        stated=intervals_sentence(comparison, family, by=by),
+        stated=intervals_sentence(comparison, family),
     )
 
 
@@ -295,7 +273,6 @@ def _columns(comparison: RunSet, rows: Sequence[MethodSummary]) -> list[Column[M
     by = comparison.score
     unit, change = by.unit.strip() or by.name, by.points.strip()
     share = f"{unit} ± sd" if any(row.at["participants"].sd is not None for row in rows) else unit
-    target = None if comparison.target_accuracy is None else f"to {100 * comparison.target_accuracy:g} %"
 
     def accuracy(name: str) -> Column[MethodSummary]:
         quantity = QUANTITIES[name]
@@ -303,53 +280,58 @@ def _columns(comparison: RunSet, rows: Sequence[MethodSummary]) -> list[Column[M
         return Column(quantity.head, share, lambda row: percent(row.at[name], by), width)
 
     def mean(name: str) -> Column[MethodSummary]:
-        quantity, unit = QUANTITIES[name], _unit(QUANTITIES[name], [row.at[name] for row in rows])
-        return Column(quantity.head, unit.name, lambda row: _mean(row.at[name], unit), quantity.from_width)
+        quantity = QUANTITIES[name]
+        unit, cell = costs(quantity.unit, lambda row: row.at[name], rows)
+        return Column(quantity.head, unit, cell, quantity.from_width)
 
-    def to_target(name: str, from_width: int) -> list[Column[MethodSummary]]:
-        if target is None:
-            return []
-        quantity, unit = QUANTITIES[name], _unit(QUANTITIES[name], [row.to_target[name] for row in rows])
-        return [Column(target, unit.name or quantity.head, lambda row: _cost_to_target(row, name, unit), from_width)]
+    def to_target(name: str, from_width: int) -> Column[MethodSummary]:
+        unit, cell = costs(QUANTITIES[name].unit, lambda row: row.to_target[name], rows)
 
-    def probability(name: str, head: str, unit: str, from_width: int) -> list[Column[MethodSummary]]:
-        if name not in probabilities(comparison):
-            return []
-        return [Column(head, unit, lambda row: plus_minus(row.at[name], 3), from_width)]
+        def text(row: MethodSummary) -> str:
+            some = row.reached < row.seeds and row.to_target[name].mean is not None
+            return cell(row) + f" ({row.reached} of {row.seeds})" * some
 
-    gap, radio = QUANTITIES["gap"], ("seconds", "joules") if comparison.radio else ()
+        target = f"to {100 * (comparison.target_accuracy or 0):g} %"
+        return Column(target, unit or QUANTITIES[name].head, text, from_width)
+
+    def probability(name: str, head: str, unit: str, from_width: int) -> Column[MethodSummary]:
+        return Column(head, unit, lambda row: plus_minus(row.at.get(name, NOTHING), 3), from_width)
+
+    def difference(row: MethodSummary) -> str:
+        return "baseline" if row.is_baseline and len(rows) > 1 else estimate(row.difference, by)
+
+    gap_over = f"{change} [{'seeds' if over_seeds else 'clients'}]".strip()
     return [
         Column("method", "", lambda row: row.method, 0),
         *map(accuracy, ("participants", "unseen", "test")),
-        *probability("auroc", "AUROC", "", 90),
-        *probability("log_loss", "log loss", "nats", 110),
-        Column(
-            gap.head,
-            f"{change} [{'seeds' if over_seeds else 'clients'}]".strip(),
-            lambda row: _gap(row, over_seeds, by),
-            0,
-        ),
-        Column("difference", f"{change} [seeds]".strip(), lambda row: _difference(row, by, alone=len(rows) == 1), 0),
+        probability("auroc", "AUROC", "", 90),
+        probability("log_loss", "log loss", "nats", 110),
+        Column(QUANTITIES["gap"].head, gap_over, lambda row: _gap(row, over_seeds, by), 0),
+        Column("difference", f"{change} [seeds]".strip(), difference, 0),
         Column("p", "corrected", lambda row: p_text(row.difference.p_corrected), 0),
         Column("mde", change, lambda row: detectable(row.difference, by), 140),
         Column("conclusion", VERDICT_UNIT, lambda row: conclusion(row.difference), 90),
-        *map(mean, radio),
-        *(column for name in radio for column in to_target(name, 110)),
+        *map(mean, ("seconds", "joules")),
+        to_target("seconds", 110),
+        to_target("joules", 110),
         *map(accuracy, ("unseen_worst_decile", "participants_worst_decile")),
         Column("seeds", "finished", lambda row: f"{row.seeds}/{row.seeds_planned}"),
         *map(mean, ("megabytes", "round")),
-        *to_target("round", WIDE),
-        *to_target("megabytes", WIDE),
+        to_target("round", WIDE),
+        to_target("megabytes", WIDE),
     ]
 
 
-def _unit(quantity: Quantity, spreads: Sequence[Spread]) -> Unit:
-    # One unit for the whole column, so that its numbers can be compared.
-    return (
-        unit_of(quantity.unit, [cell_spread.mean for cell_spread in spreads])
-        if quantity.is_radio
-        else Unit(quantity.unit)
-    )
+def costs(unit: str, cost: Callable[[S], Spread], summaries: Sequence[S]) -> tuple[str, Callable[[S], str]]:
+    """Return the unit of a column of costs, and the text of its cells: one unit, so that numbers can be compared."""
+    means = [cost(summary).mean for summary in summaries]
+    shown = unit_of(unit, means) if unit in ("seconds", "joules") else Unit(unit)
+
+    def text(summary: S) -> str:
+        mean = cost(summary).mean
+        return number(None if mean is None else mean / shown.size)
+
+    return shown.name, text
 
 
 def _gap_over_seeds(rows: Sequence[MethodSummary]) -> bool:
@@ -448,25 +430,6 @@ def _gap(row: MethodSummary, over_seeds: bool, by: MainScore) -> str:
     return points(gap.mean, by=by) + interval(*limits, by=by)
 
 
-def _difference(row: MethodSummary, by: MainScore, *, alone: bool) -> str:
-    difference = row.difference
-    if row.is_baseline and not alone:
-        return "baseline"
-    if difference.mean is None:
-        return ABSENT
-    return points(difference.mean, sign=True, by=by) + interval(difference.low, difference.high, sign=True, by=by)
-
-
-def _mean(spread: Spread, unit: Unit) -> str:
-    return number(None if spread.mean is None else spread.mean / unit.size)
-
-
-def _cost_to_target(row: MethodSummary, name: str, unit: Unit) -> str:
-    spent = row.to_target[name]
-    counted = "" if row.reached == row.seeds or spent.mean is None else f" ({row.reached} of {row.seeds})"
-    return _mean(spent, unit) + counted
-
-
 # ---- Additional metrics
 
 
@@ -476,27 +439,26 @@ def tabulate_metrics(analysis: Analysis, when: When = "last") -> Table | None:
     if not rows:
         return None
     when_text = caption(analysis.comparison, when)
-    places = {
-        row.metric: _places([metric_row for metric_row in rows if metric_row.metric == row.metric]) for row in rows
-    }
-    quantities = [
-        quantity for quantity in METRIC_QUANTITIES.values() if any(_is_informative(row, quantity) for row in rows)
-    ]
+    places = {row.metric: _places([other for other in rows if other.metric == row.metric]) for row in rows}
     several = any(row.at[name].sd is not None for row in rows for name in METRIC_QUANTITIES)
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for name, value in row.at.items():
             if "have no number" in value.note:
                 reasons.setdefault((row.metric, f"{METRIC_QUANTITIES[name].head}: {value.note}"), []).append(row.method)
-    return Table(
+
+    def column(quantity: Quantity) -> Column[MetricSummary]:
+        unit = quantity.unit or ("mean ± sd" if several else "")
+        return Column(quantity.head, unit, lambda row: _cell(row, quantity, places[row.metric]), quantity.from_width)
+
+    return table_of(
+        [
+            Column("method", "", lambda row: row.method, 0),
+            Column("metric", "", lambda row: row.metric, 0),
+            *(column(of) for of in METRIC_QUANTITIES.values() if any(_is_informative(row, of) for row in rows)),
+        ],
+        rows,
         caption=f"Further metrics, {when_text[0].lower()}{when_text[1:]}",
-        header=("method", "metric", *(quantity.head for quantity in quantities)),
-        units=("", "", *(quantity.unit or ("mean ± sd" if several else "") for quantity in quantities)),
-        rows=tuple(
-            (row.method, row.metric, *(_cell(row, quantity, places[row.metric]) for quantity in quantities))
-            for row in rows
-        ),
-        from_width=(0, 0, *(quantity.from_width for quantity in quantities)),
         note=f"Mean over the clients for which the metric is defined{', ± sd over seeds' if several else ''}; left "
         "out: how many it is not defined for, as AUROC for a client with one class. Worst decile: the tenth of the "
         "clients that does worst. Pooled: of all samples together, so that large clients count more."
@@ -547,36 +509,30 @@ def tabulate_tuning(comparison: RunSet) -> Table | None:
     tuning = comparison.tuning
     if tuning is None:
         return None
-    by = MAE if tuning.score == MAE.name else ACCURACY
-    rows = []
-    for method in comparison.methods:
-        chosen, scores = tuning.chosen.get(method, {}), tuning.scores.get(method, {})
-        reached = [scores[seed][place] for seed, place in chosen.items() if scores[seed][place] is not None]
-        tried = sum(
-            any(seed_scores[place] is not None for seed_scores in scores.values())
-            for place in range(len(tuning.settings))
-        )
-        rows.append(
-            (
-                method,
-                _most_frequent_first([setting_text(tuning.settings[place]) for place in chosen.values()])
-                if tried > 1
-                else "not tuned",
-                percent(spread([value for value in reached if value is not None]), by=by) if reached else "-",
-                str(tuning.runs.get(method, 0)),
-                _edges(tuning, method),
-            )
-        )
-    has_edges = any(row[4] for row in rows)
-    header = ("method", "chosen", "reached on validation data", "runs to choose", "at an end of what was tried")
-    units = ("", "(seeds)", f"{by.unit} ± sd over seeds".strip(), "beside those compared", "(seeds)")
-    column_count = 5 if has_edges else 4
-    return Table(
+    by, settings = MAE if tuning.score == MAE.name else ACCURACY, tuning.settings
+
+    def chosen(method: str) -> str:
+        scores = tuning.scores.get(method, {}).values()
+        tried = sum(any(by_place[place] is not None for by_place in scores) for place in range(len(settings)))
+        places = tuning.chosen.get(method, {}).values()
+        return _most_frequent_first([setting_text(settings[place]) for place in places]) if tried > 1 else "not tuned"
+
+    def reached(method: str) -> str:
+        scores = tuning.scores.get(method, {})
+        values = [scores[seed][place] for seed, place in tuning.chosen.get(method, {}).items()]
+        return percent(spread([value for value in values if value is not None]), by=by)
+
+    return table_of(
+        [
+            Column("method", "", str, 0),
+            Column("chosen", "(seeds)", chosen, 0),
+            Column("reached on validation data", f"{by.unit} ± sd over seeds".strip(), reached, 90),
+            Column("runs to choose", "beside those compared", lambda method: str(tuning.runs.get(method, 0)), 0),
+            *[Column("at an end of what was tried", "(seeds)", lambda method: _edges(tuning, method), 110)]
+            * any(_edges(tuning, method) for method in comparison.methods),
+        ],
+        comparison.methods,
         caption="Which settings were chosen",
-        header=header[:column_count],
-        units=units[:column_count],
-        rows=tuple(row[:column_count] for row in rows),
-        from_width=(0, 0, 90, 0, 110)[:column_count],
         note=_tuning_note(tuning, by.words),
         name="tuning",
     )

@@ -12,14 +12,44 @@ from fedreach._util.arrays import Bools, Floats, Ints
 from fedreach._util.divergence import kl_divergence
 from fedreach._util.errors import RunFolderError
 from fedreach.data.assignment import label_entropy
-from fedreach.evaluation.statistics import Spread
 from fedreach.federation.convergence import worst_case_error
-from fedreach.report.numbers import TERMS, Columns, RoundsTable, Term, percent, plus_minus
-from fedreach.report.tables import Table
+from fedreach.report.numbers import Columns, RoundsTable, RunSet, percent, plus_minus
+from fedreach.report.tables import Column, Table, table_of
 from fedreach.runs.schema import FederationRecord
 
 if TYPE_CHECKING:
     from fedreach.report.overview import Analysis
+
+
+# ---- Terms of the papers' bounds, each declared once and explained in templates/page.html
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term that `terms` computes."""
+
+    name: str
+    header: str  # header of its column
+    title: str  # title above its curve
+    unit: str
+    places: int  # digits after the point; 1 for a distance between distributions in percent
+
+    @property
+    def percent(self) -> bool:
+        """Whether it is a fraction, shown in percent."""
+        return self.unit == "%"
+
+
+TERMS = (
+    Term("entropy", "label entropy", "Label entropy of those averaged, nats", "nats", 2),
+    Term("left_out", "left out", "Left out: distance to the nearest chosen, %", "%", 1),
+    Term("label_gap", "label gap", "Label gap of one round's average, %", "%", 1),
+    Term("label_gap_so_far", "all rounds", "Label gap of all rounds so far, %", "%", 1),
+    Term("label_gap_alone", "one by one", "Label gap of the clients one by one, %", "%", 1),
+    Term("disagreement", "disagreement", "Bound disagreement of the local models", "", 3),
+    Term("wlrc", "Rademacher score", "Rademacher score of the local models", "", 4),
+)
+RECORDED = (*(term.name for term in TERMS), "label_divergence")  # terms in CSV and JSON
 
 
 # ---- Terms of each round
@@ -151,43 +181,30 @@ def tabulate_theory(analysis: Analysis) -> Table | None:
     comparison, terms = analysis.comparison, recorded_terms(analysis)
     if not terms:
         return None
-    names = {term.name for term in terms}
     several = any(len(comparison.counted(method)) > 1 for method in comparison.methods)
-    spread_unit = " ± sd" if several else ""
-    note = "Mean over the rounds" + (
-        ", under “all rounds” of all rounds together" if "label_gap_so_far" in names else ""
-    )
-    note += ", ± sd over seeds." if several else "."
-    return Table(
+    so_far = any(term.name == "label_gap_so_far" for term in terms)
+    note = "Mean over the rounds" + ", under “all rounds” of all rounds together" * so_far
+
+    def column(term: Term) -> Column[str]:
+        def text(method: str) -> str:
+            of = analysis.terms[method][term.name]
+            return percent(of) if term.percent else plus_minus(of, term.places)
+
+        return Column(term.header, term.unit + " ± sd" * several, text, 0)
+
+    return table_of(
+        [Column("method", "", str, 0), *map(column, terms)],
+        comparison.methods,
         caption=CAPTION,
-        header=("method", *(term.header for term in terms)),
-        units=("", *(term.unit + spread_unit for term in terms)),
-        rows=tuple(
-            (method, *(_cell(analysis.terms[method][term.name], term) for term in terms))
-            for method in comparison.methods
-        ),
-        from_width=(0,) * (len(terms) + 1),
-        note=f"{note} {describe_references(analysis)} Terms of bounds whose unknown constants are set to 1: they "
-        "tell methods apart, and a better term promises no higher accuracy.",
+        note=f"{note}{', ± sd over seeds' * several}. {describe_references(analysis)} Terms of bounds whose unknown "
+        "constants are set to 1: they tell methods apart, and a better term promises no higher accuracy.",
         name="theory",
     )
-
-
-def _cell(spread: Spread, term: Term) -> str:
-    return percent(spread) if term.percent else plus_minus(spread, term.places)
 
 
 def recorded_terms(analysis: Analysis) -> tuple[Term, ...]:
     """Return the terms that any counted run has, in the order of the table."""
     return tuple(term for term in TERMS if any(of[term.name].count for of in analysis.terms.values()))
-
-
-def explain(analysis: Analysis) -> tuple[tuple[str, str], ...]:
-    """Return a heading and an explanation for each term of the table; empty without terms."""
-    explanations = [(term.heading, term.words) for term in recorded_terms(analysis) if term.heading]
-    if explanations and len((partition := analysis.comparison.all_counted[0].partition).unseen):
-        explanations.append(("Those who never take part", _worst_case(partition)))
-    return tuple(explanations)
 
 
 def describe_references(analysis: Analysis) -> str:
@@ -200,12 +217,8 @@ def describe_references(analysis: Analysis) -> str:
     )
 
 
-def _worst_case(partition: FederationRecord) -> str:
-    clients, participants = len(partition.label_counts), len(partition.participants)
-    error = worst_case_error(participants, clients)
-    return (
-        f"With {participants} of {clients} clients taking part, there are federations for which any learner's error "
-        f"on all clients exceeds {100 * error:.1f} % with probability above 5 %, whatever the number of examples "
-        "(“Understanding of Server-Assisted Federated Learning with Incomplete Client Participation”, Theorem 1)."
-        " It is the worst case, not a forecast for this one."
-    )
+def worst_case(comparison: RunSet) -> tuple[int, int, float] | None:
+    """Return the numbers of participants and clients, and a bound on any learner's error; None if all participate."""
+    partition = comparison.all_counted[0].partition
+    participants, clients = len(partition.participants), len(partition.label_counts)
+    return (participants, clients, worst_case_error(participants, clients)) if len(partition.unseen) else None

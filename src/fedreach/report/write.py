@@ -1,38 +1,42 @@
 """Write the report of run folders."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from fedreach._util.errors import RunFolderError
-from fedreach.report.figures import draw_figures, figure_specs
+from fedreach.report.figures import FigureSpec, Picture, draw_figures, figure_specs
 from fedreach.report.figures.style import check_formats, paper_width
 from fedreach.report.formats import tables_of, to_markdown
 from fedreach.report.latex import to_latex, write_paper
+from fedreach.report.numbers import RunSet
 from fedreach.report.overview import Analysis, analyse
 from fedreach.report.page import render
 from fedreach.report.read import read, without_garbage_collection
 from fedreach.report.records import as_document, to_csv
-from fedreach.report.tables import provenance_sentence, seeds_sentence
+from fedreach.report.tables import Table, provenance_sentence, seeds_sentence
+
+A = TypeVar("A")
 
 
 @dataclass(frozen=True)
-class ReportPaths:
+class ReportPaths(Generic[A]):
     """Files of a report, and the numbers that they show, so that run folders are read only once."""
 
     page: Path
     tables: tuple[Path, ...]
     figures: tuple[Path, ...]
-    analysis: Analysis
+    analysis: A
     paper: tuple[Path, ...] = ()  # files for a paper, in addition to table.tex
 
 
 @without_garbage_collection()
 def write_report(
     folders: Sequence[Path], out: Path, *, formats: Sequence[str] | None = (), paper: str | float | None = None
-) -> ReportPaths:
+) -> ReportPaths[Analysis]:
     """Write page, tables and figures into ``out/report``; the same run folders give the same bytes.
 
     Args:
@@ -50,9 +54,19 @@ def write_report(
     check_formats(formats or ())
     width = None if paper is None else paper_width(paper)
     analysis = analyse(read(folders))
-    report = Path(out) / "report"
-    with explain_write_errors(report):
-        return _write_files(analysis, report, formats, width)
+    return write_files(
+        analysis,
+        Path(out) / "report",
+        analysis.comparison.name,
+        analysis.comparison,
+        tables_of(analysis),
+        to_csv(analysis),
+        as_document(analysis),
+        figure_specs(analysis),
+        lambda pictures, files: render(analysis, pictures, files),
+        formats=formats,
+        width=width,
+    )
 
 
 @contextmanager
@@ -67,36 +81,53 @@ def explain_write_errors(report: Path) -> Iterator[None]:
         ) from error
 
 
-def _write_files(analysis: Analysis, report: Path, formats: Sequence[str] | None, width: float | None) -> ReportPaths:
-    (report / "figures" if formats else report).mkdir(parents=True, exist_ok=True)
-    tables, specs = tables_of(analysis), figure_specs(analysis)
-    comparison = analysis.comparison
-    seeds, provenance = seeds_sentence(comparison), provenance_sentence(comparison)
+def write_files(
+    analysis: A,
+    report: Path,
+    name: str,
+    comparison: RunSet | None,
+    tables: Sequence[Table],
+    csv: str,
+    document: Mapping[str, Any],
+    specs: Sequence[FigureSpec],
+    page: Callable[[Sequence[Picture], Sequence[str]], str],
+    *,
+    formats: Sequence[str] | None,
+    width: float | None,
+) -> ReportPaths[A]:
+    """Write the files of a report.
+
+    Args:
+        analysis: Numbers that the files show.
+        report: Folder of the report.
+        name: Name of the comparison or sweep.
+        comparison: Comparison whose seeds and software are named in captions for a paper.
+        tables: Tables in Markdown and LaTeX.
+        csv: Numbers as CSV.
+        document: Numbers as JSON.
+        specs: Figures of the page.
+        page: Function that returns the page, from its figures and the names of the other files.
+        formats: As for `write_report`.
+        width: Width of figures for a paper in inches, or None.
+    """
+    seeds, provenance = (seeds_sentence(comparison), provenance_sentence(comparison)) if comparison else ("", "")
     texts = {
         "table.md": "\n".join(map(to_markdown, tables)),
-        "table.csv": to_csv(analysis),
-        "table.tex": to_latex(tables, comparison.name, seeds=seeds, provenance=provenance),
-        "table.json": json.dumps(as_document(analysis), indent=1, ensure_ascii=False) + "\n",
+        "table.csv": csv,
+        "table.tex": to_latex(tables, name, seeds=seeds, provenance=provenance),
+        "table.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
     }
-    for name, text in texts.items():
-        _write_text(report / name, text)
-    pictures = [] if formats is None else draw_figures(specs, report / "figures", formats)
-    figures = tuple(path for picture in pictures for path in picture.files)
-    page = report / "index.html"
-    _write_text(page, render(analysis, pictures, list(texts)))
+    files = list(texts)
     printed: tuple[Path, ...] = ()
-    if width is not None:
-        printed = write_paper(
-            specs,
-            report,
-            comparison.name,
-            width=width,
-            formats=formats or (),
-            seeds=seeds,
-            provenance=provenance,
-        )
-    return ReportPaths(page, tuple(report / name for name in texts), figures, analysis, printed)
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", newline="\n")
+    with explain_write_errors(report):
+        (report / "figures" if formats else report).mkdir(parents=True, exist_ok=True)
+        pictures = [] if formats is None else draw_figures(specs, report / "figures", formats)
+        texts["index.html"] = page(pictures, files)
+        for file, text in texts.items():
+            (report / file).write_text(text, encoding="utf-8", newline="\n")
+        if width is not None:
+            printed = write_paper(
+                specs, report, name, width=width, formats=formats or (), seeds=seeds, provenance=provenance
+            )
+    figures = tuple(path for picture in pictures for path in picture.files)
+    return ReportPaths(report / "index.html", tuple(report / file for file in files), figures, analysis, printed)

@@ -1,8 +1,8 @@
-"""Figures about single clients."""
+"""Figures about clients: who is chosen and counts, how well each does, and how its time is spent."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,9 @@ from fedreach._util.arrays import Floats, Ints
 from fedreach.evaluation.statistics import PairedTest
 from fedreach.report.analysis import POPULATION
 from fedreach.report.figures.style import (
+    GRID,
     INK,
+    METHOD,
     MUTED,
     SINGLE_PANEL,
     Legend,
@@ -29,7 +31,7 @@ from fedreach.report.figures.style import (
     tag,
     with_style,
 )
-from fedreach.report.numbers import RunSet
+from fedreach.report.numbers import Run, RunSet, number, unit_of
 from fedreach.report.overview import Analysis
 
 if TYPE_CHECKING:
@@ -85,22 +87,18 @@ def selection_shares(comparison: RunSet) -> Figure | None:
     if not drawn:
         return None
     ids = participants_of(comparison)
-    figure = new_figure(0.75 + max(0.62 * len(drawn), 1.4))
-    panels = figure.subplots(len(drawn), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    figure, panels = _strips(comparison, drawn, 0.62, 0.75)
     for axes, j in zip(panels, drawn, strict=True):
         shares = chosen_shares(comparison, comparison.methods[j])
         bars = axes.stairs(np.nan_to_num(shares), np.arange(len(ids) + 1) - 0.5, fill=True, color=method_color(j), lw=0)
         tag(bars, j, "bars")
         axes.axhline(float(np.nanmean(shares)), color=MUTED, linewidth=0.8, linestyle=(0, (3, 2)))
-        axes.set_title(strip_name(comparison.methods[j]))
         axes.grid(axis="x", visible=False)
         in_percent(axes)
     panels[0].set_xlim(-0.5, len(ids) - 0.5)
     panels[0].set_ylim(bottom=0)
     panels[0].locator_params(axis="y", nbins=2)
-    names = names_of(comparison)
-    _id_ticks(panels[-1], ids, "x", names)
-    panels[-1].set_xlabel("participant's id" if names is None else "participant")
+    panels[-1].set_xlabel(_name_participants(panels[-1], comparison, ids, "x", 6))
     figure.supylabel("chosen in % of the rounds", fontsize=style().size, color=style().muted)
     return figure
 
@@ -119,31 +117,16 @@ def weights(comparison: RunSet) -> Figure | None:
     maps = {j: mean_weights(comparison, comparison.methods[j]) for j in drawn}
     # A few very large weights would leave all others white, so the scale ends at the 99.5% quantile.
     top = float(np.quantile(np.concatenate([heat.ravel() for _, heat in maps.values()]), 0.995)) or 1.0
-    figure = new_figure(1.0 + max(0.8 * len(drawn), 1.4))
-    panels = figure.subplots(len(drawn), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    figure, panels = _strips(comparison, drawn, 0.8, 1.0)
     image: Any = None
     for axes, j in zip(panels, drawn, strict=True):
         edges, heat = maps[j]
-        image = axes.imshow(
-            heat,
-            extent=(0, edges[-1], len(ids) - 0.5, -0.5),
-            cmap=heat_colormap(),
-            vmin=0,
-            vmax=top,
-            aspect="auto",
-            interpolation="none",
-        )
-        axes.set_title(strip_name(comparison.methods[j]))
-        axes.grid(visible=False)
+        image = _heat_map(axes, heat, top, extent=(0, edges[-1], len(ids) - 0.5, -0.5))
         tag(image, j, "heat")
-    names = names_of(comparison)
-    _id_ticks(panels[-1], ids, "y", names, 3)
+    label = _name_participants(panels[-1], comparison, ids, "y", 3)
     panels[-1].set_xlabel("round")
-    figure.supylabel("participant's id" if names is None else "participant", fontsize=style().size, color=style().muted)
-    bar = figure.colorbar(image, ax=list(panels), location="top", shrink=0.6, aspect=30, pad=0.01, extend="max")
-    bar.set_label("mean weight of the client's report, %", fontsize=style().smaller)
-    in_percent(bar.ax, "x")
-    bar.outline.set_visible(False)
+    figure.supylabel(label, fontsize=style().size, color=style().muted)
+    _heat_bar(figure, panels, image, "mean weight of the client's report, %", pad=0.01, extend="max")
     return figure
 
 
@@ -214,16 +197,40 @@ def names_of(comparison: RunSet) -> Sequence[str] | None:
     return met.pop() or None if len(met) == 1 else None
 
 
-def _id_ticks(axes: Axes, ids: Ints, axis: str, names: Sequence[str] | None, count: int = 6) -> None:
+def _name_participants(axes: Axes, comparison: RunSet, ids: Ints, axis: str, count: int) -> str:
+    """Label some ticks with participants' names, or with their ids; return what they are."""
+    names = names_of(comparison)
     count = len(ids) if names is not None and len(ids) <= ALL_NAMED else min(count, len(ids))
     places = np.unique(np.linspace(0, len(ids) - 1, count).round().astype(int))
     labels = [str(ids[place]) if names is None else shorten(names[ids[place]], 14) for place in places]
     (axes.set_xticks if axis == "x" else axes.set_yticks)(places, labels)
+    return "participant's id" if names is None else "participant"
+
+
+def _strips(comparison: RunSet, drawn: Sequence[int], tall: float, margin: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a strip for each of the methods at these positions."""
+    figure = new_figure(margin + max(tall * len(drawn), 1.4))
+    panels = list(figure.subplots(len(drawn), 1, sharex=True, sharey=True, squeeze=False)[:, 0])
+    for axes, j in zip(panels, drawn, strict=True):
+        axes.set_title(strip_name(comparison.methods[j]))
+    return figure, panels
+
+
+def _heat_map(axes: Axes, values: Floats, top: float, **options: Any) -> Any:
+    axes.grid(visible=False)
+    return axes.imshow(values, cmap=heat_colormap(), vmin=0, vmax=top, aspect="auto", interpolation="none", **options)
+
+
+def _heat_bar(figure: Figure, panels: Sequence[Axes], image: Any, label: str, **options: Any) -> None:
+    bar = figure.colorbar(image, ax=list(panels), location="top", shrink=0.6, aspect=30, **options)
+    bar.set_label(label, fontsize=style().smaller)
+    in_percent(bar.ax, "x")
+    bar.outline.set_visible(False)
 
 
 # ---- Partition: examples and classes of each client
 
-LABELLED = 30  # clients up to which each column shows its id
+LABELLED = 30  # clients up to which each column or row shows its name
 NARROWEST = 0.24  # least share of the width of a group, so that its heading fits
 WIDTH = 60  # letters of names that fit side by side
 
@@ -274,10 +281,7 @@ def partition_heatmap(
         sizes.set_ylim(bottom=0)
         sizes.locator_params(axis="y", nbins=2)
         sizes.tick_params(axis="x", length=0, labelbottom=False)
-        image = heat.imshow(
-            shares[ids].T, cmap=heat_colormap(), vmin=0, vmax=shares.max() or 1, aspect="auto", interpolation="none"
-        )
-        heat.grid(visible=False)
+        image = _heat_map(heat, shares[ids].T, shares.max() or 1)
         heat.set_xticks(range(len(ids)) if total <= LABELLED else [])
         if total <= LABELLED:
             labels = [str(i) if client_names is None else shorten(client_names[i], 12) for i in ids]
@@ -290,10 +294,7 @@ def partition_heatmap(
     panels[0, 0].set_ylabel("examples")
     panels[1, 0].set_ylabel("class")
     figure.supxlabel("clients, ordered by their most frequent class", fontsize=style().size, color=style().muted)
-    bar = figure.colorbar(image, ax=list(panels.ravel()), location="top", shrink=0.6, aspect=30, pad=0.02)
-    bar.set_label("share of the client's examples, %", fontsize=style().smaller)
-    in_percent(bar.ax, "x")
-    bar.outline.set_visible(False)
+    _heat_bar(figure, list(panels.ravel()), image, "share of the client's examples, %", pad=0.02)
     return figure
 
 
@@ -351,7 +352,167 @@ def _draw_gains(axes: Axes, j: int, gains: list[tuple[float, PairedTest]], part:
     measured = [(x, gain, gain.mean) for x, gain in gains if gain.mean is not None]
     (line,) = axes.plot([x for x, _, _ in measured], [mean for _, _, mean in measured], **line_style(j))
     tag(line, j, f"mean-{part}")
-    for number, (x, gain, _) in enumerate(measured):
+    for place, (x, gain, _) in enumerate(measured):
         if gain.low is not None and gain.high is not None:
             (bar,) = axes.plot([x, x], [gain.low, gain.high], color=line_style(j)["color"], lw=1.4)
-            tag(bar, j, f"interval-{part}-{number}")
+            tag(bar, j, f"interval-{part}-{place}")
+
+
+# ---- Parts of a round's simulated time
+
+# In the order of a round. All parts have the method's color and differ by their filling.
+FILLS: dict[str, dict[str, Any]] = {
+    "probe": {"fill": False, "linewidth": 0.9},
+    "computing": {"alpha": 1.0, "linewidth": 0},
+    "sending": {"alpha": 0.5, "linewidth": 0},
+    "waiting": {"alpha": 0.15, "linewidth": 0},
+}
+LEAST_VISIBLE_SHARE = 5e-3  # share of a round below which a part is too thin to draw, or a rounding error
+
+
+def round_time(runs: Sequence[Run]) -> dict[str, float] | None:
+    """Return seconds, joules and the seconds of each part of the mean round, over the seeds; None without radio.
+
+    A chosen client computes, sends, and then waits for the slowest. Each part is a mean over the clients of a
+    round, so that the parts of a round sum up to its seconds.
+    """
+    means = [mean for run in runs if (mean := _round_time_of_run(run))]
+    if not means or len(means) < len(runs):
+        return None
+    return {name: float(np.mean([mean[name] for mean in means])) for name in means[0]}
+
+
+def _round_time_of_run(run: Run) -> dict[str, float]:
+    counted = np.isfinite(run.column("seconds")) & (run.rounds["round"] > 0)
+    if not counted.any() or not run.airtime:
+        return {}
+    seconds, probe = run.column("seconds")[counted], np.nan_to_num(run.column("probe_seconds")[counted])
+    # If clients replied only to the probe, a round has neither computing nor sending.
+    compute, send = (np.nan_to_num(run.airtime[f"{name}_seconds"][counted]) for name in ("compute", "upload"))
+    wait = np.maximum(seconds - probe - compute - send, 0.0)  # rounded rows may differ in their last digit
+    parts = {"seconds": seconds, "probe": probe, "computing": compute, "sending": send, "waiting": wait}
+    means = {name: float(values.mean()) for name, values in parts.items()}
+    return means | {"joules": float(np.nanmean(run.column("joules")[counted]))}
+
+
+def visible_share(mean_round: Mapping[str, float], name: str) -> float:
+    """Return the share of the round that a part takes; 0 if it is too small to draw."""
+    share = mean_round[name] / mean_round["seconds"] if mean_round["seconds"] > 0 else 0.0
+    return share if share > LEAST_VISIBLE_SHARE else 0.0
+
+
+@with_style
+def round_times(comparison: RunSet) -> Figure | None:
+    """Draw the parts of each method's mean round as shares of its time; None if no run had a radio."""
+    from matplotlib.patches import Patch
+
+    means = {j: mean for j, m in enumerate(comparison.methods) if (mean := round_time(comparison.counted(m)))}
+    if not means:
+        return None
+    figure = new_figure(1.0 + 0.36 * max(len(means), 2))
+    axes = figure.subplots()
+    seconds, joules = (unit_of(name, [mean[name] for mean in means.values()]) for name in ("seconds", "joules"))
+    visible: set[str] = set()
+    for place, (j, mean) in enumerate(means.items()):
+        start = 0.0
+        for name in FILLS:
+            if share := visible_share(mean, name):
+                visible.add(name)
+                (bar,) = axes.barh(place, share, 0.62, start, **_fill(name, method_color(j)))
+                tag(bar, j, name)
+            start += share
+        axes.annotate(
+            f"{seconds.text(mean['seconds'])}\n{joules.text(mean['joules'])}",
+            (1.0, place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            verticalalignment="center",
+            fontsize=style().smallest,
+            color=style().muted,
+        )
+    name_rows(axes, [comparison.methods[j] for j in means])
+    axes.set_xlim(0, 1)
+    axes.set_xlabel("share of a round's time, %")
+    in_percent(axes, "x")
+    handles = [Patch(label=name, **_fill(name, MUTED)) for name in FILLS if name in visible]
+    figure.legend(handles=handles, loc="outside upper left", ncols=4, handlelength=1.2)
+    return figure
+
+
+def _fill(part: str, color: str) -> dict[str, Any]:
+    return {"edgecolor" if part == "probe" else "facecolor": color} | FILLS[part]
+
+
+# ---- Allocation of a round
+
+COMPUTE, UPLOAD = METHOD[0], METHOD[1]
+
+
+@with_style
+def allocation(clients: Sequence[Mapping[str, Any]], seconds: float) -> Figure:
+    """Draw a row for each client of the cohort, the largest share of bandwidth first.
+
+    Args:
+        clients: Rows as in "clients" of `fedreach allocate --json`: client, share, hertz, max_hertz,
+            compute_seconds and upload_seconds.
+        seconds: Deadline T in seconds.
+
+    Example:
+        >>> rows = [dict(client="a", share=1.0, hertz=4e8, max_hertz=2e9, compute_seconds=0.25, upload_seconds=0.2)]
+        >>> [axes.get_title(loc="left") for axes in allocation(rows, 0.45).axes]
+        ['time', 'band', 'CPU']
+    """
+    from matplotlib.patches import Patch
+
+    rows = sorted(clients, key=lambda row: -row["share"])
+    tall = 0.165 * max(len(rows), 4) if len(rows) <= LABELLED else 3.6
+    figure = new_figure(0.95 + tall)
+    when, band, cpu = figure.subplots(1, 3, sharey=True, width_ratios=[2.1, 1, 1])
+    compute, upload = _column(rows, "compute_seconds"), _column(rows, "upload_seconds")
+    _bars(when, compute, np.zeros(len(rows)), COMPUTE)
+    _bars(when, upload, compute, UPLOAD)
+    when.axvline(seconds, color=INK, linewidth=0.9, linestyle=(0, (3, 2)))
+    when.set_title("time")
+    when.set_xlabel("seconds")
+    _bars(band, _column(rows, "share"), np.zeros(len(rows)), UPLOAD)
+    band.set_title("band")
+    band.set_xlabel("share, %")
+    in_percent(band, "x")
+    scale, unit = (1e9, "GHz") if _column(rows, "max_hertz").max() >= 1e8 else (1e6, "MHz")
+    _bars(cpu, _column(rows, "max_hertz") / scale, np.zeros(len(rows)), GRID)
+    _bars(cpu, _column(rows, "hertz") / scale, np.zeros(len(rows)), COMPUTE)
+    cpu.set_title("CPU")
+    cpu.set_xlabel(unit)
+    for axes in (when, band, cpu):
+        axes.grid(axis="y", visible=False)
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlim(left=0)
+        axes.locator_params(axis="x", nbins=3 if axes is not when else 5 if seconds < 1000 else 4)
+    when.set_ylim(len(rows) - 0.5, -0.5)
+    if len(rows) <= LABELLED:
+        when.set_yticks(range(len(rows)), [shorten(row["client"], 16) for row in rows])
+    else:
+        when.set_ylabel("clients, the largest share first")
+    handles = [Patch(color=COMPUTE), Patch(color=UPLOAD), Patch(color=GRID), _deadline()]
+    names = ["compute", "upload", "at most", f"deadline, {number(seconds)} s"]
+    figure.legend(handles, names, loc="outside upper left", ncols=4, handlelength=1.2, columnspacing=0.9)
+    return figure
+
+
+def _column(rows: Sequence[Mapping[str, Any]], name: str) -> Floats:
+    return np.array([row[name] for row in rows], dtype=np.float64)
+
+
+def _bars(axes: Axes, length: Floats, start: Floats, colour: str) -> None:
+    """Draw horizontal bars, or one outline if there are too many rows."""
+    if len(length) <= LABELLED:
+        axes.barh(np.arange(len(length)), length, left=start, height=0.72, color=colour, linewidth=0)
+        return
+    edges = np.arange(len(length) + 1) - 0.5
+    axes.stairs(start + length, edges, baseline=start, orientation="horizontal", fill=True, color=colour, lw=0)
+
+
+def _deadline() -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], color=INK, linewidth=0.9, linestyle=(0, (3, 2)))

@@ -1,17 +1,17 @@
-"""Curves over rounds, and differences to the baseline."""
+"""Curves over rounds, costs and swept options, and differences to the baseline."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedreach._util.arrays import Floats
-from fedreach.report.analysis import POPULATION, target_row
+from fedreach._util.arrays import Bools, Floats
+from fedreach.report.analysis import POPULATION, QUANTITIES, RADIO, target_row
 from fedreach.report.figures.style import (
     INK,
     MUTED,
@@ -20,53 +20,63 @@ from fedreach.report.figures.style import (
     Legend,
     heading,
     in_percent,
-    label_x,
     line_style,
     marks,
     name_rows,
     new_figure,
-    new_panels,
+    plain_numbers,
     shorten,
     style,
     tag,
     with_style,
 )
-from fedreach.report.numbers import Run, RunSet
+from fedreach.report.numbers import Run, RunSet, Unit, unit_of
 from fedreach.report.overview import Analysis
+from fedreach.report.theory import recorded_terms
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-# ---- Accuracy, gap and communication over the rounds
+# ---- Curves of several runs
 
-LABEL = (0.2, 0.16)  # width and height of a short text in a panel, as shares of it
+LOG_RATIO = 10.0  # ratio of ends from which an axis is logarithmic: a linear one would flatten the cheap methods
+POINTS = 200  # points of a line over the rounds
+WIDE = 5.0  # inches, from which panels are side by side in a paper
+MAX_PANELS_IN_ROW = 3  # most panels side by side
+STRETCHES = 30  # points of a curve of single rounds, which would be illegible: cohorts change from round to round
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean and band of a column at the e rounds that all runs evaluated."""
+    """Mean and band of a number at e rounds that all runs have, or at e values of a swept option."""
 
     rounds: Floats  # (e,)
-    megabytes: Floats  # (e,) sent so far, mean over seeds
+    x: Floats  # (e,) where it is drawn: at its rounds, or at what they cost
     mean: Floats  # (e,)
     low: Floats  # (e,) nan without a band
     high: Floats  # (e,)
 
+    def at(self, mask: Bools) -> Curve:
+        """Return some of the points."""
+        return Curve(*(values[mask] for values in vars(self).values()))
 
-def curve(runs: Sequence[Run], column: str) -> Curve:
-    """Return mean and band of a column: ± sd over seeds, or for a single seed the 95% CI over clients."""
-    evaluated = [run.rounds["round"][np.isfinite(run.column(column))] for run in runs]
-    rounds = reduce(np.intersect1d, evaluated)
-    values = values_at(runs, rounds, column)
+
+def curve_of(values: Floats, rounds: Floats) -> Curve:
+    """Return the mean of s runs at e rounds, shape (s, e), with a band of ± sd over several runs."""
     mean = values.mean(0)
+    sd = values.std(0, ddof=1) if len(values) > 1 else np.full(len(mean), np.nan)
+    return Curve(rounds, rounds, mean, mean - sd, mean + sd)
+
+
+def curve(runs: Sequence[Run], column: str, x_column: str = "round") -> Curve:
+    """Return mean and band of a column over another one: ± sd over seeds, or for a single seed the CI over clients."""
+    rounds = reduce(np.intersect1d, [run.rounds["round"][np.isfinite(run.column(column))] for run in runs])
+    made = replace(curve_of(values_at(runs, rounds, column), rounds), x=values_at(runs, rounds, x_column).mean(0))
     if len(runs) > 1:
-        sd = values.std(0, ddof=1)
-        low, high = mean - sd, mean + sd
-    else:
-        low, high = values_at(runs, rounds, f"{column}_low")[0], values_at(runs, rounds, f"{column}_high")[0]
-    return Curve(rounds, values_at(runs, rounds, "bytes_total").mean(0) / 1e6, mean, low, high)
+        return made
+    return replace(made, **{end: values_at(runs, rounds, f"{column}_{end}")[0] for end in ("low", "high")})
 
 
 def values_at(runs: Sequence[Run], rounds: Floats, column: str) -> Floats:
@@ -74,7 +84,7 @@ def values_at(runs: Sequence[Run], rounds: Floats, column: str) -> Floats:
     return np.array([run.column(column)[np.searchsorted(run.rounds["round"], rounds)] for run in runs])
 
 
-def curves(comparison: RunSet, column: str) -> dict[int, Curve]:
+def curves(comparison: RunSet, column: str, x_column: str = "round") -> dict[int, Curve]:
     """Return the curve of each method that has one, by the method's position."""
     with_column = [
         [run for run in comparison.counted(method) if np.isfinite(run.column(column)).any()]
@@ -83,32 +93,103 @@ def curves(comparison: RunSet, column: str) -> dict[int, Curve]:
     return {
         j: method_curve
         for j, runs in enumerate(with_column)
-        if runs and len((method_curve := curve(runs, column)).rounds)
+        if runs and len((method_curve := curve(runs, column, x_column)).rounds)
     }
 
 
-@with_style
-def accuracy(comparison: RunSet) -> Figure | None:
-    """Draw accuracy over rounds: participants above, unseen clients (else the test set) below, same scale.
+def draw_panels(
+    methods: Sequence[str],
+    drawn: Mapping[Any, Mapping[int, Curve]],
+    x_label: str = "round",
+    *,
+    tall: float = PANEL,
+    margins: float = 0.4,
+    sharey: bool = False,
+    draw_method: Callable[[Axes, int, Curve, int], None] | None = None,
+) -> tuple[Figure, list[Axes]]:
+    """Draw a panel for each key, with the curves of the methods at these positions, below a legend.
 
-    A population without scores has no panel; None if no population has scores.
+    Args:
+        methods: Names of all methods.
+        drawn: Curves of each panel, by the position of the method.
+        x_label: Label of the x-axis, which all panels share.
+        tall: Height of a panel on the page in inches; `margins` and the legend are added.
+        margins: Inches above and below the panels.
+        sharey: Share the y-axis as well.
+        draw_method: Function that draws one curve, by default `draw`.
     """
-    drawn = {column: curves(comparison, column) for column in (comparison.seen, comparison.primary)}
-    columns = [column for column, of_methods in drawn.items() if of_methods]
-    if not columns:
-        return None
-    legend = Legend.of(comparison.methods, drawn[columns[0]])
-    figure, panels = new_panels(len(columns), 1.75, legend=legend.height, sharey=True)
-    for axes, column in zip(panels, columns, strict=True):
-        for j, method_curve in drawn[column].items():
-            draw(axes, j, method_curve.rounds, method_curve, len(legend.names))
-        title_of(axes, comparison, column)
-    label_x(panels, "round")
-    every = [method_curve for by_method in drawn.values() for method_curve in by_method.values()]
-    leave_out_the_start(panels[-1], every, falling=comparison.score.lower_is_better)
-    target_line(panels[-1], comparison)
+    legend = Legend.of(methods, sorted({j for by_method in drawn.values() for j in by_method}))
+    # In a wide paper, panels are side by side.
+    columns = len(drawn) if style().printed and style().width >= WIDE and len(drawn) <= MAX_PANELS_IN_ROW else 1
+    rows = len(drawn) // columns
+    figure = new_figure(margins + tall * rows + legend.height)
+    panels = list(figure.subplots(rows, columns, sharex=True, sharey=sharey, squeeze=False).ravel())
+    for axes, by_method in zip(panels, drawn.values(), strict=True):
+        for j, method_curve in by_method.items():
+            (draw_method or draw)(axes, j, method_curve, len(legend.names))
+    if columns > 1:
+        figure.supxlabel(x_label, fontsize=style().size, color=style().muted)
+    else:
+        panels[-1].set_xlabel(x_label)
     legend.draw(figure)
+    return figure, panels
+
+
+# ---- Score and gap over the rounds, and what they cost
+
+LABEL = (0.2, 0.16)  # width and height of a short text in a panel, as shares of it
+
+
+@with_style
+def accuracy(comparison: RunSet, against: str = "round") -> Figure | None:
+    """Draw the score against the rounds, or the megabytes, seconds or joules that were spent so far.
+
+    Participants are above, unseen clients (else the test set) below, on the same scale; against megabytes only the
+    latter. A ring marks the cost at which the target is first reached. A population without scores has no panel; None
+    if no population has any.
+    """
+    quantity, alone = QUANTITIES[against], against == "megabytes"
+    columns = dict.fromkeys([comparison.primary] if alone else [comparison.seen, comparison.primary])
+    every = {column: curves(comparison, column, quantity.column) for column in columns}
+    if quantity.is_radio:
+        every = {
+            column: {j: c for j, c in of.items() if np.isfinite(c.x).all() and c.x[-1] > 0}
+            for column, of in every.items()
+        }
+    every = {column: by_method for column, by_method in every.items() if by_method}
+    if not every:
+        return None
+    ends = [method_curve.x[-1] for by_method in every.values() for method_curve in by_method.values()]
+    unit = unit_of(against, ends) if quantity.is_radio else Unit(quantity.unit, quantity.scale)
+    far = quantity.is_radio and _are_far_apart(ends)
+    drawn = {
+        column: {j: replace(c, x=c.x / unit.size).at(c.x > 0 if far else c.x >= 0) for j, c in by_method.items()}
+        for column, by_method in every.items()
+    }
+    label = f"{quantity.words} so far, {unit.name}, probes included"
+    label = {"round": "round", "megabytes": "MB sent so far, down + up, probes included"}.get(against, label)
+    tall = SINGLE_PANEL if alone else PANEL
+    figure, panels = draw_panels(comparison.methods, drawn, label, tall=tall, sharey=True)
+    for axes, column in zip(panels, drawn, strict=True):
+        if far:
+            axes.set_xscale("log")
+        title_of(axes, comparison, column, tall)
+    shown = [method_curve for by_method in drawn.values() for method_curve in by_method.values()]
+    leave_out_the_start(panels[-1], shown, falling=comparison.score.lower_is_better)
+    if against != "round":
+        for j in drawn.get(comparison.primary, ()):
+            ring(panels[-1], j, comparison, quantity.column, unit.size)
+        panels[-1].set_xlim(left=0.7 * min(_start(panels[-1], method_curve) for method_curve in shown) if far else 0)
+    if quantity.is_radio:
+        _plain_numbers(panels[-1].xaxis, far=far)
+    target_line(panels[-1], comparison)
     return figure
+
+
+def _start(axes: Axes, method_curve: Curve) -> float:
+    """Return the cost at the first point inside the frame."""
+    inside = np.flatnonzero(method_curve.mean >= axes.get_ylim()[0])
+    return float(method_curve.x[inside[0] if len(inside) else -1])
 
 
 @with_style
@@ -117,39 +198,63 @@ def gap(comparison: RunSet) -> Figure | None:
     drawn = curves(comparison, "participation_gap")
     if not drawn:
         return None
-    legend = Legend.of(comparison.methods, drawn)
-    figure = new_figure(2.6 + legend.height)
-    axes = figure.subplots()
-    for j, method_curve in drawn.items():
-        draw(axes, j, method_curve.rounds, method_curve, len(legend.names))
+    figure, (axes,) = draw_panels(comparison.methods, {"gap": drawn}, tall=SINGLE_PANEL)
     axes.axhline(0, color=INK, linewidth=0.8)
     heading(axes, "Participation gap" + ", percentage points" * comparison.score.percent, SINGLE_PANEL)
-    axes.set_xlabel("round")
     if comparison.score.percent:
         in_percent(axes)
-    legend.draw(figure)
     return figure
 
 
 @with_style
-def cost(comparison: RunSet) -> Figure | None:
-    """Draw the primary accuracy against communication; a ring marks where the target is first reached."""
-    drawn = curves(comparison, comparison.primary)
+def spending(comparison: RunSet) -> Figure | None:
+    """Draw simulated time and energy so far over the rounds, a panel each; None if no run had a radio."""
+    totals = {q: by_method for q in RADIO if (by_method := _totals(comparison, q.column))}
+    ends = {q: [method_curve.mean[-1] for method_curve in by_method.values()] for q, by_method in totals.items()}
+    units = {q: unit_of(q.name, values) for q, values in ends.items()}
+    drawn = {
+        q: {j: _rescale(c, units[q], far=_are_far_apart(ends[q])) for j, c in by_method.items()}
+        for q, by_method in totals.items()
+    }
     if not drawn:
         return None
-    legend = Legend.of(comparison.methods, drawn)
-    figure = new_figure(2.6 + legend.height)
-    axes = figure.subplots()
-    for j, method_curve in drawn.items():
-        draw(axes, j, method_curve.megabytes, method_curve, len(legend.names))
-        ring(axes, j, comparison, "bytes_total", 1e6)
-    title_of(axes, comparison, comparison.primary, SINGLE_PANEL)
-    axes.set_xlabel("MB sent so far, down + up, probes included")
-    axes.set_xlim(left=0)
-    leave_out_the_start(axes, list(drawn.values()), falling=comparison.score.lower_is_better)
-    target_line(axes, comparison)
-    legend.draw(figure)
+    figure, panels = draw_panels(comparison.methods, drawn)
+    for axes, quantity in zip(panels, drawn, strict=True):
+        heading(axes, f"{quantity.words.capitalize()} so far, {units[quantity].name}")
+        if far := _are_far_apart(ends[quantity]):
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
+        _plain_numbers(axes.yaxis, far=far)
     return figure
+
+
+def _totals(comparison: RunSet, column: str) -> dict[int, Curve]:
+    totals = {}
+    for j, runs in enumerate(map(comparison.counted, comparison.methods)):
+        rounds = reduce(np.intersect1d, [run.rounds["round"] for run in runs]) if runs else np.zeros(0)
+        rounds = rounds[np.unique(np.linspace(0, len(rounds) - 1, min(POINTS, len(rounds))).round().astype(int))]
+        if len(rounds) and np.isfinite(values := values_at(runs, rounds, column)).all() and values[:, -1].min() > 0:
+            totals[j] = curve_of(values, rounds)
+    return totals
+
+
+def _rescale(total: Curve, unit: Unit, *, far: bool) -> Curve:
+    """Return a curve in a unit; on a logarithmic axis, which has no 0, its band does not reach below it."""
+    scaled = replace(total, mean=total.mean / unit.size, low=total.low / unit.size, high=total.high / unit.size)
+    if not far:
+        return scaled
+    return replace(scaled, low=np.maximum(scaled.low, scaled.mean / LOG_RATIO)).at(scaled.mean > 0)
+
+
+def _are_far_apart(ends: Iterable[float]) -> bool:
+    values = list(ends)
+    return max(values) > LOG_RATIO * min(values)
+
+
+def _plain_numbers(axis: Any, *, far: bool) -> None:
+    low, high = axis.get_view_interval()
+    plain_numbers(axis, far=far, ticks=(1.0, 3.0) if high < 1e3 * low else (1.0,))  # while there is room
 
 
 def title_of(axes: Axes, comparison: RunSet, column: str, tall: float = PANEL) -> None:
@@ -160,8 +265,9 @@ def title_of(axes: Axes, comparison: RunSet, column: str, tall: float = PANEL) -
         in_percent(axes)
 
 
-def draw(axes: Axes, j: int, x: Floats, method_curve: Curve, neighbours: int) -> None:
-    """Draw the curve of the method at position j over x, with its band and a mark at its end."""
+def draw(axes: Axes, j: int, method_curve: Curve, neighbours: int) -> None:
+    """Draw the curve of the method at position j, with its band and a mark at its end."""
+    x = method_curve.x
     bounded = np.isfinite(method_curve.low) & np.isfinite(method_curve.high)
     if bounded.any():
         alpha = 0.14 if neighbours <= 6 else 0.06
@@ -251,6 +357,128 @@ def _free_place(axes: Axes, height: float) -> tuple[float, bool]:
     places = [(0.0, False), (0.0, True), (1.0, True), (1.0, False), (0.5, False), (0.5, True)]
     allowed = [place for place in places if place[1] or height + tall <= 1]
     return min(allowed, key=count_covered)  # the first of the best
+
+
+# ---- Several quantities along a swept option, one panel each
+
+MAX_MARKED_POINTS = 25  # points up to which each has a marker
+
+
+@with_style
+def sweep(
+    record: Mapping[str, Any], titles: Mapping[str, str], *, shares: Collection[str] = ("accuracy",), lines: bool = True
+) -> Figure | None:
+    """Draw numbers along an axis, one line per method with a band of ± sd over seeds; None without an axis.
+
+    Args:
+        record: ``x`` (v values), their ``axis``, ``methods`` and ``numbers``: quantity -> method -> (seeds, v) lists,
+            None for a missing number. ``names`` name values that are not numbers; ``log`` requests a logarithmic axis.
+        titles: Titles of the quantities; those without a title are not drawn.
+        shares: Quantities that are fractions, drawn in percent.
+        lines: Join values by lines; else draw markers with bars.
+    """
+    x = np.array(record["x"], dtype=np.float64)
+    drawn: dict[str, dict[int, Curve]] = {}
+    for quantity in record["numbers"].keys() & titles.keys():
+        values = [np.array(record["numbers"][quantity][m], dtype=np.float64) for m in record["methods"]]
+        drawn[quantity] = {j: curve_of(v, x) for j, v in enumerate(values) if np.isfinite(v.mean(axis=0)).all()}
+    drawn = {quantity: drawn[quantity] for quantity in record["numbers"] if drawn.get(quantity)}
+    if len(x) < 2 or not drawn:
+        return None
+    far = {q: q not in shares and _are_far_apart(c.mean[-1] for c in by.values()) for q, by in drawn.items()}
+    for quantity in filter(far.get, drawn):
+        drawn[quantity] = {
+            j: replace(c, low=np.maximum(c.low, c.mean / (3 * LOG_RATIO))) for j, c in drawn[quantity].items()
+        }  # a logarithmic axis has no 0
+    figure, panels = draw_panels(
+        record["methods"], drawn, record["axis"], tall=1.9, draw_method=_joined if lines else _apart
+    )
+    for axes, quantity in zip(panels, drawn, strict=True):
+        heading(axes, titles[quantity])
+        if quantity in shares:
+            in_percent(axes)
+            continue
+        if far[quantity]:
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
+        plain_numbers(axes.yaxis, far=far[quantity])
+    if record.get("log"):
+        panels[-1].set_xscale("log")
+        plain_numbers(panels[-1].xaxis, far=True)
+    if record.get("names"):
+        panels[-1].set_xticks(x, [shorten(name, 12) for name in record["names"]])
+    return figure
+
+
+def _joined(axes: Axes, j: int, line: Curve, neighbours: int) -> None:
+    draw(axes, j, line, neighbours)
+    if len(line.x) <= MAX_MARKED_POINTS:
+        (points,) = axes.plot(line.x[:-1], line.mean[:-1], **line_style(j) | {"linestyle": ""}, zorder=4)
+        tag(points, j, f"marks{id_of(axes)}")
+
+
+def _apart(axes: Axes, j: int, line: Curve, _: int) -> None:
+    bars = np.nan_to_num(line.high - line.mean)
+    points = axes.errorbar(line.x, line.mean, bars, **line_style(j) | {"linestyle": ""}, elinewidth=0.8, zorder=4)
+    tag(points.lines[0], j, f"marks{id_of(axes)}")
+
+
+# ---- Terms of the papers' bounds over the rounds
+
+
+@with_style
+def theory(analysis: Analysis) -> Figure | None:
+    """Draw the terms, one panel each; None if no run has any."""
+    terms = recorded_terms(analysis)
+    if not terms:
+        return None
+    drawn = {term: theory_curves(analysis.comparison, term.name) for term in terms}
+    figure, panels = draw_panels(analysis.comparison.methods, drawn, tall=1.2, margins=0.3)
+    pooled = analysis.references.pooled
+    references = {"entropy": analysis.references.participants, "label_gap": pooled, "label_gap_so_far": pooled}
+    for axes, term in zip(panels, terms, strict=True):
+        axes.set_title(term.title)  # many names are longer than their panels are tall
+        axes.locator_params(axis="y", nbins=4)
+        if term.percent:
+            in_percent(axes)
+        if term.name in references:
+            axes.axhline(references[term.name], color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
+    return figure
+
+
+def theory_curves(comparison: RunSet, name: str) -> dict[int, Curve]:
+    """Return the curve of each method with this term, by the method's position."""
+    curves_by_method = {}
+    for j, method in enumerate(comparison.methods):
+        runs = [run for run in comparison.counted(method) if np.isfinite(run.theory.get(name, np.nan)).any()]
+        if runs and len((curve := mean_by_stretch(runs, name)).rounds):
+            curves_by_method[j] = curve
+    return curves_by_method
+
+
+def mean_by_stretch(runs: Sequence[Run], name: str) -> Curve:
+    """Return a term's mean in stretches of rounds, and ± sd over several seeds.
+
+    A stretch is drawn at the mean of its rounds if all runs have a number in it.
+    """
+    last = max(run.last_round for run in runs)
+    edges = np.unique(np.linspace(0, last, min(STRETCHES, max(last, 1)) + 1).round())
+    values = np.array([_means(run, name, edges) for run in runs])
+    complete = np.isfinite(values).all(axis=0)
+    values, middle = values[:, complete], ((edges[:-1] + edges[1:] + 1) / 2)[complete]
+    return curve_of(values, middle)
+
+
+def _means(run: Run, name: str, edges: Floats) -> Floats:
+    """Return the mean of the finite values in each stretch (edge, next edge]; nan without any."""
+    values = run.theory[name]
+    finite = np.isfinite(values)
+    stretch = np.searchsorted(edges, run.rounds["round"][finite], side="left") - 1
+    inside = stretch >= 0  # round 0 does not train
+    count = np.bincount(stretch[inside], minlength=len(edges) - 1)
+    total = np.bincount(stretch[inside], values[finite][inside], minlength=len(edges) - 1)
+    return np.asarray(np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0))
 
 
 # ---- Differences to the baseline

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # ---- Style
 # Widths and sizes come from the current `Style`, as figures are drawn both for the page and for papers.
 
+TEMPLATES = Path(__file__).parents[1] / "templates"
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -47,55 +48,13 @@ DASH_IN_PRINT: tuple[Any, ...] = (
     (0, (5, 1.2, 1, 1.2, 1, 1.2)),
 )
 MARKS_APART = 0.22  # along a line in print, as a share of the frame's diagonal
-WIDE = 5.0  # inches, from which panels are side by side in a paper
-MAX_PANELS_IN_ROW = 3  # most panels side by side
 MAX_HEIGHT = 8.8  # inches of a figure in print, which leave room for its caption on a page
-
-RC: Any = {
-    "font.family": "DejaVu Sans",  # ships with matplotlib: the same layout everywhere
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.titlelocation": "left",
-    "axes.titlepad": 4,
-    "axes.titley": 1.0,  # set, so that matplotlib need not search for it: no axes with a title have ticks above
-    "axes.titlecolor": INK,
-    "axes.labelsize": 9,
-    "axes.labelcolor": MUTED,
-    "axes.edgecolor": MUTED,
-    "axes.linewidth": 0.7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.unicode_minus": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
-    "text.color": INK,
-    "lines.linewidth": 1.6,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "legend.handlelength": 2.0,
-    "legend.columnspacing": 1.2,
-    "legend.handletextpad": 0.5,
-    "legend.borderaxespad": 0.2,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "fedreach",
-    "pdf.fonttype": 42,
-    "text.parse_math": False,  # a `$` in a method's name is a `$`
-    "figure.constrained_layout.w_pad": 0.04,
-    "figure.constrained_layout.h_pad": 0.04,
-}
 
 
 @dataclass(frozen=True)
 class Style:
     """Sizes and settings that differ between figures on the page and in a paper."""
 
-    rc: Any  # matplotlib's settings
     width: float = 4.0  # inches: full width on a phone, two columns on a desktop
     size: float = 9.0  # points, of letters
     smaller: float = 8.5
@@ -111,7 +70,7 @@ class Style:
         return int(inches / self.letter)
 
 
-PAGE = Style(RC)
+PAGE = Style()
 _STYLE: ContextVar[Style] = ContextVar("style", default=PAGE)
 
 
@@ -137,10 +96,21 @@ def with_style(draw: Callable[P, R]) -> Callable[P, R]:
     def inside(*args: P.args, **kwargs: P.kwargs) -> R:
         import matplotlib
 
-        with matplotlib.rc_context(style().rc):
+        with matplotlib.rc_context(_settings(printed=style().printed)):
             return draw(*args, **kwargs)
 
     return inside
+
+
+@cache
+def _settings(*, printed: bool) -> Any:
+    """Return matplotlib's settings for the page or for paper."""
+    import matplotlib
+
+    settings: Any = {}
+    for name in ("page", "paper") if printed else ("page",):
+        settings |= matplotlib.rc_params_from_file(TEMPLATES / f"{name}.mplstyle", use_default_template=False)
+    return settings
 
 
 def new_figure(height: float) -> Figure:
@@ -149,30 +119,6 @@ def new_figure(height: float) -> Figure:
 
     tall = height * style().height
     return Figure(figsize=(style().width, min(tall, MAX_HEIGHT) if style().printed else tall), layout="constrained")
-
-
-def new_panels(
-    count: int, tall: float, *, margins: float = 0.4, legend: float = 0.0, sharey: bool = False
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure and `count` panels with a shared x-axis, stacked, or side by side in a wide paper.
-
-    Args:
-        tall: Height of a panel on the page in inches; `margins` and `legend` are added above and below.
-    """
-    side_by_side = style().printed and style().width >= WIDE and count <= MAX_PANELS_IN_ROW
-    rows, columns = (1, count) if side_by_side else (count, 1)
-    figure = new_figure(margins + tall * rows + legend)
-    grid = figure.subplots(rows, columns, sharex=True, sharey=sharey, squeeze=False)
-    return figure, list(grid.ravel())
-
-
-def label_x(panels: Sequence[Axes], text: str) -> None:
-    """Label the x-axis that all panels share."""
-    figure, grid = panels[0].get_figure(), panels[0].get_subplotspec()
-    if figure is not None and grid is not None and grid.get_gridspec().ncols > 1:
-        figure.supxlabel(text, fontsize=style().size, color=style().muted)
-    else:
-        panels[-1].set_xlabel(text)
 
 
 def method_color(method: int) -> str:
@@ -260,16 +206,8 @@ def wrap_words(text: str, max_letters: int) -> list[str]:
         >>> wrap_words("power_of_choice with ten candidates", 20), wrap_words("undivided", 5)
         (['power_of_choice with', 'ten candidates'], ['undiv', 'ided'])
     """
-    lines = [""]
-    for word in re.findall(r"[^\s_.:/-]+[\s_.:/-]?|[\s_.:/-]", text):
-        remaining = word
-        while len((lines[-1] + remaining).rstrip()) > max_letters:
-            if lines[-1]:
-                lines.append("")
-            else:
-                lines, remaining = [*lines[:-1], remaining[:max_letters], ""], remaining[max_letters:]
-        lines[-1] += remaining
-    return [line.rstrip() for line in lines if line]
+    ends = rf".{{1,{max_letters}}}(?:\s|$|(?<=[_.:/-]))"
+    return [line.rstrip() for line in re.findall(rf"{ends}|.{{{max_letters}}}", text)]
 
 
 @dataclass(frozen=True)
@@ -381,7 +319,7 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> tuple[
 
 
 @with_style
-def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
+def inline_svg(figure: Figure, name: str, title: str) -> str:
     """Return the figure as an SVG element for an HTML page.
 
     Colors become CSS variables, ids get the prefix `name` so that several figures share a page, and artists of method
@@ -401,10 +339,9 @@ def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
         svg = svg.replace(colour, variable)
     box = re.search(r'viewBox="([^"]*)"', svg)
     opening = (
-        f'<svg role="img" aria-labelledby="{name}-title {name}-desc" viewBox="{box[1] if box else ""}"'
+        f'<svg role="img" aria-labelledby="{name}-title" viewBox="{box[1] if box else ""}"'
         ' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
         f'<title id="{name}-title">{html.escape(title)}</title>'
-        f'<desc id="{name}-desc">{html.escape(description)}</desc>'
     )
     return re.sub(r"<svg[^>]*>", lambda _: opening, svg, count=1)
 
@@ -424,40 +361,10 @@ def _lay_out(figure: Figure) -> None:
 COLUMNS = {"single": 3.25, "double": 6.75}  # inches of ICML; IEEE has 3.5 and 7.16, the text of NeurIPS is 5.5 wide
 NARROWEST, WIDEST = 2.5, 10.0
 
-IN_PRINT = RC | {
-    # Both ship with matplotlib, so that the layout is the same everywhere, and suit Times or Computer Modern.
-    "font.family": ["STIXGeneral", "DejaVu Serif"],
-    "mathtext.fontset": "stix",
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.titlepad": 3,
-    "axes.labelsize": 8,
-    "axes.labelcolor": INK,
-    "axes.labelpad": 2,
-    "axes.linewidth": 0.6,
-    "grid.linewidth": 0.4,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.labelsize": 7.5,
-    "ytick.labelsize": 7.5,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "xtick.major.pad": 2,
-    "ytick.major.pad": 2,
-    "lines.linewidth": 1.1,
-    "legend.fontsize": 7.5,
-    "legend.handlelength": 2.8,
-    "figure.constrained_layout.w_pad": 0.03,
-    "figure.constrained_layout.h_pad": 0.03,
-}
-
 
 def print_style(width: float) -> Style:
     """Return the style of figures of this width in inches: 7 to 8 points, dashes and markers, no titles."""
     return Style(
-        rc=IN_PRINT,
         width=width,
         size=8.0,
         smaller=7.5,
