@@ -113,7 +113,10 @@ WRONG = [
     ({"train_x": X[:, 0]}, r"train_x must be numbers of shape \(n, ...\); got shape \(4,\)"),
     ({"train_x": X[:0], "train_y": Y[:0]}, "at least one sample"),
     ({"test_x": X}, "test_x and test_y go together"),
-    ({"test_x": X[:, :2], "test_y": Y}, r"test_x must have samples like train_x, \(3,\) float32; got \(2,\)"),
+    (
+        {"test_x": X[:, :2], "test_y": Y},
+        r"must be like train_x and train_y, \(3,\) float32 .*; got \(2,\)",
+    ),
     ({"test_x": X, "test_y": Y + 5, "num_classes": 2}, "test_y must be 0 to 1; got 6"),
     ({"train_x": X.astype(np.uint8)}, "could be several things. Pass kind='tokens' or kind='features'"),
     ({"train_x": X.astype(int) - 1, "kind": "tokens"}, "integers >= 0 for tokens.*smallest -1"),

@@ -426,6 +426,11 @@ def cells_by_name(
     }
 
 
+def cells_at(table: Mapping[str, Cells | None], rows: Ints) -> dict[str, Cells | None]:
+    """Return the cells of these rows."""
+    return {name: None if cells is None else cells.at(rows) for name, cells in table.items()}
+
+
 def row_order(owners: Ints, first: AnyArray, table: Mapping[str, Cells | None]) -> Ints:
     """Return the order of the rows by client, `first` and content, so that a shuffled table is the same federation.
 
@@ -463,22 +468,17 @@ def by_text(codes: AnyArray, names: Sequence[str]) -> Ints:
     return ranks
 
 
-def moments(
-    name: str, column: pa.Array, reading: Reading = AS_USUAL, places: Ints | None = None, *, what: str | None = None
-) -> Floats:
-    """Return (n,) times of the rows: their numbers, or days since 1970; `places` as in `cells_of`.
-
-    Messages call the column `what`; None: they use its name.
+def moments(what: str, column: pa.Array, reading: Reading = AS_USUAL, places: Ints | None = None) -> Floats:
+    """Return (n,) times of the rows: their numbers, or days since 1970; `what` and `places` are for messages.
 
     Raises:
         DataError: If a cell is empty, or numbers and dates are mixed.
 
     Example:
-        >>> moments("admitted", pa.array(["1970-01-03", "1970-01-01T12:00"]))
+        >>> moments("time", pa.array(["1970-01-03", "1970-01-01T12:00"]))
         array([2. , 0.5])
     """
-    cells = cells_of(name, column, reading=reading, places=places)
-    what = f"time: column {name!r}" if what is None else what
+    cells = cells_of(what, column, reading=reading, places=places)
     if cells is None:
         raise DataError(f"{what} must hold numbers or dates; got {column.type}.")
     words = cells.words

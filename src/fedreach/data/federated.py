@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Ints
-from fedreach._util.errors import ConfigError, DataError, check_type
+from fedreach._util.errors import ComponentError, ConfigError, DataError, check_type
 from fedreach._util.registry import find
 from fedreach._util.streams import generator
 from fedreach._util.tables import visible
 from fedreach.data import huggingface, own, samples
-from fedreach.data.assignment import Partition, draw_partition
+from fedreach.data.assignment import Partition, without_empty
 from fedreach.data.cells import ColumnOptions, names_unless_numbers
 from fedreach.data.checks import Kind
 from fedreach.data.datasets import (
@@ -184,7 +184,7 @@ class FederatedData:
 
         So random transforms of the Dataset, such as a rotation, are drawn once. uint8 images are put on the scale of
         the participants' pixels; other inputs stay unchanged. Pillow images become gray or RGB, see
-        `fedreach.data.images.as_shown`; the notes of the data set report conversions.
+        `fedreach.data.images.as_shown`.
 
         Args:
             dataset: Object with a length and, by number, pairs of input and label: tensors, arrays, images or lists.
@@ -305,8 +305,7 @@ class FederatedData:
             make: Callable[..., Partition] = kind
         else:
             make = find("partition", kind, Path.cwd()) if ":" in kind else partial(partition_of_kind, kind)
-        drawn = spec.clients, seed, spec.options, spec.empty
-        partition = draw_partition(spec.dataset, spec.called, make, *drawn, natural=kind == "natural")
+        partition = draw_partition(spec.dataset, spec.called, make, spec.clients, seed, spec.options, spec.empty)
         federated = federate(
             spec.dataset,
             partition,
@@ -488,6 +487,45 @@ def federate(
     return FederatedData(*parts, client_names=names, together=together)
 
 
+def draw_partition(
+    dataset: Dataset | OwnData,
+    name: str,
+    make: Callable[..., object],
+    clients: int,
+    seed: int,
+    options: Mapping[str, Any],
+    empty: str = "error",
+    labels: AnyArray | None = None,
+) -> Partition:
+    """Return the partition that a seed draws, see `fedreach.data.assignment.without_empty` for `empty`.
+
+    Args:
+        dataset: Data set to partition; for ``"natural"``, its owners determine the number of clients.
+        name: Name of `make`, a function like those of `fedreach.data.partition.PARTITIONS`.
+        make: The function.
+        clients: Number of clients.
+        seed: Seed of the partition.
+        options: Options of `make`.
+        empty: Policy for empty clients.
+        labels: Labels to partition by, such as noisy ones. Default: those of the data set.
+
+    Raises:
+        ConfigError: If natural clients are requested, and the data set has none.
+        ComponentError: If `make` does not return a partition.
+    """
+    if name == "natural":
+        if dataset.owners is None:
+            raise ConfigError(f"partition.name is 'natural', but {dataset.name} has no natural clients.")
+        options, clients = {**options, "owners": dataset.owners}, int(dataset.owners.max()) + 1
+    partition = make(dataset.train_y if labels is None else labels, clients, generator(seed, "partition"), **options)
+    if not isinstance(partition, Partition):
+        raise ComponentError(
+            f"partition {name!r} must return a fedreach.data.assignment.Partition; got {type(partition).__name__}. "
+            "Partition.from_owner makes one of the client of each sample."
+        )
+    return without_empty(partition, empty)
+
+
 def noisy_before_split(dataset: Dataset | OwnData, noise: Mapping[str, Any], seed: int) -> LabelNoise:
     """Return the noisy labels that a partition is drawn by; `noise` as in `federate`."""
     return corrupt(dataset.train_y, generator(seed, "noise"), num_classes=dataset.num_classes, **noise)
@@ -538,12 +576,9 @@ def stream_names(partition: Partition, names: Sequence[str] | None) -> Sequence[
 
 
 def names_of(dataset: Dataset | OwnData, partition: Partition) -> tuple[str, ...] | None:
-    """Return the client names of a natural partition, joined for merged clients; None without names."""
+    """Return the client names of a natural partition; None without names."""
     if dataset.owners is None or partition.kind != "natural" or names_unless_numbers(dataset.owner_names) is None:
         return None
-    owners_by_client = [
-        np.unique(dataset.owners[partition[client]]).tolist() for client in range(partition.num_clients)
-    ]
-    if partition.num_clients == len(dataset.owner_names):  # clients without examples keep their names
-        owners_by_client = [owners or [client] for client, owners in enumerate(owners_by_client)]
+    clients = range(partition.num_clients)  # clients without examples keep their names
+    owners_by_client = [np.unique(dataset.owners[partition[client]]).tolist() or [client] for client in clients]
     return tuple(" + ".join(dataset.owner_names[owner] for owner in owners) for owners in owners_by_client)

@@ -11,8 +11,8 @@ import pyarrow as pa
 from fedreach._util.errors import ConfigError, DataError, nearest
 from fedreach.data.checks import Kind
 from fedreach.data.images import as_numpy, is_picture
-from fedreach.data.own import numbered_column, numbered_list, of_frame
-from fedreach.data.samples import SampleFacts, of_samples, rows_together, samples, size
+from fedreach.data.own import check_options, numbered_column, numbered_list, of_frame, together_of
+from fedreach.data.samples import of_samples, samples, size
 from fedreach.data.stored import OwnData
 from fedreach.data.table_source import INDEX, as_arrow
 
@@ -64,13 +64,9 @@ def of_huggingface(
     if rules is not None:
         raise ConfigError("from_huggingface: columns is about tables, and the inputs here are arrays. Leave it out.")
     named: list[str] = several or ([inputs] if isinstance(inputs, str) else [])
-    roles: dict[str | None, str] = {client: "client", label: "label", **dict.fromkeys(named, "column of inputs")}
-    roles[None] = ""
-    for option, column in {"group": group, "time": time}.items():
-        if roles.get(column):
-            raise ConfigError(f"{option}: {column!r} is the {roles[column]}. Name another column, or leave it out.")
-    groups, times = (None if column is None else _column(parts, column) for column in (group, time))
-    together = rows_together(groups, times, len(owners), named=(group, time))
+    roles = {str(client): "client", label: "label", **dict.fromkeys(named, "column of inputs")}
+    check_options({"group": group, "time": time}, roles)
+    together = together_of({column: _column(parts, column) for column in (group, time) if column}, group, time)
     columns = [column for column in columns if column not in (group, time)]
     if inputs is None and len(columns) > 1:
         raise ConfigError(
@@ -87,9 +83,9 @@ def of_huggingface(
         rows = (({column: _plain(row[column]) for column in several}, row[label]) for row in every)
     else:
         rows = ((row[chosen[0]], row[label]) for row in every)
-    x, y, converted = samples(rows, len(owners), name, kind)
-    facts = SampleFacts(None, _words(parts[0], label), converted)
-    return of_samples(x, y, owners, names, kind=kind, facts=facts, name=name, together=together)
+    x, y = samples(rows, len(owners), name, kind)
+    class_names = _words(parts[0], label)
+    return of_samples(x, y, owners, names, kind=kind, name=name, class_names=class_names, together=together)
 
 
 def _column(parts: Sequence[Any], name: str) -> pa.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from fedreach._util.tables import visible
 from fedreach.data import cells, stored
 from fedreach.data.cells import AS_USUAL, NUMBER, ColumnRules, Reading
 from fedreach.data.datasets import Dataset
+from fedreach.data.preparation import column_roles
 from fedreach.data.splits import Together
 from fedreach.data.stored import OwnData, OwnTable
 from fedreach.data.table_source import INDEX, Table, as_arrow, check_lengths, column_of, read_whole, without_index
@@ -48,12 +49,10 @@ def of_frame(
     label_columns: list[Any] = (
         list(target) if isinstance(target, list | tuple) else [label if target is None else target]
     )
-    roles = {**dict.fromkeys(map(str, label_columns), "target" if label is None else "label"), client: "client"}
-    for option, column in {"group": group, "time": time}.items():
-        if column is not None and column in roles:
-            raise ConfigError(f"{option}: {column!r} is the {roles[column]}. Name another column, or leave it out.")
-        if option == "group" and column is not None:
-            roles[column] = "group"
+    roles = column_roles(client, [*map(str, label_columns)], None, are_classes=label is not None)
+    check_options({"group": group}, roles)
+    roles |= {} if group is None else {group: "group"}
+    check_options({"time": time}, roles)
     rules = ColumnRules.of(columns, list(frame), roles, where)
     check_lengths(frame, client)
     complete, left_out = complete_rows(frame, [client, *label_columns], rules.reading)
@@ -74,25 +73,53 @@ def of_frame(
             )
     inputs = cells.cells_by_name(frame, (client, *label_columns, *filter(None, [group])), rules, complete)
     # The order of rows within a client must not depend on the classes and groups of other clients.
-    keys: list[AnyArray] = [labels if label is None else cells.by_text(labels, classes)]
-    groups: Ints | None = None
-    moments: Floats | None = None
-    if group is not None:
-        groups, group_names = numbered_column(frame, group, rules.reading, complete)
-        keys.append(cells.by_text(groups, group_names))
-    if time is not None:
-        moments = cells.moments(time, column_of(frame, time), rules.reading, complete)
-        keys.append(moments)
+    key: AnyArray = labels if label is None else cells.by_text(labels, classes)
+    together = together_of(frame, group, time, rules.reading, complete)
     for column, texts in {client: names, **({} if label is None else {label: classes})}.items():
         if alike := look_alikes(texts):
             left_out[column] = "; ".join(filter(None, (left_out.get(column), alike)))
-    order = cells.row_order(owners, np.column_stack(keys), inputs)
-    sorted_inputs = {
-        name: None if column_cells is None else column_cells.at(order) for name, column_cells in inputs.items()
-    }
-    sorted_data = owners[order], names, sorted_inputs, labels[order], classes, complete[order]
-    together = Together(group, time, groups, moments).at(order)
-    return OwnTable(name, *sorted_data, client, tuple(label_columns), rules, together, left_out)
+    order = cells.row_order(owners, together.sort_keys(key), inputs)
+    sorted_data = owners[order], names, cells.cells_at(inputs, order), labels[order], classes, complete[order]
+    return OwnTable(name, *sorted_data, client, tuple(label_columns), rules, together.at(order), left_out)
+
+
+def check_options(options: Mapping[str, str | None], roles: Mapping[str, str]) -> None:
+    """Raise ConfigError if an option such as `time` names a column with another role."""
+    for option, column in options.items():
+        if column in roles:
+            raise ConfigError(f"{option}: {column!r} is the {roles[column]}. Name another column, or leave it out.")
+
+
+def together_of(
+    table: Table,
+    group: str | None,
+    time: str | None,
+    reading: Reading = AS_USUAL,
+    places: Ints | None = None,
+    what: str = "table: column ",
+) -> Together:
+    """Return the groups of rows that are held out together, and the times of the rows.
+
+    Args:
+        table: Table.
+        group: Column of groups. None: no groups.
+        time: Column of numbers or dates. None: no times.
+        reading: Texts of empty cells, and the decimal separator.
+        places: (n,) row numbers in the table as it was read, for messages.
+        what: Words before the name of a column in messages.
+
+    Raises:
+        ConfigError: If a column is missing.
+        DataError: If a group or a time is missing.
+    """
+    groups: Ints | None = None
+    moments: Floats | None = None
+    if group is not None:
+        texts = cells.named_rows(f"{what}{group!r}", column_of(table, group), reading)
+        groups = cells.by_text(*cells.index_names(f"{what}{group!r}", texts, places))
+    if time is not None:
+        moments = cells.moments(f"{what}{time!r}", column_of(table, time), reading, places)
+    return Together(group, time, groups, moments)
 
 
 def complete_rows(table: Table, names: Sequence[str], reading: Reading) -> tuple[Ints, dict[str, str]]:

@@ -11,14 +11,7 @@ from numpy.typing import ArrayLike
 from fedreach._util.arrays import Bools, Floats, Ints
 from fedreach._util.errors import ConfigError, DataError, nearest
 from fedreach.data import assignment
-from fedreach.data.assignment import Partition as Partition
-from fedreach.data.assignment import PartitionStatistics as PartitionStatistics
-from fedreach.data.assignment import Renumbered as Renumbered
-from fedreach.data.assignment import check_enough, checked_arguments
-from fedreach.data.assignment import draw_partition as draw_partition
-from fedreach.data.assignment import handle_empty as handle_empty
-from fedreach.data.assignment import statistics as statistics
-from fedreach.data.assignment import without_empty as without_empty
+from fedreach.data.assignment import Partition, check_enough, checked_arguments
 
 # ---- Independent and identically distributed clients
 
@@ -51,7 +44,7 @@ def natural(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, ow
 
     When: the data name the client of each example, such as a hospital, writer or speaker. Prefer it if they do.
 
-    Cover: every example once. A client without examples stays, empty: see `handle_empty`.
+    Cover: every example once. A client without examples stays, empty: see `fedreach.data.assignment.without_empty`.
 
     Args:
         owners: (n,) client of each example, from 0 to N - 1.
