@@ -235,7 +235,7 @@ def test_a_damaged_text_file_is_refused_with_what_to_do(tmp_path, content, messa
 
 
 def test_other_files_are_refused_with_what_to_do(tmp_path):
-    with pytest.raises(DataError, match=r"sheets are not read. Save it as .csv, or .*pandas.read_excel"):
+    with pytest.raises(DataError, match=r"got '.xlsx'. Save a sheet as .csv, or .*pandas.read_excel"):
         read_table("p.xlsx")
     with pytest.raises(DataError, match=r"must be one of .csv, .*got '.json'"):
         read_table("p.json")

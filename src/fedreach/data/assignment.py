@@ -425,15 +425,11 @@ def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, A
         with path.open("rb") as file:
             stored = read_npz(file)
             header = json.loads(stored["header"].tobytes())
-            file_format = header["format"]
-            arrays = {name: stored[name] for name in names} if file_format == FORMAT else {}
+            if header["format"] != FORMAT:
+                raise ValueError(f"written as {header['format']!r}, and this version reads {FORMAT!r}")
+            return header, {name: stored[name] for name in names}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: not a readable partition ({error}). Make or copy it again.") from error
-    if file_format != FORMAT:
-        raise DataError(
-            f"{path}: written as {file_format!r}, and this version reads {FORMAT!r}. Make the partition again."
-        )
-    return header, arrays
 
 
 # ---- Clients without examples: raise an error, or drop them

@@ -267,15 +267,13 @@ def _texts(column: pa.Array) -> pa.Array | None:
         return pc.if_else(column, *reversed(BOOLEANS))
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return _dates(column)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pc.cast(column, pa.large_string())
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return pc.cast(column, pa.large_string())
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return (
-            _as_in_files(column) if pa.types.is_floating(kind) else pc.cast(pc.cast(column, "string"), "large_string")
-        )
-    return None
+    if pa.types.is_floating(kind):
+        return _as_in_files(column)
+    if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+        column = pc.cast(column, pa.string())
+    elif kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary()):
+        return None
+    return pc.cast(column, pa.large_string())
 
 
 def _as_in_files(column: pa.Array) -> pa.Array:
@@ -363,22 +361,14 @@ def _normal(text: str) -> str:
 
 def _iso(text: str) -> str:
     """Return a date or time in ISO 8601; in UTC if it has a time zone."""
+    plain, zone = text.replace(" ", "T").replace(",", "."), re.search(ZONE, text[10:])
     try:
-        moment = np.datetime64(_utc(text) or text.replace(" ", "T").replace(",", "."), "us")
+        if zone:
+            plain = datetime.fromisoformat(plain).astimezone(UTC).replace(tzinfo=None).isoformat()
+        moment = np.datetime64(plain, "us")
     except ValueError:  # February 30
         return text
-    day = str(moment.astype("datetime64[D]"))
-    has_zone = bool(re.search(ZONE, text[10:]))
-    if len(text) == 10:
-        return day
-    return str(moment.astype("datetime64[s]")) + ("Z" if has_zone else "")
-
-
-def _utc(text: str) -> str | None:
-    if not re.search(ZONE, text[10:]):
-        return None
-    moment = datetime.fromisoformat(text.replace(" ", "T").replace(",", "."))
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat()
+    return str(moment.astype(f"datetime64[{'D' if len(text) == 10 else 's'}]")) + ("Z" if zone else "")
 
 
 def _words(texts: pa.Array, reading: Reading) -> Words:
@@ -582,17 +572,11 @@ def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL, pla
             raise DataError(f"table: column {name!r} must hold numbers to be a target. Say label where it is a class.")
         gone = np.flatnonzero(np.isnan(cells.numbers))
         if len(gone):
-            words = None if cells.words is None else cells.words.codes[gone[0]]
-            what = "missing" if words is None or words < 0 else "no number"
             raise DataError(
-                f"table: column {name!r} is {what} in {len(gone)} rows, the first is row {_place(gone[0], places)}. "
-                "Leave those rows out."
+                f"table: column {name!r} is no number in {len(gone)} rows, the first is row "
+                f"{_place(gone[0], places)}. Leave those rows out."
             )
         target_columns.append(cells.numbers)
-    if len({len(numbers) for numbers in target_columns}) > 1:
-        raise DataError(
-            f"table: all columns must be as long; those of target are {[len(column) for column in target_columns]}."
-        )
     return np.stack(target_columns, axis=1)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from fedreach._util.arrays import AnyArray, Ints
-from fedreach._util.errors import RELATIVE, DataError, nearest
+from fedreach._util.errors import RELATIVE, ConfigError, DataError, nearest
 from fedreach.data.images import as_array, as_labels
 from fedreach.data.several import IGNORED, has_names, is_labeled, position_counts, records
 
@@ -93,6 +93,14 @@ def no_such_file(path: Path, endings: Sequence[str]) -> DataError:
     if len(siblings) > MAX_LISTED_FILES:
         siblings = difflib.get_close_matches(path.name, siblings, n=1)
     return DataError(f"There is no file {path}.{nearest(path.name, siblings) if siblings else ''} {RELATIVE}")
+
+
+def check_option_names(what: str, options: Iterable[str], known: Collection[str]) -> None:
+    """Raise ConfigError for an option that is unknown."""
+    for option in options:
+        if option not in known:
+            hint = nearest(option, known) if known else " It has no options."
+            raise ConfigError(f"{what} has no option {option!r}.{hint}")
 
 
 @dataclass(frozen=True)

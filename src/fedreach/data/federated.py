@@ -11,38 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from fedreach._util.arrays import AnyArray, Ints
+from fedreach._util.arrays import AnyArray, Bools, Ints
 from fedreach._util.errors import ComponentError, ConfigError, DataError, check_type
 from fedreach._util.registry import find
 from fedreach._util.streams import generator
 from fedreach._util.tables import visible
-from fedreach.data import huggingface, own, samples
+from fedreach.data import datasets, huggingface, own, samples, splits
 from fedreach.data.assignment import Partition, without_empty
 from fedreach.data.cells import ColumnOptions, names_unless_numbers
 from fedreach.data.checks import Kind
-from fedreach.data.datasets import (
-    Dataset,
-    PartitionSpec,
-    ServerData,
-    check_server_data,
-    content_hash,
-    draw_for_server,
-    same_fields,
-)
+from fedreach.data.datasets import Dataset, PartitionSpec, ServerData
 from fedreach.data.noise import LabelNoise, corrupt
 from fedreach.data.partition import partition as partition_of_kind
 from fedreach.data.preparation import Preparation, TargetScale
 from fedreach.data.several import example_classes
-from fedreach.data.splits import (
-    APART,
-    ClientIndex,
-    Population,
-    Together,
-    draw_population,
-    draws,
-    ids_of,
-    split_held_out,
-)
+from fedreach.data.splits import APART, ClientIndex, Population, Together
 from fedreach.data.stored import OwnData
 
 Participants = int | str | Sequence[object] | None
@@ -91,14 +74,14 @@ class FederatedData:
     together: Together = APART  # examples that are held out together
     left_out: Ints | None = None  # (N,) examples in neither part, see `fedreach.data.validation`; None: none
     note: str = ""  # how the participants were drawn, if they were
-    draw: Callable[[int], FederatedData] | None = None  # see `redrawn`
+    draw: Callable[..., FederatedData] | None = None  # see `redrawn`
     origin: Provenance | None = None  # see `by_experiment`
 
     @property
     def by_experiment(self) -> Provenance | None:
         """How an experiment file makes these data; None if none does, or if they were changed."""
         origin = self.origin
-        unchanged = origin is not None and same_fields(self, origin.made, "note", "draw", "origin")
+        unchanged = origin is not None and datasets.same_fields(self, origin.made, "note", "draw", "origin")
         return origin if unchanged else None
 
     @classmethod
@@ -315,7 +298,7 @@ class FederatedData:
             exclude_labels=spec.exclude_labels,
             held_out=spec.held_out,
         )
-        draw, origin = partial(_by_spec, spec), Provenance(spec.dataset, spec.tables(), federated)
+        draw, origin = partial(cls.from_spec, spec), Provenance(spec.dataset, spec.tables(), federated)
         return replace(federated, note=f"drawn by seed {seed}", draw=draw, origin=origin)
 
     @property
@@ -337,7 +320,7 @@ class FederatedData:
 
         If the participants are named, or nothing is drawn, the data stay the same.
         """
-        return self if self.draw is None else self.draw(seed)
+        return self if self.draw is None else self.draw(seed=seed)
 
     def __repr__(self) -> str:
         chosen, unseen = self.population.participants.tolist(), len(self.population.unseen)
@@ -347,6 +330,11 @@ class FederatedData:
             f"FederatedData({self.dataset.name}: {self.num_clients} clients; {len(chosen)} {takes} part ({who}), "
             f"{unseen} never {trains}{'; ' * bool(self.note)}{self.note})"
         )
+
+    @property
+    def takes_part(self) -> Bools:
+        """(N,) whether each client participates."""
+        return np.isin(np.arange(self.num_clients), self.population.participants)
 
     @property
     def num_clients(self) -> int:
@@ -368,16 +356,14 @@ class FederatedData:
         d = self.dataset
         digest = hashlib.sha256(f"{d.sha256} {d.kind} {d.num_classes} {d.mean} {d.std}".encode())
         labels = self.labels
-        if (
-            labels.dtype.kind == "f"
-        ):  # numbers would be cut off below; without label noise they are those of the data set
-            digest.update(content_hash(labels).encode())
+        if labels.dtype.kind == "f":  # numbers would be cut off below
+            digest.update(datasets.content_hash(labels).encode())
             labels = labels[:0]
         arrays = (labels, self.train.order, self.train.offsets, self.held_out.order, self.held_out.offsets)
         for array in (*arrays, self.population.participants):
             digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
         if self.server is not None:
-            digest.update(f"server {content_hash(self.server.x, self.server.y)}".encode())
+            digest.update(f"server {datasets.content_hash(self.server.x, self.server.y)}".encode())
         if self.shift is not None:
             digest.update(f"shift {self.shift.sha256}".encode())
         return digest.hexdigest()
@@ -446,9 +432,9 @@ def federate(
         )
     names = names_of(dataset, partition)
     together = dataset.together if isinstance(dataset, OwnData) else APART
-    drawn = draws(partition, seed, "held-out", stream_names(partition, names))
-    train, held_out_part = split_held_out(partition, held_out, drawn, together)
-    population = draw_population(
+    drawn = splits.draws(partition, seed, "held-out", stream_names(partition, names))
+    train, held_out_part = splits.split_held_out(partition, held_out, drawn, together)
+    population = splits.draw_population(
         partition.label_counts(dataset.train_y, classes),
         generator(seed if population_seed is None else population_seed, "population"),
         participants=_by_names(participants, names, partition.num_clients),
@@ -464,11 +450,11 @@ def federate(
     if server_examples is not None and server_data is not None:
         raise ConfigError("server_data: give server_examples or server_data, not both.")
     if server_examples is not None:
-        for_server = draw_for_server(train.owner(), server_examples, generator(seed, "server-data"))
+        for_server = datasets.draw_for_server(train.owner(), server_examples, generator(seed, "server-data"))
         index = np.sort(train.order[for_server])
         server, train = ServerData(dataset.train_x[index], dataset.train_y[index]), train.without(for_server)
     elif server_data is not None:
-        server = check_server_data(dataset, server_data)
+        server = datasets.check_server_data(dataset, server_data)
     labels, record = dataset.train_y, None
     if noise is not None:
         if noise.get("scope") == "before_split":
@@ -532,27 +518,21 @@ def noisy_before_split(dataset: Dataset | OwnData, noise: Mapping[str, Any], see
 
 
 def _federate_own(
-    data: OwnData, participants: Participants, held_out: float, seed: int, population_seed: int
+    data: OwnData, participants: Participants, held_out: float, split_seed: int, seed: int
 ) -> FederatedData:
-    """Return the data of a user by their natural clients, with named or drawn participants."""
-    chosen = ids_of(participants, data.owner_names)
+    """Return the data of a user by their natural clients, with participants that are named or drawn by `seed`."""
+    chosen = splits.ids_of(participants, data.owner_names)
     partition = Partition.from_owner(data.owners, len(data.owner_names), "natural")
-    federated = federate(
-        data, partition, seed=seed, population_seed=population_seed, participants=chosen, held_out=held_out
-    )
+    federated = federate(data, partition, seed=split_seed, population_seed=seed, participants=chosen, held_out=held_out)
     who = chosen if isinstance(chosen, int) else [data.owner_names[client] for client in chosen]
     # Every seed keeps the clients' examples and held-out parts; the participants are drawn, unless named.
     population: dict[str, Any] = {"participants": who, "held_out": held_out}
-    tables: dict[str, dict[str, Any]] = {"partition": {"name": "natural", "seed": seed}, "population": population}
+    tables: dict[str, dict[str, Any]] = {"partition": {"name": "natural", "seed": split_seed}, "population": population}
     federated = replace(federated, origin=Provenance(data, tables, federated))
     if not isinstance(chosen, int):
         return federated
-    note = f"drawn by seed {population_seed}{', 40 % of them' * (participants is None)}"
-    return replace(federated, note=note, draw=partial(_federate_own, data, participants, held_out, seed))
-
-
-def _by_spec(spec: PartitionSpec, seed: int) -> FederatedData:
-    return FederatedData.from_spec(spec, seed=seed)
+    note = f"drawn by seed {seed}{', 40 % of them' * (participants is None)}"
+    return replace(federated, note=note, draw=partial(_federate_own, data, participants, held_out, split_seed))
 
 
 def _by_names(
@@ -563,7 +543,7 @@ def _by_names(
         return participants
     if not any(isinstance(participant, str) for participant in participants):
         return [int(participant) for participant in participants]
-    ids = ids_of(participants, names or [str(client) for client in range(num_clients)])
+    ids = splits.ids_of(participants, names or [str(client) for client in range(num_clients)])
     assert not isinstance(ids, int)  # a list of names gives ids
     return ids
 

@@ -101,18 +101,16 @@ def corrupt(
         array.setflags(write=False)
     client_share = {} if clients == 1 else {"clients": clients}
     counts = {"num_selected": int(selected.size), "num_changed": int(changed.sum())}
-    return LabelNoise(
-        noisy, selected, changed, {"kind": kind, "rate": rate, "scope": scope, **client_share, **about, **counts}
-    )
+    record = {"kind": kind, "rate": rate, "scope": scope, **client_share, **about, **counts}
+    return LabelNoise(noisy, selected, changed, record)
 
 
 def _rule(
     kind: str, num_classes: int, target: int, mapping: Sequence[int] | None, rng: np.random.Generator
 ) -> tuple[Callable[[Ints], Ints], dict[str, Any]]:
     """Return the function from old to new labels, and its parameters for the record."""
-    kinds = ("to_one_class", "symmetric", "asymmetric")
-    if kind not in kinds:
-        raise ConfigError(f"kind of label noise is unknown: {kind!r}.{nearest(str(kind), kinds)}")
+    if kind not in get_args(Kind):
+        raise ConfigError(f"kind of label noise is unknown: {kind!r}.{nearest(str(kind), get_args(Kind))}")
     if mapping is not None and kind != "asymmetric":
         raise ConfigError(f"mapping belongs to the label noise 'asymmetric'; got it with {kind!r}. Leave it out.")
     if kind == "to_one_class":

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
-from fedreach._util.errors import ConfigError, DataError, check_type, nearest
+from fedreach._util.errors import ConfigError, DataError, check_type
 from fedreach._util.tables import visible
 from fedreach.data import cells, stored
 from fedreach.data.cells import AS_USUAL, NUMBER, ColumnRules, Reading
+from fedreach.data.checks import check_option_names
 from fedreach.data.datasets import Dataset
 from fedreach.data.preparation import column_roles
 from fedreach.data.splits import Together
@@ -46,13 +47,11 @@ def of_frame(
     frame = without_index(all_columns)
     if len(column_of(frame, client)) == 0:
         raise DataError("table: there must be at least one row; got none.")
-    label_columns: list[Any] = (
-        list(target) if isinstance(target, list | tuple) else [label if target is None else target]
-    )
+    label_columns: list[Any] = list(target) if isinstance(target, list | tuple) else [label or target]
     roles = column_roles(client, [*map(str, label_columns)], None, are_classes=label is not None)
-    check_options({"group": group}, roles)
+    check_roles({"group": group}, roles)
     roles |= {} if group is None else {group: "group"}
-    check_options({"time": time}, roles)
+    check_roles({"time": time}, roles)
     rules = ColumnRules.of(columns, list(frame), roles, where)
     check_lengths(frame, client)
     complete, left_out = complete_rows(frame, [client, *label_columns], rules.reading)
@@ -80,13 +79,13 @@ def of_frame(
             left_out[column] = "; ".join(filter(None, (left_out.get(column), alike)))
     order = cells.row_order(owners, together.sort_keys(key), inputs)
     sorted_data = owners[order], names, cells.cells_at(inputs, order), labels[order], classes, complete[order]
-    return OwnTable(name, *sorted_data, client, tuple(label_columns), rules, together.at(order), left_out)
+    return OwnTable(name, *sorted_data, client, tuple(label_columns), rules, left_out, together=together.at(order))
 
 
-def check_options(options: Mapping[str, str | None], roles: Mapping[str, str]) -> None:
+def check_roles(options: Mapping[str, str | None], roles: Mapping[str, str]) -> None:
     """Raise ConfigError if an option such as `time` names a column with another role."""
     for option, column in options.items():
-        if column in roles:
+        if column is not None and column in roles:
             raise ConfigError(f"{option}: {column!r} is the {roles[column]}. Name another column, or leave it out.")
 
 
@@ -211,10 +210,7 @@ def of_file(path: Path, **options: Any) -> Dataset | OwnData:
         DataError: As `fedreach.data.table_source.read_file`.
     """
     option_names = ("client", "label", "target", "columns", "group", "time") if path.name != stored.FILE else ()
-    for option in options:
-        if option not in option_names:
-            hint = nearest(option, option_names) if option_names else " It has no options."
-            raise ConfigError(f"data {path.name!r} has no option {option!r}.{hint}")
+    check_option_names(f"data {path.name!r}", options, option_names)
     if path.name == stored.FILE:
         return stored.open_stored(path)
     for option in ("client", *(() if "target" in options else ("label",))):

@@ -12,6 +12,7 @@ from fedreach._util.arrays import Bools, Floats, Ints
 from fedreach._util.errors import ConfigError, DataError, nearest
 from fedreach.data import assignment
 from fedreach.data.assignment import Partition, check_enough, checked_arguments
+from fedreach.data.checks import check_option_names
 
 # ---- Independent and identically distributed clients
 
@@ -477,10 +478,7 @@ def partition(kind: str, labels: ArrayLike, num_clients: int, rng: np.random.Gen
         for name, option in inspect.signature(PARTITIONS[kind]).parameters.items()
         if option.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    for name in options:
-        if name not in known_options:
-            hint = nearest(name, known_options) if known_options else " It has no options."
-            raise ConfigError(f"partition {kind!r} has no option {name!r}.{hint}")
+    check_option_names(f"partition {kind!r}", options, known_options)
     for name, option in known_options.items():
         if option.default is inspect.Parameter.empty and name not in options:
             raise ConfigError(f"partition {kind!r} needs the option {name!r}.")

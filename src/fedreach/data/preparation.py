@@ -27,7 +27,7 @@ from fedreach.data.cells import (
     cells_of,
     days_of,
 )
-from fedreach.data.table_source import column_of, read_table
+from fedreach.data.table_source import check_lengths, column_of, read_table
 
 # ---- A column of a table and its inputs
 
@@ -496,24 +496,19 @@ class Preparation:
 
     def cells(self, table: Any) -> dict[str, Cells | None]:
         """Return the cells of the columns in `used`; raises as `inputs`."""
-        columns = read_table(table)
+        table = read_table(table)
+        used = {column.name: column_of(table, column.name) for column in self.used}
+        check_lengths(used, self.used[0].name)
         return {
             column.name: cells_of(
-                column.name, column_of(columns, column.name), as_words=column.kind == "category", reading=column.reading
+                column.name, used[column.name], as_words=column.kind == "category", reading=column.reading
             )
             for column in self.used
         }
 
     def numbers(self, table: Mapping[str, Cells | None]) -> list[Floats]:
         """Return the (n,) raw numbers of each column in `used`, see `InputColumn.raw`."""
-        columns = [column.raw(table[column.name]) for column in self.used]
-        for column, values in zip(self.used, columns, strict=True):
-            if len(values) != len(columns[0]):
-                raise DataError(
-                    f"table: all columns must be as long; {self.used[0].name!r} has {len(columns[0])} rows and "
-                    f"{column.name!r} has {len(values)}. Leave cells empty where a value is missing."
-                )
-        return columns
+        return [column.raw(table[column.name]) for column in self.used]
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return it as plain JSON values."""

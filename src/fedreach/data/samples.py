@@ -12,28 +12,11 @@ import pyarrow as pa
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ConfigError, DataError
-from fedreach.data import cells
+from fedreach.data import cells, images, several
 from fedreach.data.checks import SEVERAL, Check, Kind
 from fedreach.data.datasets import content_hash, from_arrays
-from fedreach.data.images import (
-    as_array,
-    as_labels,
-    as_numpy,
-    classes_of_pixels,
-    is_picture,
-    stack_inputs,
-)
 from fedreach.data.own import numbered_list, together_of
 from fedreach.data.preparation import Preparation
-from fedreach.data.several import (
-    describe_layout,
-    is_inputs_of_example,
-    is_inputs_of_examples,
-    layout_of_json,
-    layout_to_json,
-    records,
-    shapes,
-)
 from fedreach.data.splits import APART, Together
 from fedreach.data.stored import OwnData, OwnSamples
 from fedreach.data.table_source import as_arrow
@@ -82,7 +65,7 @@ class SampleFormat:
     @property
     def sample_shape(self) -> Any:
         """Shape of an example, as passed to the model factory; for several inputs, by name or in order."""
-        return self.shape if self.layout is None else shapes(self.layout)
+        return self.shape if self.layout is None else several.shapes(self.layout)
 
     def refuse_form(self, what: str) -> None:
         """Raise an error for `what`, which handles one input and one label per example, if this format differs.
@@ -115,7 +98,8 @@ class SampleFormat:
         if self.layout is not None:
             if x.dtype != self.layout:
                 raise check.error(
-                    f"x must hold inputs as in training, {describe_layout(self.layout)}; got {describe_layout(x.dtype)}"
+                    f"x must hold inputs as in training, {several.describe_layout(self.layout)}; got "
+                    f"{several.describe_layout(x.dtype)}"
                 )
             return x.view(np.uint8).reshape(len(x), -1)
         if x.shape[1:] != self.shape:
@@ -156,7 +140,7 @@ class SampleFormat:
     def to_json(self) -> dict[str, Any]:
         """Return the format of raw examples as plain JSON values, for readers of a model file."""
         record: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.raw_shape)}
-        record |= {} if self.layout is None else {"inputs": layout_to_json(self.layout)}
+        record |= {} if self.layout is None else {"inputs": several.layout_to_json(self.layout)}
         record |= {"positions": list(self.positions)} if self.positions else {}
         if self.preparation is None:
             return record | ({"mean": list(self.mean), "std": list(self.std)} if self.kind == "image" else {})
@@ -183,7 +167,7 @@ class SampleFormat:
 
 def form_of(stored: Mapping[str, Any]) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
     """Return the layout of several inputs (None for one input) and the positions of labels, from a model file."""
-    return layout_of_json(stored["inputs"]) if "inputs" in stored else None, tuple(stored.get("positions", ()))
+    return several.layout_of_json(stored["inputs"]) if "inputs" in stored else None, tuple(stored.get("positions", ()))
 
 
 # ---- Examples of users, by client: torch Datasets and arrays
@@ -208,14 +192,14 @@ def of_samples(
     """
     plain = from_arrays(x, y, kind=kind, name=name, num_classes=num_classes, class_names=class_names)
     if together.groups is None:
-        return OwnSamples(name, owners, names, plain, together)
+        return OwnSamples(name, owners, names, plain, together=together)
     labels: AnyArray = plain.train_y.reshape(len(plain.train_y), -1)  # for positions, all labels of an example
     if plain.example_classes:
         labels = cells.by_text(plain.train_y, plain.class_names or tuple(map(str, range(plain.num_classes))))
     order = cells.row_order(owners, together.sort_keys(labels), {})
     x, y = plain.train_x[order], plain.train_y[order]
     plain = replace(plain, train_x=x, train_y=y, sha256=content_hash(x, y, plain.test_x, plain.test_y))
-    return OwnSamples(name, owners[order], names, plain, together.at(order))
+    return OwnSamples(name, owners[order], names, plain, together=together.at(order))
 
 
 def _together(options: Mapping[str, Any], length: int) -> Together:
@@ -235,27 +219,27 @@ def _together(options: Mapping[str, Any], length: int) -> Together:
     for option, column in table.items():
         if len(column) != length:
             raise DataError(f"{option} must say one for each of the {length} examples; got {len(column)}.")
-    return together_of(table, *(option if option in table else None for option in ("group", "time")), what="")
+    group, time = (option if option in table else None for option in ("group", "time"))
+    return together_of(table, group, time, what="")
 
 
 def of_torch(
-    dataset: Any,
+    data: Any,
     clients: Any,
     kind: Kind | None,
     num_classes: int | None,
     name: str,
-    *,
     group: Any = None,
     time: Any = None,
 ) -> OwnData:
     """Read a torch Dataset by client; see `fedreach.data.federated.FederatedData.from_torch`."""
-    length = size(dataset, name)
+    length = size(data, name)
     owners, names = numbered_list("clients", clients)
     if len(owners) != length:
         raise DataError(f"clients must say one client for each of the {length} examples; got {len(owners)}.")
     together = _together({"group": group, "time": time}, length)
-    x, y = samples(pairs(dataset, name), length, name, kind)
-    about: dict[str, Any] = {"num_classes": num_classes, "class_names": class_names_of(dataset)}
+    x, y = samples(pairs(data, name), length, name, kind)
+    about: dict[str, Any] = {"num_classes": num_classes, "class_names": class_names_of(data)}
     return of_samples(x, y, owners, names, kind=kind, name=name, together=together, **about)
 
 
@@ -302,9 +286,9 @@ def _arrays_of(what: str, source: Any, kind: Kind | None) -> tuple[AnyArray, Any
     if not (isinstance(source, tuple) and len(source) == 2):
         return samples(pairs(source, what), size(source, what), what, kind)
     check = Check(what)
-    y = check.rows("y", as_labels(source[1], f"{check.of} {what!r}: a label"))
-    several = is_inputs_of_examples(source[0], len(y))
-    x = records(source[0], what) if several else check.rows("x", as_array(source[0], what, kind))
+    y = check.rows("y", images.as_labels(source[1], f"{check.of} {what!r}: a label"))
+    are_several = several.is_inputs_of_examples(source[0], len(y))
+    x = several.records(source[0], what) if are_several else check.rows("x", images.as_array(source[0], what, kind))
     if len(x) != len(y):
         raise check.error(f"x and y must be as long; got {len(x)} and {len(y)}")
     return x, y
@@ -403,10 +387,10 @@ def samples(
 
     values = inputs()
     first = next(values, None)
-    if is_inputs_of_example(first):
+    if several.is_inputs_of_example(first):
         x = _stack_records(first, values, length, name)
     else:
-        x = stack_inputs(chain([] if first is None else [first], values), length, name, kind)
+        x = images.stack_inputs(chain([] if first is None else [first], values), length, name, kind)
     try:
         return x, np.array(labels)
     except ValueError as error:  # of unequal length
@@ -422,7 +406,7 @@ def _label(label: Any, what: str) -> Any:
             f"{what} must be a class or a number; got {'a dictionary' if label is not None else 'None'}. Take the "
             "number out of it, or leave samples without a label out."
         )
-    array = classes_of_pixels(label, what) if is_picture(label) else np.asarray(as_numpy(label))
+    array = images.classes_of_pixels(label, what) if images.is_picture(label) else np.asarray(images.as_numpy(label))
     if array.dtype == np.bool_ and array.ndim:
         array = array.astype(np.int64)
     return array if array.ndim > 1 else array.tolist()
@@ -436,17 +420,18 @@ def _stack_records(first: Any, remaining: Iterator[Any], length: int, name: str)
     """
     table: AnyArray | None = None
     for number, value in enumerate(chain([first], remaining)):
-        if not is_inputs_of_example(value):
+        if not several.is_inputs_of_example(value):
             raise DataError(f"{name}: sample {number} must have several inputs, as the first; got one.")
         is_named = isinstance(value, Mapping)
         arrays = {key: _array_of(value[key]) for key in value} if is_named else tuple(map(_array_of, value))
-        record = records(arrays, f"{name}, sample {number}")
+        record = several.records(arrays, f"{name}, sample {number}")
         if table is None:
             table = np.empty(length, record.dtype)
         if record.dtype != table.dtype:
             raise DataError(
-                f"{name}: the inputs of all samples must have one shape and type, {describe_layout(table.dtype)} as of "
-                f"the first; sample {number} has {describe_layout(record.dtype)}. Pad texts to one length."
+                f"{name}: the inputs of all samples must have one shape and type, "
+                f"{several.describe_layout(table.dtype)} as of the first; sample {number} has "
+                f"{several.describe_layout(record.dtype)}. Pad texts to one length."
             )
         table[number] = record[0]
     assert table is not None  # there is a first example
@@ -454,9 +439,9 @@ def _stack_records(first: Any, remaining: Iterator[Any], length: int, name: str)
 
 
 def _array_of(part: Any) -> Any:
-    if is_picture(part):
+    if images.is_picture(part):
         raise DataError("Pictures among several inputs must be arrays, on the scale of the model; got a picture.")
-    return np.asarray(as_numpy(part))[None]
+    return np.asarray(images.as_numpy(part))[None]
 
 
 def class_names_of(dataset: Any) -> tuple[str, ...] | None:

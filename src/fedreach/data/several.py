@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from fedreach._util.arrays import AnyArray, Bools, Ints
 from fedreach._util.errors import DataError
+from fedreach.data.images import as_numpy
 
 # ---- One label per position of an example, such as the next token or the class of each pixel
 # Labels have shape (n, positions...), such as (n, T) or (n, H, W). Positions with the label `IGNORED` are masked: they
@@ -162,13 +163,8 @@ def records(inputs: Mapping[str, Any] | Sequence[Any], name: str) -> AnyArray:
 
 def _compact_array(value: Any, what: str) -> AnyArray:
     """Return an input as an array of a stored type."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = (
-            value.float().numpy() if str(value.dtype).startswith(("torch.bfloat", "torch.float8")) else value.numpy()
-        )
     try:
-        array = np.asarray(value)
+        array = np.asarray(as_numpy(value))
     except ValueError as error:
         raise DataError(f"{what} must be one rectangular array; {error}. Pad it to one length.") from error
     if array.ndim == 0 or array.dtype.kind not in STORED_TYPES or 0 in array.shape[1:]:

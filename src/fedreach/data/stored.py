@@ -26,6 +26,7 @@ from fedreach.data.splits import APART, Together
 # ---- Examples and their clients, before the participants are known
 
 
+@dataclass(frozen=True, eq=False)
 class OwnData(ABC):
     """Examples and their clients, from which a `Dataset` is made once the participants are known.
 
@@ -36,7 +37,7 @@ class OwnData(ABC):
     name: str
     owners: Ints  # (n,)
     owner_names: tuple[str, ...]  # names of the N clients
-    together: Together = APART  # examples that are held out together
+    together: Together = field(default=APART, kw_only=True)  # examples that are held out together
 
     @property
     @abstractmethod
@@ -57,9 +58,6 @@ class OwnData(ABC):
 class OwnTable(OwnData):
     """Rows of a table, see `fedreach.data.preparation.Preparation`."""
 
-    name: str
-    owners: Ints
-    owner_names: tuple[str, ...]
     columns: Mapping[str, Cells | None]
     labels: AnyArray  # (n,), or (n, t) numbers to predict
     classes: tuple[str, ...]  # () if labels are numbers
@@ -67,10 +65,7 @@ class OwnTable(OwnData):
     client_column: str | None = None  # None: the table has none
     label_columns: tuple[str, ...] = ()
     rules: ColumnRules = NO_RULES
-    together: Together = APART
-    left_out: Mapping[str, str] = field(
-        default_factory=dict
-    )  # by column: rows without a value, or the reason why it is not an input
+    left_out: Mapping[str, str] = field(default_factory=dict)  # by column: rows left out, or why it is not an input
 
     @property
     def train_y(self) -> AnyArray:
@@ -96,11 +91,7 @@ class OwnTable(OwnData):
 class OwnSamples(OwnData):
     """Examples without preparation; images alone are put on the scale of the participants' pixels."""
 
-    name: str
-    owners: Ints
-    owner_names: tuple[str, ...]
     plain: Dataset
-    together: Together = APART
 
     @property
     def train_y(self) -> AnyArray:
@@ -377,7 +368,9 @@ def _join_parts(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Dat
             column_words = None if levels is None else Words(tuple(levels), arrays[f"words-{place}"])
             numbers = arrays.get(f"column-{place}")
             columns[name] = None if numbers is None else Cells(numbers, column_words)
-        about = {key: tuple(value) if isinstance(value := words[key], list) else value for key in TABLE_WORDS}
+        about: dict[str, Any] = {
+            key: tuple(value) if isinstance(value := words[key], list) else value for key in TABLE_WORDS
+        }
         about |= {"columns": columns, "rules": ColumnRules.of_json(words["rules"]), "left_out": words["left_out"]}
         parts: dict[str, Any] = {key: arrays.get(key) for key in ("owners", "labels", "places")}
         return OwnTable(**about, **parts, together=together)
@@ -385,5 +378,5 @@ def _join_parts(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Dat
     arguments |= {key: words[key] for key in WORDS} | {key: words[key] or None for key in LISTS}
     plain = from_arrays(**arguments)
     if words["what"] == "samples":
-        return OwnSamples(plain.name, arrays["clients"], tuple(words["client_names"]), plain, together)
+        return OwnSamples(plain.name, arrays["clients"], tuple(words["client_names"]), plain, together=together)
     return plain

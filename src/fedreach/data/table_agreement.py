@@ -11,38 +11,12 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ConfigError, DataError
-from fedreach.data.cells import (
-    KINDS,
-    Cells,
-    ColumnRules,
-    InputKind,
-    by_text,
-    cells_at,
-    cells_by_name,
-    cells_of,
-    named_rows,
-    names_unless_numbers,
-    ordered_names,
-    row_order,
-    targets,
-)
+from fedreach.data import cells, preparation
+from fedreach.data.cells import KINDS, Cells, ColumnRules, InputKind
 from fedreach.data.checks import Check
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.own import complete_rows, together_of
-from fedreach.data.preparation import (
-    MOST_CATEGORIES,
-    ColumnKind,
-    Counts,
-    Preparation,
-    TargetScale,
-    column_roles,
-    distinct_texts,
-    input_column,
-    squared_differences,
-    squares,
-    sum_exactly,
-    values_of,
-)
+from fedreach.data.preparation import ColumnKind, Counts, Preparation, TargetScale
 from fedreach.data.splits import ClientIndex, draws, split_held_out
 from fedreach.data.table_source import Table, check_lengths, column_of, read_table
 
@@ -66,7 +40,7 @@ class TableOptions:
     def named(self) -> dict[str, ColumnKind]:
         """Roles of the columns that are not inputs."""
         labels = self.targets if self.label is None else (self.label,)
-        return column_roles(self.client, labels, self.group, are_classes=self.label is not None)
+        return preparation.column_roles(self.client, labels, self.group, are_classes=self.label is not None)
 
     def rules(self, names: Sequence[str], *, all_there: bool) -> ColumnRules:
         """Return the options for columns; for a client's table, for the columns that it has."""
@@ -118,7 +92,7 @@ class TableAgreement:
     @property
     def class_names(self) -> tuple[str, ...] | None:
         """Names of the classes; None if names are just numbers, or numbers are predicted."""
-        return names_unless_numbers(self.classes) if self.classes else None
+        return cells.names_unless_numbers(self.classes) if self.classes else None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -150,7 +124,7 @@ def agreement(
             in all rows.
     """
     answers, _ = yield TableQuestion("columns")
-    classes = ordered_names({name for answer in answers.values() for name in answer["classes"]})
+    classes = cells.ordered_names({name for answer in answers.values() for name in answer["classes"]})
     columns = [*dict.fromkeys(name for client in participants for name in answers[client]["columns"])]
     rules = options.rules([*columns, *options.named], all_there=True)
     columns = [name for name in columns if name not in rules.drop]
@@ -170,15 +144,15 @@ def agreement(
         parts = [answers[client]["texts"][place] for client in participants]
         texts = None if None in parts else sorted({text for part in parts for text in part})
         statistics = int(totals[place, 0]), means[place], float(squared[place])
-        input_columns.append(input_column(name, found, rules.kinds.get(name), texts, *statistics))
-    preparation = Preparation(tuple(input_columns))
-    if not preparation.feature_names:
-        raise DataError(f"No column of the tables can be an input:\n{preparation}")
+        input_columns.append(preparation.input_column(name, found, rules.kinds.get(name), texts, *statistics))
+    prepared = Preparation(tuple(input_columns))
+    if not prepared.feature_names:
+        raise DataError(f"No column of the tables can be an input:\n{prepared}")
     scale = None
     if options.targets:
         k = len(columns)
         scale = TargetScale.of(int(totals[k, 0]), totals[k:, 1], squared[k:], options.targets)
-    return TableAgreement(classes, preparation.described(options.named, classes, rules), scale)
+    return TableAgreement(classes, prepared.described(options.named, classes, rules), scale)
 
 
 def sum_of(question: TableQuestion, parts: Sequence[Floats]) -> Floats:
@@ -197,7 +171,9 @@ def sum_of(question: TableQuestion, parts: Sequence[Floats]) -> Floats:
     """
     k = len(question.columns)
     columns = sum((part[:k] for part in parts[1:]), start=parts[0][:k])
-    return np.concatenate([columns, sum_exactly([part[k:] for part in parts])]) if question.targets else columns
+    if not question.targets:
+        return columns
+    return np.concatenate([columns, preparation.sum_exactly([part[k:] for part in parts])])
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +218,7 @@ class LocalTable:
             raise type(error)(f"client {self.name!r}: {error}") from error
 
     def _texts_of(self, name: str) -> list[str | None]:
-        return named_rows(f"table: column {name!r}", column_of(self._read, name), self.rules.reading)
+        return cells.named_rows(f"table: column {name!r}", column_of(self._read, name), self.rules.reading)
 
     @cached_property
     def rules(self) -> ColumnRules:
@@ -252,7 +228,7 @@ class LocalTable:
     @cached_property
     def cells(self) -> dict[str, Cells | None]:
         """Cells of the columns that may be inputs."""
-        return cells_by_name(self._read, without=[*self.options.named], rules=self.rules)
+        return cells.cells_by_name(self._read, without=[*self.options.named], rules=self.rules)
 
     def labels(self, classes: Sequence[str]) -> AnyArray:
         """Return (n,) labels, -1 for a class outside the agreement; or (n, t) numbers to predict, nan if missing."""
@@ -269,7 +245,7 @@ class LocalTable:
         complete, _ = complete_rows(self._read, names, reading)
         numbers = np.full((len(column_of(self._read, names[0])), len(names)), np.nan)
         complete_columns = {name: column_of(self._read, name).take(complete) for name in names}
-        numbers[complete] = targets(complete_columns, names, reading)
+        numbers[complete] = cells.targets(complete_columns, names, reading)
         Check("table").labels(" and ".join(names), numbers[complete], len(complete), 0)  # finite, also as float32
         return numbers
 
@@ -280,10 +256,10 @@ class LocalTable:
         """
         options, labels = self.options, self.labels(classes)
         labeled = np.flatnonzero(labels >= 0 if labels.ndim == 1 else ~np.isnan(labels).any(axis=1))
-        key = labels[labeled] if options.label is None else by_text(labels[labeled], classes)
+        key = labels[labeled] if options.label is None else cells.by_text(labels[labeled], classes)
         together = together_of(self._read, options.group, options.time, self.rules.reading).at(labeled)
-        inputs = cells_at(self.cells, labeled)
-        order = row_order(np.zeros(len(labeled), np.int64), together.sort_keys(key), inputs)
+        inputs = cells.cells_at(self.cells, labeled)
+        order = cells.row_order(np.zeros(len(labeled), np.int64), together.sort_keys(key), inputs)
         rows = ClientIndex(np.arange(len(order)), np.array([0, len(order)]))
         drawn = draws(rows, options.seed, "held-out", [self.name])
         train, held_out = split_held_out(rows, options.held_out, drawn, together.at(order))
@@ -311,19 +287,19 @@ class LocalTable:
             own_texts: list[str] | None = []
             present = np.zeros(0)
             if column is not None and kind == "category":
-                own_texts = [*distinct_texts(column.at(train))]
-                if len(own_texts) > MOST_CATEGORIES and name not in self.rules.kinds:
+                own_texts = [*preparation.distinct_texts(column.at(train))]
+                if len(own_texts) > preparation.MOST_CATEGORIES and name not in self.rules.kinds:
                     own_texts = None  # they may be private names
             elif column is not None and kind is not None:
-                values = values_of(kind, column.at(train))
+                values = preparation.values_of(kind, column.at(train))
                 present = values[~np.isnan(values)]
             texts.append(own_texts)
             totals.append((len(present), float(present.sum())))
-            squared.append(squares(present, mean))
+            squared.append(preparation.squares(present, mean))
         if t:
             own_targets = labels[train].astype(np.float32)  # as models get them
-            totals += [(len(train), total) for total in sum_exactly(own_targets).tolist()]
-            squared += squared_differences(own_targets, means[k:]).tolist()
+            totals += [(len(train), total) for total in preparation.sum_exactly(own_targets).tolist()]
+            squared += preparation.squared_differences(own_targets, means[k:]).tolist()
         if question.step == "totals":
             return TableAnswer({"texts": texts}, np.array(totals).reshape(k + t, 2))
         return TableAnswer({}, np.array(squared))
@@ -336,7 +312,7 @@ class LocalTable:
     def _cells(self, name: str, kind: ColumnKind) -> Cells | None:
         """Return the cells of a column; None without one. A column of categories has words, even if all are numbers."""
         if kind == "category" and name in self.cells:
-            return cells_of(name, self._read[name], as_words=True, reading=self.rules.reading)
+            return cells.cells_of(name, self._read[name], as_words=True, reading=self.rules.reading)
         return self.cells.get(name)
 
     def dataset(self, agreed: TableAgreement) -> tuple[Dataset, Ints, Ints]:
@@ -349,7 +325,7 @@ class LocalTable:
             for column in agreed.preparation.used
         }
         used_rows = np.concatenate([train, held_out])
-        x = agreed.preparation.written(cells_at(table, used_rows))
+        x = agreed.preparation.written(cells.cells_at(table, used_rows))
         plain = from_arrays(
             x,
             labels[used_rows],

@@ -24,7 +24,6 @@ from fedreach.data.images import as_numpy
 
 TEXTS = (".csv", ".tsv", ".txt")
 ENDINGS = (*TEXTS, *(f"{ending}.gz" for ending in TEXTS), ".parquet")
-SHEETS = (".xlsx", ".xls", ".ods")
 SEPARATORS = ",;\t|"
 NEWLINE = re.compile(rb"[\r\n]")
 QUOTED = re.compile(r'"[^"]*("|$)')
@@ -192,13 +191,11 @@ def read_file(path: Path) -> Table:
         DataError: If the file is missing, damaged or of another format.
     """
     ending = "".join(path.suffixes[-2:]).lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
-    if ending in SHEETS:
-        raise DataError(
-            f"{path}: sheets are not read. Save it as .csv, or hand over the frame: "
-            "FederatedData.from_frame(pandas.read_excel(path), ...)."
-        )
     if ending not in ENDINGS:
-        raise DataError(f"{path}: a table must be one of {', '.join(ENDINGS)}; got {ending or 'no ending'!r}.")
+        raise DataError(
+            f"{path}: a table must be one of {', '.join(ENDINGS)}; got {ending or 'no ending'!r}. Save a sheet as "
+            ".csv, or hand over the frame: FederatedData.from_frame(pandas.read_excel(path), ...)."
+        )
     try:
         path.stat()
         return _parquet(path) if ending == ".parquet" else _text(path)
@@ -227,7 +224,6 @@ def _text(path: Path) -> Table:
     content = content.removeprefix(b"\xef\xbb\xbf")
     try:
         first = NEWLINE.split(content, 1)[0].decode()
-        content.decode() if len(content) < 1 << 16 else None
     except UnicodeDecodeError as error:
         raise _not_utf8(path, str(error), "LATIN1") from error
     bad: list[Any] = []
