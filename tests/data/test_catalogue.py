@@ -63,7 +63,7 @@ def test_every_download_has_a_checksum_and_an_address():
         ("mnist", {"split": 1}, "no option 'split'. It has no options"),
         ("mine.npz", {"clases": 1}, "no option 'clases'. Did you mean 'num_classes'"),
         ("emnist", {"split": "letter"}, "Did you mean 'letters'"),
-        ("emnist", {"classes": 27}, "classes must be a whole number from 1 to 26"),
+        ("emnist", {"classes": 27}, "classes must be at most 26 for split 'letters'; got 27"),
         ("emnist", {"classes": 2.0}, "classes must be a whole number"),
         ("cifar100", {"labels": "rough"}, r"labels must be 'fine' \(100 classes\) or 'coarse' \(20\); got 'rough'"),
     ],

@@ -226,7 +226,7 @@ AT_POSITIONS = fr.from_arrays(TOKENS, LABELS, kind="tokens", num_classes=9)
 )
 def test_a_partition_by_label_is_refused(kind, options):
     spec = AT_POSITIONS.partition(kind, clients=3, **options)
-    with pytest.raises(DataError, match=r"these stand at every position\. Divide such data by the partition 'iid'"):
+    with pytest.raises(DataError, match=r"these stand at every position\. Use the partition 'iid'"):
         FederatedData.from_spec(spec)
 
 
@@ -234,7 +234,7 @@ def test_what_goes_by_the_class_of_an_example_is_refused():
     partition = Partition.from_owner(np.arange(12) % 3, 3, "iid")
     with pytest.raises(ConfigError, match="noise: it makes classes wrong, and targets of arrays stand at positions"):
         federate(AT_POSITIONS, partition, noise={"kind": "symmetric", "rate": 0.2})
-    with pytest.raises(ConfigError, match="exclude_labels names classes, and targets of arrays stand at positions"):
+    with pytest.raises(ConfigError, match="exclude_labels: targets of arrays stand at positions"):
         federate(AT_POSITIONS, partition, exclude_labels=[1])
     with pytest.raises(ConfigError, match="shift: it keeps count of classes, and targets of arrays stand at positions"):
         shift_unseen(federate(AT_POSITIONS, partition, participants=2), Brightness(0.3), share=1.0)

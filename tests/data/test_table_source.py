@@ -144,7 +144,7 @@ def test_an_index_is_no_column(tmp_path):
 @pytest.mark.parametrize("text", [",b\nx,1\ny,2\n", ",b\n1,1\n1,2\n", "b,\n1,0\n2,1\n"])
 def test_a_column_without_a_name_that_numbers_no_rows_is_refused(tmp_path, text):
     (tmp_path / "t.csv").write_text(text)
-    with pytest.raises(DataError, match=r"column . of 2 has none. Write one into the first line"):
+    with pytest.raises(DataError, match=r"column . of 2 has none"):
         read_table(tmp_path / "t.csv")
 
 

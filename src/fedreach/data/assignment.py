@@ -177,13 +177,11 @@ def checked_labels(labels: ArrayLike) -> Ints:
     if (array.dtype.kind == "f" and array.size) or (array.ndim > 1 and array.dtype.kind in "iu"):
         what = "are numbers to predict" if array.dtype.kind == "f" else "stand at every position"
         raise DataError(
-            f"labels must be one class a sample, and these {what}. Divide such data by the partition 'iid' or "
-            "'natural', or by your own function."
+            f"labels must be one class a sample; these {what}. Use the partition 'iid', 'natural' or your own."
         )
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise DataError(
-            "labels must be a one-dimensional array with one whole number per sample; "
-            f"got shape {array.shape}, dtype {array.dtype}. Pass the class index of each training sample."
+            f"labels must be a one-dimensional array of whole numbers; got shape {array.shape}, dtype {array.dtype}."
         )
     if array.min() < 0:
         raise DataError(f"labels must not be negative; got {array.min()}. Number the classes from 0.")
@@ -215,10 +213,7 @@ def checked_number(name: str, value: Any, low: float, high: float) -> float:
 def check_generator(rng: Any) -> None:
     """Raise ConfigError for a seed or a global module: the caller owns the random stream."""
     if not isinstance(rng, np.random.Generator):
-        raise ConfigError(
-            f"rng must be a numpy Generator; got {type(rng).__name__}. "
-            "Use fedreach._util.streams.generator(seed, 'partition')."
-        )
+        raise ConfigError(f"rng must be a numpy Generator; got {type(rng).__name__}. Use np.random.default_rng(seed).")
 
 
 def checked_arguments(labels: ArrayLike, num_clients: Any, rng: Any, *, any_targets: bool = False) -> tuple[Ints, int]:
@@ -399,8 +394,7 @@ def _whole_numbers(name: str, values: ArrayLike) -> Ints:
     array = np.asarray(values)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise DataError(
-            f"{name} of a partition must be a one-dimensional array of whole numbers, not empty; "
-            f"got shape {array.shape}, dtype {array.dtype}. Use Partition.from_owner."
+            f"{name} of a partition must be whole numbers, one-dimensional, not empty; got {array.dtype} {array.shape}."
         )
     return array.astype(np.int64)
 

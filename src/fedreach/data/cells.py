@@ -573,8 +573,7 @@ def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL, pla
         gone = np.flatnonzero(np.isnan(cells.numbers))
         if len(gone):
             raise DataError(
-                f"table: column {name!r} is no number in {len(gone)} rows, the first is row "
-                f"{_place(gone[0], places)}. Leave those rows out."
+                f"table: column {name!r} is no number in {len(gone)} rows, the first is row {_place(gone[0], places)}."
             )
         target_columns.append(cells.numbers)
     return np.stack(target_columns, axis=1)

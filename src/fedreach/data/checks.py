@@ -156,8 +156,7 @@ class Check:
             lowest = 0 if is_checked else x.min(initial=0)
             if x.ndim != 2 or x.dtype.kind not in "ui" or lowest < 0:
                 raise self.error(
-                    f"{argument} must be (n, T) integers >= 0 for tokens; got shape {x.shape}, dtype {x.dtype}, "
-                    f"smallest {lowest}"
+                    f"{argument} must be (n, T) integers >= 0 for tokens; got {x.dtype} {x.shape}, smallest {lowest}"
                 )
             return as_contiguous(x, np.uint8 if x.dtype == np.uint8 else np.int64), kind
         if kind != "features":
@@ -190,8 +189,7 @@ class Check:
         if x.dtype.kind in "fb":
             return "features"
         raise self.error(
-            f"{argument} of shape {x.shape} and dtype {x.dtype} could be several things. Pass kind='tokens' or "
-            "kind='features', or give images as uint8 (n, C, H, W)"
+            f"{argument} {x.dtype} {x.shape} could be several things. Pass kind='tokens' or kind='features'"
         )
 
     def _images(self, argument: str, x: AnyArray) -> AnyArray:
@@ -200,8 +198,7 @@ class Check:
         x = x[:, None] if x.ndim == 3 else x
         if x.shape[1] not in (1, 3, 4) and x.shape[3] in (1, 3, 4):
             raise self.error(
-                f"{argument} must have channels before height and width, (n, C, H, W); got {x.shape}. "
-                "Use x.transpose(0, 3, 1, 2)"
+                f"{argument} must be (n, C, H, W), channels first; got {x.shape}. Use x.transpose(0, 3, 1, 2)"
             )
         return as_contiguous(x, np.uint8)
 
@@ -242,8 +239,7 @@ class Check:
             )
         if len(empty := np.flatnonzero(position_counts(y) == 0)):
             raise self.error(
-                f"{argument} must have a label at one position of each example; {len(empty)} have none, the first at "
-                f"index {empty[0]}. Leave those examples out"
+                f"{argument} must have a label in each example; {len(empty)} have none, the first at {empty[0]}"
             )
         return y
 
@@ -257,8 +253,7 @@ class Check:
         bad = _not_finite(numbers)
         if len(bad):
             raise self.error(
-                f"{argument} must be finite as float32; {len(bad)} targets are not, the first in row {bad[0]}. "
-                "Leave those samples out"
+                f"{argument} must be finite as float32; {len(bad)} targets are not, the first in row {bad[0]}"
             )
         return numbers
 
@@ -287,8 +282,7 @@ class Check:
         owners = self.array("owners", value)
         if owners.shape != (n,) or owners.dtype.kind not in "uiUS":
             raise self.error(
-                f"owners must be one integer or string per training sample, shape ({n},); "
-                f"got shape {owners.shape}, dtype {owners.dtype}"
+                f"owners must be one integer or string per training sample, ({n},); got {owners.dtype} {owners.shape}"
             )
         if names is None:
             distinct, index = np.unique(owners, return_inverse=True)

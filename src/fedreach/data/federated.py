@@ -418,18 +418,15 @@ def federate(
     """
     if len(partition.order) != len(dataset.train_y):
         raise DataError(
-            f"The partition divides {len(partition.order)} samples, but {dataset.name} has {len(dataset.train_y)} "
-            "training samples. It belongs to another data set."
+            f"The partition is of {len(partition.order)} samples, but {dataset.name} has {len(dataset.train_y)}. "
+            "It belongs to another data set."
         )
     classes = example_classes(dataset.train_y, dataset.num_classes)
     target_form = "stand at positions" if dataset.num_classes else "are numbers"
     if noise is not None and not classes:
         raise ConfigError(f"noise: it makes classes wrong, and targets of {dataset.name} {target_form}. Leave it out.")
     if exclude_labels and not classes:
-        raise ConfigError(
-            f"population.exclude_labels names classes, and targets of {dataset.name} {target_form}. "
-            "Use exclude_clients."
-        )
+        raise ConfigError(f"population.exclude_labels: targets of {dataset.name} {target_form}. Use exclude_clients.")
     names = names_of(dataset, partition)
     together = dataset.together if isinstance(dataset, OwnData) else APART
     drawn = splits.draws(partition, seed, "held-out", stream_names(partition, names))

@@ -125,8 +125,7 @@ def _rule(
     table = (np.arange(num_classes) + 1) % num_classes if mapping is None else np.asarray(mapping)
     if table.shape != (num_classes,) or table.dtype.kind not in "iu" or table.min() < 0 or table.max() >= num_classes:
         raise ConfigError(
-            f"mapping of label noise must name the new class, from 0 to {num_classes - 1}, of each of the "
-            f"{num_classes} classes; got {mapping!r}."
+            f"mapping of label noise must name a new class, 0 to {num_classes - 1}, for each class; got {mapping!r}."
         )
     return lambda old: table[old], {"mapping": table.tolist()}
 
@@ -148,8 +147,7 @@ def _of_some(share: float, scope: str, partition: Partition | None, rng: np.rand
     """Draw a share of the clients, and return the sorted indices of their examples."""
     if partition is None or scope == "before_split":
         raise ConfigError(
-            f"clients = {share:g} of label noise is about clients, which scope {scope!r} without a partition does not "
-            "know. Use 'pooled' or 'per_client' with one, or leave clients out."
+            f"clients = {share:g} of label noise needs a partition and the scope 'pooled' or 'per_client'; got {scope!r}."
         )
     noisy = rng.permutation(partition.num_clients)[: round(share * partition.num_clients)]
     return np.flatnonzero(np.isin(partition.owner(), noisy))

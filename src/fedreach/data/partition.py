@@ -105,8 +105,7 @@ def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, cla
     if not class_sizes.size <= total <= checked.size:
         raise DataError(
             f"shards: {num_clients} clients * classes_per_client = {per_client} make {total} shards, which must be at "
-            f"least the {class_sizes.size} classes and at most the {checked.size} samples. "
-            f"{'Raise' if total < class_sizes.size else 'Lower'} classes_per_client."
+            f"least the {class_sizes.size} classes and at most the {checked.size} samples."
         )
     cuts = assignment.filled_evenly(class_sizes, total)
     within = assignment.rank_in_run(class_sizes) * np.repeat(cuts, class_sizes) // np.repeat(class_sizes, class_sizes)
@@ -420,15 +419,13 @@ def hybrid(
         per_class = min(fair, int(class_sizes.min()) // balanced)
         if per_class * num_classes < max(min_size, 1):
             raise DataError(
-                f"hybrid: {balanced} balanced clients need equally many samples of each of the {num_classes} "
-                f"classes and at least min_size = {min_size} in all; the rarest class has "
-                f"{class_sizes.min()}. Lower share or min_size."
+                f"hybrid: {balanced} balanced clients need equally many samples of each of {num_classes} classes; the "
+                f"rarest class has {class_sizes.min()}. Lower share or min_size."
             )
     remaining = class_sizes - balanced * per_class
     if num_others == 0 and remaining.any():
         raise DataError(
-            f"hybrid: share = {share:g} balances all {num_clients} clients and leaves {remaining.sum()} samples "
-            "without a client. Lower share, or use 'iid'."
+            f"hybrid: share = {share:g} leaves {remaining.sum()} samples without a client. Lower it, or use 'iid'."
         )
     assignment.check_enough(int(remaining.sum()), num_others, min_size)
 

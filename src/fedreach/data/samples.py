@@ -122,10 +122,7 @@ class SampleFormat:
         """
         size = int(np.prod(self.shape))
         if numbers.shape[1] != size:
-            raise DataError(
-                f"The model takes samples of shape {self.shape}, that is {size} columns beside those of client and "
-                f"label; got {numbers.shape[1]}."
-            )
+            raise DataError(f"The model takes {size} columns beside client and label; got {numbers.shape[1]}.")
         if self.kind != "features":
             top = 255.0 if self.kind == "image" else float(2**62)
             bad = np.flatnonzero(~((numbers >= 0) & (numbers <= top) & (np.floor(numbers) == numbers)).all(axis=1))
@@ -224,13 +221,7 @@ def _together(options: Mapping[str, Any], length: int) -> Together:
 
 
 def of_torch(
-    data: Any,
-    clients: Any,
-    kind: Kind | None,
-    num_classes: int | None,
-    name: str,
-    group: Any = None,
-    time: Any = None,
+    data: Any, clients: Any, kind: Kind | None, num_classes: int | None, name: str, group: Any = None, time: Any = None
 ) -> OwnData:
     """Read a torch Dataset by client; see `fedreach.data.federated.FederatedData.from_torch`."""
     length = size(data, name)
@@ -403,8 +394,7 @@ def _label(label: Any, what: str) -> Any:
         return label
     if label is None or isinstance(label, Mapping):
         raise DataError(
-            f"{what} must be a class or a number; got {'a dictionary' if label is not None else 'None'}. Take the "
-            "number out of it, or leave samples without a label out."
+            f"{what} must be a class or a number; got {type(label).__name__}. Leave samples without a label out."
         )
     array = images.classes_of_pixels(label, what) if images.is_picture(label) else np.asarray(images.as_numpy(label))
     if array.dtype == np.bool_ and array.ndim:

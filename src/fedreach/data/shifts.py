@@ -66,8 +66,7 @@ class InputScale:
         if self.kind in ("tokens", "several"):
             content = "tokens" if self.kind == "tokens" else "several inputs"
             raise DataError(
-                f"{who} changes numbers, and {self.name} holds {content}. Use permuted_labels or one_class, or your "
-                "own shift."
+                f"{who} changes numbers, and {self.name} holds {content}. Use permuted_labels or one_class."
             )
         return x.astype(np.float64)
 
@@ -79,9 +78,8 @@ class InputScale:
         """
         if self.kind != "image":
             raise DataError(
-                f"{who} moves or hides pixels, and {self.name} holds {self.kind}, which have no place. Use brightness, "
-                "contrast or noise for features, permuted_labels or one_class for any data; images are uint8 "
-                "(n, C, H, W)."
+                f"{who} moves or hides pixels, and {self.name} holds {self.kind}. Use brightness, contrast or noise for "
+                "features, permuted_labels or one_class for any data."
             )
         return x.astype(np.float64)
 
@@ -184,10 +182,7 @@ class Composed(Shift):
             raise ConfigError("Composed.parts must have at least one shift in it; got none.")
         for part in parts:
             if not isinstance(part, Shift):
-                raise ConfigError(
-                    f"Composed.parts must be shifts, such as Brightness(0.3); got {part!r}. Names of shifts stand for "
-                    "them in experiment files only."
-                )
+                raise ConfigError(f"Composed.parts must be shifts, such as Brightness(0.3); got {part!r}.")
         object.__setattr__(self, "parts", parts)
 
     def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
@@ -503,10 +498,7 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
         )
     unseen = data.population.unseen
     if not len(unseen):
-        raise ConfigError(
-            "shift: it changes clients that never train, and everybody takes part. Lower population.participants, or "
-            "leave the shift out."
-        )
+        raise ConfigError("shift: it changes unseen clients, and all take part. Lower population.participants.")
     drawn = generator(seed, "shifted-clients").permutation(unseen)
     clients = np.sort(drawn[: round(share * len(unseen))])
     d, scale = data.dataset, InputScale.of(data.dataset)

@@ -141,10 +141,7 @@ def from_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int 
         return from_arrays(**arrays, name=path.name, kind=kind, num_classes=num_classes, source=path.name)
     for option, value in {"kind": kind, "num_classes": num_classes}.items():
         if value is not None and value != note[option]:
-            raise DataError(
-                f"{path}: was indexed with {option} {note[option]!r}; got {value!r}. "
-                "Repeat index_folder with it, which reads the folder once."
-            )
+            raise DataError(f"{path}: was indexed with {option} {note[option]!r}; got {value!r}. Repeat index_folder.")
     descriptions = {argument: _describe_array(array) for argument, array in arrays.items()}
     for name, argument in ARRAYS.items():
         if descriptions.get(argument) != note["arrays"].get(argument):
@@ -205,8 +202,7 @@ def _open_array(file: Path, *, samples: bool) -> AnyArray:
     if samples and (array.dtype.name not in MAPPED_TYPES or not array.flags.c_contiguous or not array.dtype.isnative):
         order = "" if array.flags.c_contiguous else ", in Fortran order"
         raise DataError(
-            f"{file}: must be float32, uint8 or int64 in C order to stay on disk; got {array.dtype}{order}. "
-            "Write it anew with np.save(path, np.ascontiguousarray(x, np.float32)), or as uint8 or int64."
+            f"{file}: must be float32, uint8 or int64 in C order to stay on disk; got {array.dtype}{order}. Convert it."
         )
     return array
 

@@ -263,8 +263,7 @@ def _text(path: Path) -> Table:
         names[0] = "__index_level_0__"
     if "" in names:
         raise DataError(
-            f"{path}: each column needs a name of its own; column {names.index('') + 1} of {len(names)} has none. "
-            "Write one into the first line."
+            f"{path}: each column needs a name of its own; column {names.index('') + 1} of {len(names)} has none."
         )
     return _make_table(names, [column[1:] for column in columns])
 

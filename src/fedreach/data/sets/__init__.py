@@ -67,10 +67,7 @@ def load(
 def _folder_of(name: str) -> Path:
     path = Path(name)
     if path.name != "x.npy":
-        raise ConfigError(
-            f"data set {name!r}: a folder of arrays is named by its x.npy; got {path.name!r}. "
-            "Name the samples x.npy and their labels y.npy, in a folder of their own."
-        )
+        raise ConfigError(f"data set {name!r}: a folder of arrays is named by its x.npy; got {path.name!r}.")
     return path.parent
 
 
