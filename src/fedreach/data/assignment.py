@@ -277,13 +277,11 @@ class Partition:
                 f"offsets of a partition must run from 0 to its {n} samples without falling, one more than there are "
                 f"clients; got {offsets.size} of them: {offsets[:3]} .. {offsets[-3:]}. Use Partition.from_owner."
             )
-        outside = order[(order < 0) | (order >= n)]
-        times = np.bincount(order[(order >= 0) & (order < n)], minlength=n)
-        if outside.size or (times != 1).any():
-            wrong = int(np.flatnonzero(times != 1)[0])
+        ranked = np.sort(order)
+        if (wrong := np.flatnonzero(ranked != np.arange(n))).size:
             raise DataError(
-                f"order of a partition must hold each sample index from 0 to {n - 1} once; sample {wrong} occurs "
-                f"{times[wrong]} times and {outside.size} indices lie outside. Partition all samples again."
+                f"order of a partition must hold each sample index from 0 to {n - 1} once; got "
+                f"{ranked[wrong[0]]} instead of {wrong[0]}. Partition all samples again."
             )
         clients = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
         order = order[np.lexsort((order, clients))]

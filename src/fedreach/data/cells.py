@@ -523,11 +523,6 @@ def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list
     return [None if code < 0 else plain[code] for code in codes]
 
 
-def has_name(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> Bools:
-    """Return (n,) whether each cell of a column of names holds something."""
-    return np.array([name is not None for name in named_rows(what, column, reading)], np.bool_)
-
-
 def index_names(what: str, names: Sequence[str | None], places: Ints | None = None) -> tuple[Ints, tuple[str, ...]]:
     """Return (n,) indices from 0, and the names in order: whole numbers by size, others alphabetically.
 

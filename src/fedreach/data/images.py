@@ -96,8 +96,8 @@ def stack_inputs(values: Iterable[Any], length: int, name: str, kind: str | None
                 array = np.asarray(as_numpy(value))
             except ValueError as error:  # arrays of several shapes
                 raise DataError(
-                    f"{what} must be one array or picture; got a {type(value).__name__} of parts of different shapes. Several "
-                    "inputs are a tuple of arrays, or a dictionary of them by the names of the forward's arguments."
+                    f"{what} must be one array or picture; got a {type(value).__name__} of parts of different "
+                    "shapes. Several inputs are a tuple of arrays, or a dictionary of arrays by name."
                 ) from error
         stacked = np.empty((length, *array.shape), array.dtype) if stacked is None else stacked
         if (array.shape, array.dtype) != (stacked.shape[1:], stacked.dtype):
@@ -144,7 +144,5 @@ def classes_of_pixels(picture: Any, what: str) -> AnyArray:
         DataError: If the pixels are colors.
     """
     if picture.mode not in ("L", "P", "1", "I"):
-        raise DataError(
-            f"{what} must be a picture whose pixels are classes, of mode L, P, I or 1; got {picture.mode}. Map its colors."
-        )
+        raise DataError(f"{what} must be a picture whose pixels are classes, of mode L, P, I or 1; got {picture.mode}.")
     return np.asarray(picture).astype(np.int64)

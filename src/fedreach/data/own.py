@@ -128,11 +128,11 @@ def complete_rows(table: Table, names: Sequence[str], reading: Reading) -> tuple
     is_complete = np.ones(len(column_of(table, names[0])), np.bool_)
     remarks: dict[str, str] = {}
     for name in names:
-        is_present = cells.has_name(f"table: column {name!r}", column_of(table, name), reading)
-        if gone := np.flatnonzero(~is_present).tolist():
+        texts = cells.named_rows(f"table: column {name!r}", column_of(table, name), reading)
+        if gone := [row for row, text in enumerate(texts) if text is None]:
             rows = "1 row without it is" if len(gone) == 1 else f"{len(gone)} rows without it are"
             remarks[name] = f"{rows} left out, the first is row {gone[0]}"
-        is_complete &= is_present
+        is_complete[gone] = False
     if not is_complete.any():
         raise DataError(
             f"table: no row holds something in {' and '.join(map(repr, names))}; got {len(is_complete)} rows."
