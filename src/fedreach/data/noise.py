@@ -147,7 +147,7 @@ def _of_some(share: float, scope: str, partition: Partition | None, rng: np.rand
     """Draw a share of the clients, and return the sorted indices of their examples."""
     if partition is None or scope == "before_split":
         raise ConfigError(
-            f"clients = {share:g} of label noise needs a partition and the scope 'pooled' or 'per_client'; got {scope!r}."
+            f"clients = {share:g} of label noise needs a partition and scope 'pooled' or 'per_client'; got {scope!r}."
         )
     noisy = rng.permutation(partition.num_clients)[: round(share * partition.num_clients)]
     return np.flatnonzero(np.isin(partition.owner(), noisy))
