@@ -71,7 +71,7 @@ def next_token_labels(tokens: ArrayLike, attention_mask: ArrayLike | None = None
     mask = np.ones(ids.shape, np.bool_) if attention_mask is None else np.asarray(attention_mask) != 0
     if ids.ndim != 2 or mask.shape != ids.shape or ids.dtype.kind not in "ui":
         raise DataError(
-            f"next_token_labels: tokens must be (n, T) integers, and attention_mask alike; got {ids.shape}, {mask.shape}."
+            f"next_token_labels: tokens must be (n, T) integers, attention_mask alike; got {ids.shape}, {mask.shape}."
         )
     labels = np.full(ids.shape, IGNORED, np.int64)
     labels[:, :-1] = np.where(mask[:, 1:] & mask[:, :-1], ids[:, 1:], IGNORED)
