@@ -78,8 +78,8 @@ class InputScale:
         """
         if self.kind != "image":
             raise DataError(
-                f"{who} moves or hides pixels, and {self.name} holds {self.kind}. Use brightness, contrast or noise for "
-                "features, permuted_labels or one_class for any data."
+                f"{who} moves or hides pixels, and {self.name} holds {self.kind}. Use brightness, contrast or noise "
+                "for features, permuted_labels or one_class for any data."
             )
         return x.astype(np.float64)
 
