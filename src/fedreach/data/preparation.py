@@ -339,7 +339,8 @@ def input_column(
     if sd <= CONSTANT * abs(mean):
         return InputColumn(name, "left out", why=SAME)
     others = counts.held - num_values
-    remark = f"{others} of these {'holds' if others == 1 else 'hold'} no {kind}" if others else ""
+    hold = "are" if not first else "holds" if others == 1 else "hold"
+    remark = f"{others} of these {hold} no {kind}" if others else ""
     remark += f": the first is {first}" if first else ""
     if kind == "number" and not asked and counts.numbers_rows(sd):
         if NAMES_ROWS.fullmatch(name):

@@ -113,15 +113,14 @@ def _frame(frame: Any) -> Table:
     names = list(names)
     if hasattr(frame, "iloc"):  # pandas, where two columns may have the same name
         return _make_table([*map(str, names)], [as_arrow(frame.iloc[:, place]) for place in range(len(names))])
-    return _make_table([*map(str, names)], [as_arrow(frame[name]) for name in names])
+    return _make_table([*map(str, names)], (as_arrow(frame[name]) for name in names))
 
 
-def _make_table(names: Sequence[str], columns: Sequence[pa.Array]) -> Table:
-    table = dict(zip(names, columns, strict=True))
-    if len(table) < len(names):
+def _make_table(names: Sequence[str], columns: Iterable[pa.Array]) -> Table:
+    if len(set(names)) < len(names):
         twice = next(name for place, name in enumerate(names) if name in names[:place])
         raise DataError(f"table: each column needs a name of its own; {twice!r} is there twice.")
-    return table
+    return dict(zip(names, columns, strict=True))
 
 
 def _join_chunks(column: pa.Array | pa.ChunkedArray) -> pa.Array:
