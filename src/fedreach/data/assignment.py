@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedreach._util.arrays import AnyArray, Floats, Ints
+from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import ConfigError, DataError, nearest
 from fedreach.data.checks import read_npz
 
@@ -190,24 +189,16 @@ def checked_labels(labels: ArrayLike) -> Ints:
 
 def checked_count(name: str, value: Any, low: int) -> int:
     """Return `value` as an int that is at least `low`."""
-    try:
-        count = operator.index(value)
-    except TypeError:
-        count = low - 1
-    if isinstance(value, bool) or count < low:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         raise ConfigError(f"{name} must be a whole number, at least {low}; got {value!r}.")
-    return count
+    return int(value)
 
 
 def checked_number(name: str, value: Any, low: float, high: float) -> float:
     """Return `value` as a finite float in [low, high]."""
-    try:
-        number = math.nan if isinstance(value, str | bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not low <= number <= high:  # false for nan as well
+    if isinstance(value, bool) or not isinstance(value, Real) or not low <= value <= high:  # false for nan as well
         raise ConfigError(f"{name} must be a number from {low:g} to {high:g}; got {value!r}.")
-    return number
+    return float(value)
 
 
 def check_generator(rng: Any) -> None:
@@ -371,8 +362,18 @@ class Partition:
         Raises:
             DataError: If the file cannot be written; an existing file is then unchanged.
         """
-        header = {"kind": self.kind, "parameters": self.parameters, "digest": self.digest()}
-        _write(Path(path), header, {"order": self.order, "offsets": self.offsets})
+        header = {"format": FORMAT, "kind": self.kind, "parameters": self.parameters, "digest": self.digest()}
+        text = json.dumps(header, sort_keys=True).encode()
+        path = Path(path)
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")  # renamed, so that a half-written file is never read
+        try:
+            with part.open("wb") as file:
+                np.savez_compressed(file, header=np.frombuffer(text, np.uint8), order=self.order, offsets=self.offsets)
+            part.replace(path)
+        except OSError as error:
+            raise DataError(f"{path}: the partition cannot be written ({error}). Choose another path.") from error
+        finally:
+            part.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -381,8 +382,16 @@ class Partition:
         Raises:
             DataError: If the file is missing, damaged, changed, of another version, or not a partition.
         """
-        header, arrays = _read(Path(path), ("order", "offsets"))
-        partition = cls(arrays["order"], arrays["offsets"], str(header.get("kind")), header.get("parameters") or {})
+        try:
+            with Path(path).open("rb") as file:
+                stored = read_npz(file)
+            header = json.loads(stored["header"].tobytes())
+            if header["format"] != FORMAT:
+                raise ValueError(f"written as {header['format']!r}, and this version reads {FORMAT!r}")
+            order, offsets = stored["order"], stored["offsets"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DataError(f"{path}: not a readable partition ({error}). Make or copy it again.") from error
+        partition = cls(order, offsets, str(header.get("kind")), header.get("parameters") or {})
         if header.get("digest") != partition.digest():
             raise DataError(f"{path}: the samples of this partition were altered after it was saved. Make it again.")
         return partition
@@ -395,33 +404,6 @@ def _whole_numbers(name: str, values: ArrayLike) -> Ints:
             f"{name} of a partition must be whole numbers, one-dimensional, not empty; got {array.dtype} {array.shape}."
         )
     return array.astype(np.int64)
-
-
-def _write(path: Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-    """Write to a temporary file first and then rename it, so that a half-written file is never read."""
-    text = json.dumps({"format": FORMAT, **header}, sort_keys=True).encode()
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            np.savez_compressed(file, header=np.frombuffer(text, np.uint8), **arrays)
-        part.replace(path)
-    except OSError as error:
-        raise DataError(f"{path}: the partition cannot be written ({error}). Choose another path.") from error
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-    """Return the header and the named arrays, or raise a DataError that says what is wrong with the file."""
-    try:
-        with path.open("rb") as file:
-            stored = read_npz(file)
-            header = json.loads(stored["header"].tobytes())
-            if header["format"] != FORMAT:
-                raise ValueError(f"written as {header['format']!r}, and this version reads {FORMAT!r}")
-            return header, {name: stored[name] for name in names}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path}: not a readable partition ({error}). Make or copy it again.") from error
 
 
 # ---- Clients without examples: raise an error, or drop them
