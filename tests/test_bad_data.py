@@ -90,7 +90,7 @@ def test_a_damaged_data_file_is_named(refused: Refused, mnist: Path) -> None:
     images.write_bytes(whole[:5000] + bytes([whole[5000] ^ 0x10]) + whole[5001:])
     assert f"{images}: " in refused(3, *read)
     images.write_bytes(gzip.compress(gzip.decompress(whole)[:-1]))
-    assert "header says [300, 28, 28], that is 235216 bytes; the file has 235215" in refused(3, *read)
+    assert "its header says [300, 28, 28], and it has 235215 bytes" in refused(3, *read)
     images.write_bytes(whole)
     assert "is well formed but is not the published file" in refused(3, *read)
     images.unlink()

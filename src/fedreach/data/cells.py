@@ -109,24 +109,21 @@ class ColumnRules:
         for key in options:
             if key not in known_keys:
                 raise ConfigError(f"{where}.{key}: unknown key.{nearest(str(key), known_keys)}")
-        declared_in: dict[str, str] = {}
+        taken = {name: f"the {role}" for name, role in roles.items()}
+        kinds: dict[str, InputKind] = {}
         for key in ("drop", *KINDS):
             for name in _declared_texts(f"{where}.{key}", "columns", options.get(key, ())):
                 if name not in names:
                     raise ConfigError(f"{where}.{key}: there is no column {name!r}.{nearest(name, names)}")
-                if name in roles:
-                    raise ConfigError(f"{where}.{key}: {name!r} is the {roles[name]}, and no input anyway. Remove it.")
-                if name in declared_in:
-                    raise ConfigError(
-                        f"{where}.{key}: {name!r} is in {where}.{declared_in[name]} already. Name it once."
-                    )
-                declared_in[name] = key
+                if name in taken:
+                    raise ConfigError(f"{where}.{key}: {name!r} is {taken[name]} already. Name it once.")
+                taken[name] = f"in {where}.{key}"
+                kinds |= {name: key} if key in KINDS else {}
         decimal = options.get("decimal", ".")
         if decimal not in get_args(Decimal):
             raise ConfigError(f'{where}.decimal: must be "." or ","; got {decimal!r}.')
-        kinds: dict[str, InputKind] = {name: key for name, key in declared_in.items() if key in KINDS}
         missing = _declared_texts(f"{where}.missing", "words or numbers", options.get("missing", ()), numbers=True)
-        drop = tuple(name for name in names if declared_in.get(name) == "drop")
+        drop = tuple(name for name in names if taken.get(name) == f"in {where}.drop")
         return cls(drop, kinds, Reading(tuple(missing), decimal))
 
     def to_json(self) -> dict[str, Any]:

@@ -106,19 +106,11 @@ def parse_idx(path: Path, data: bytes, ndim: int) -> AnyArray:
         >>> parse_idx(Path("labels"), bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]), 1)
         array([7, 9], dtype=uint8)
     """
-    magic = bytes([0, 0, 8, ndim])
     header = 4 + 4 * ndim
-    if data[:4] != magic:
-        raise damaged_file_error(
-            path, f"is no idx file of {ndim}-d bytes: must start with {magic.hex()}, got {data[:4].hex()!r}"
-        )
-    if len(data) < header:
-        raise damaged_file_error(path, f"idx header is cut off: {len(data)} of {header} bytes")
-    shape = np.frombuffer(data, ">u4", ndim, offset=4).tolist()
-    if len(data) != header + math.prod(shape):
-        raise damaged_file_error(
-            path, f"header says {shape}, that is {header + math.prod(shape)} bytes; the file has {len(data)}"
-        )
+    shape = np.frombuffer(data[4:header].ljust(4 * ndim, b"\0"), ">u4").tolist()
+    if data[:4] != bytes([0, 0, 8, ndim]) or len(data) != header + math.prod(shape):
+        begin = f"it begins with {data[:4].hex()!r}, its header says {shape}"
+        raise damaged_file_error(path, f"is no idx file of {ndim}-d bytes: {begin}, and it has {len(data)} bytes")
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
 
