@@ -39,7 +39,7 @@ def of_frame(
 ) -> OwnData:
     """Read a table by client; see `fedreach.data.federated.FederatedData.from_frame`."""
     if (label is None) == (target is None):
-        raise ConfigError("table: say label, a column of classes, or target, columns of numbers to predict; not both.")
+        raise ConfigError("table: say either label, a column of classes, or target, columns of numbers to predict.")
     all_columns = read_whole(table)
     frame = without_index(all_columns)
     if len(column_of(frame, client)) == 0:
