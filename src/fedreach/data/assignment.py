@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
@@ -196,7 +196,9 @@ def checked_count(name: str, value: Any, low: int) -> int:
 
 def checked_number(name: str, value: Any, low: float, high: float) -> float:
     """Return `value` as a finite float in [low, high]."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not low <= value <= high:  # false for nan as well
+    if (
+        isinstance(value, bool) or not isinstance(value, Real) or not low <= float(value) <= high
+    ):  # false for nan as well
         raise ConfigError(f"{name} must be a number from {low:g} to {high:g}; got {value!r}.")
     return float(value)
 
@@ -468,7 +470,7 @@ class PartitionStatistics:
         counts = {"num_clients": self.sizes.size, "num_samples": self.sizes.sum(), "num_empty": is_empty.sum()}
         names = ("entropy_nats", "divergence_nats", "effective_classes")
         values = {"size": self.sizes, **{name: getattr(self, name)[~is_empty] for name in names}}
-        measures = {"min": np.min, "median": np.median, "mean": np.mean, "max": np.max}
+        measures: dict[str, Callable[..., Any]] = {"min": np.min, "median": np.median, "mean": np.mean, "max": np.max}
         return {key: int(count) for key, count in counts.items()} | {
             name: {key: float(measure(array)) for key, measure in measures.items()} for name, array in values.items()
         }

@@ -413,7 +413,7 @@ def _stack_records(first: Any, remaining: Iterator[Any], length: int, name: str)
         if not several.is_inputs_of_example(value):
             raise DataError(f"{name}: sample {number} must have several inputs, as the first; got one.")
         is_named = isinstance(value, Mapping)
-        arrays = {key: _array_of(value[key]) for key in value} if is_named else tuple(map(_array_of, value))
+        arrays: Any = {key: _array_of(value[key]) for key in value} if is_named else tuple(map(_array_of, value))
         record = several.records(arrays, f"{name}, sample {number}")
         if table is None:
             table = np.empty(length, record.dtype)

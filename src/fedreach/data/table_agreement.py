@@ -201,7 +201,8 @@ class LocalTable:
         table, options = read_table(self.source), self.options
         check_lengths(table, next(iter(table)))
         object.__setattr__(self, "_read", table)
-        named = {} if options.client not in table else dict.fromkeys(filter(None, self._texts_of(str(options.client))))
+        texts = self._texts_of(options.client) if options.client in table else []
+        named = dict.fromkeys(filter(None, texts))
         if len(named) > 1 or (self.name and named and self.name not in named):
             whose = f"be {self.name!r}" if self.name else "name one client"
             raise DataError(

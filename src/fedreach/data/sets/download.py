@@ -13,7 +13,7 @@ import os
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -155,7 +155,7 @@ def _download(address: str, checksum: str, target: Path, *, progress: bool) -> N
     request = Request(address, headers={"Accept-Encoding": "identity", "User-Agent": "fedreach"})
     if progress:
         print(f"downloading {address} to {target}", file=sys.stderr, flush=True)
-    bars = progress_bars() if progress and sys.stderr.isatty() else nullcontext()
+    bars: AbstractContextManager[Any] = progress_bars() if progress and sys.stderr.isatty() else nullcontext()
     try:
         with bars as add, urlopen(request, timeout=TIMEOUT_S) as reply:
             total, received = reply.length, 0
