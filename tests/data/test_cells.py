@@ -68,7 +68,7 @@ def test_names_stay_texts_and_whole_numbers_stand_by_size():
 def test_targets_are_numbers_and_the_row_of_one_that_is_none_is_told():
     with pytest.raises(DataError, match="column 'cost' is no number in 1 rows, the first is row 1"):
         targets({"cost": pa.array(["1", "?", "3"])}, ["cost"])
-    with pytest.raises(DataError, match="column 'cost' is missing in 1 rows, the first is row 1"):
+    with pytest.raises(DataError, match="column 'cost' is no number in 1 rows, the first is row 1"):
         targets({"cost": pa.array(["1", "", "3"])}, ["cost"])
     with pytest.raises(DataError, match=r"column 'cost' must hold numbers to be a target\. Say label"):
         targets({"cost": pa.array(["a", "b", "a"])}, ["cost"])

@@ -281,8 +281,8 @@ ONE = (np.zeros((3, 2)), [0, 1, 0])
     [
         ({"group": [1, 2]}, "group must say one for each of the 3 examples; got 2"),
         ({"time": range(4)}, "time must say one for each of the 3 examples; got 4"),
-        ({"group": ["p", None, "q"]}, "group is missing in 1 rows, the first is row 1"),
-        ({"time": ["2024-01-31", "soon", "2024-01-30"]}, "time must hold a number in each row, or a date"),
+        ({"group": ["p", None, "q"]}, "'group' is missing in 1 rows, the first is row 1"),
+        ({"time": ["2024-01-31", "soon", "2024-01-30"]}, "'time' must hold a number in each row, or a date"),
         ({"time": "now"}, "time must be a list or an array"),
     ],
 )
@@ -295,18 +295,18 @@ def test_a_group_or_time_that_does_not_fit_the_dataset_is_refused(said, words):
     ("said", "error", "words"),
     [
         ({"group": [1, 2, 3]}, ConfigError, "group must say it by client, as the data do"),
-        ({"time": {"a": range(3)}}, ConfigError, "time says nothing of 'b'. Give one for each of its 3 examples"),
-        ({"group": {"a": [1] * 3, "b": [1] * 3, "c": []}}, ConfigError, "group has a client 'c'"),
+        ({"time": {"a": range(3)}}, ConfigError, r"time must say it by client.*for each of \['a', 'b'\]; got \['a'\]"),
+        (
+            {"group": {"a": [1] * 3, "b": [1] * 3, "c": []}},
+            ConfigError,
+            r"group must say it by client.*got \['a', 'b', 'c'\]",
+        ),
         (
             {"time": {"a": range(3), "b": range(4)}},
             DataError,
             "time of b must say one for each of its 3 examples; got 4",
         ),
-        (
-            {"group": {"a": [1] * 3, "b": [1, None, 1]}},
-            DataError,
-            "group of b is missing in 1 examples, the first is 1",
-        ),
+        ({"group": {"a": [1] * 3, "b": [1, None, 1]}}, DataError, "'group' is missing in 1 rows, the first is row 4"),
     ],
 )
 def test_a_group_or_time_that_does_not_fit_the_clients_is_refused(said, error, words):

@@ -135,12 +135,12 @@ def not_finite(folder):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (no_y, "mine: no file y.npy. Known: 'x', 'y', 'client', 'x_test', 'y_test'."),
+        (no_y, "mine: no array 'y'. Known: 'x', 'y', 'client', 'x_test', 'y_test'."),
         (unknown, "mine: unknown array 'clients'. Did you mean 'client'?"),
         (cut_off, "x.npy: must be a whole .npy file without python objects; got: "),
         (empty, "x.npy: must be a whole .npy file without python objects; got: "),
         (objects, "y.npy: must be a whole .npy file without python objects; got: "),
-        (float64, "x.npy: must be float32, uint8 or int64 in C order to stay on disk; got float64. Write it anew"),
+        (float64, "x.npy: must be float32, uint8 or int64 in C order to stay on disk; got float64. Convert it."),
         (fortran, "x.npy: must be float32, uint8 or int64 in C order to stay on disk; got float32, in Fortran order."),
         (big_endian, "x.npy: must be float32, uint8 or int64 in C order to stay on disk; got >f4."),
         (short, "data set 'mine': train_y must have one label per sample, shape (40,); got shape (39,)"),

@@ -352,7 +352,7 @@ def test_clients_by_name():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"a": (X, Y), "b": (X[:, :2], Y)}, r"one shape and type; got a: \(3,\) float32; b: \(2,\) float32"),
+        ({"a": (X, Y), "b": (X[:, :2], Y)}, r"one shape and type; got a: \(3,\) float32 and \(\); b: \(2,\) float32"),
         ({"a": (X, Y), "b": (X.astype(np.uint8), Y)}, "one shape and type"),
         ({"a": (X, Y[:5])}, "data of a.*x and y must be as long; got 12 and 5"),
         ({1: (X, Y), "1": (X, Y)}, "two clients have the same name"),

@@ -96,7 +96,7 @@ def test_a_mask_of_pixels_is_a_label_at_every_pixel():
     [
         (np.where(TOKENS > 5, 255, TOKENS), r"0 to 8 at each position, or -100 where it is masked; got 255"),
         (np.where(TOKENS > 5, -1, TOKENS), r"or -100 where it is masked; got -1"),
-        (np.where(np.arange(12)[:, None] == 3, IGNORED, TOKENS), r"1 have none, the first at index 3\. Leave"),
+        (np.where(np.arange(12)[:, None] == 3, IGNORED, TOKENS), r"1 have none, the first at 3"),
         (TOKENS[:, :1], "one label per sample"),
         (TOKENS[:7], "one label per sample"),
     ],
@@ -197,10 +197,10 @@ def test_a_kind_of_several_inputs_is_refused():
 
 
 def test_clients_must_have_the_same_inputs_and_labels():
-    with pytest.raises(DataError, match="samples of all clients must have one shape and type"):
+    with pytest.raises(DataError, match="samples and labels of all clients must have one shape and type"):
         FederatedData.from_clients({"a": ({"q": AGES}, TOKENS[:, 0]), "b": ({"q": TOKENS}, TOKENS[:, 0])})
     with pytest.raises(
-        DataError, match=r"labels of all clients must have one shape a sample; got a: \(5,\); b: \(4,\)"
+        DataError, match=r"labels of all clients must have one shape and type; got a: .* and \(5,\); b: .* and \(4,\)"
     ):
         FederatedData.from_clients({"a": (TOKENS, TOKENS), "b": (TOKENS, TOKENS[:, :4])}, kind="tokens")
 
@@ -226,7 +226,7 @@ AT_POSITIONS = fr.from_arrays(TOKENS, LABELS, kind="tokens", num_classes=9)
 )
 def test_a_partition_by_label_is_refused(kind, options):
     spec = AT_POSITIONS.partition(kind, clients=3, **options)
-    with pytest.raises(DataError, match=r"these stand at every position\. Divide such data by the partition 'iid'"):
+    with pytest.raises(DataError, match=r"these stand at every position\. Use the partition 'iid'"):
         FederatedData.from_spec(spec)
 
 
@@ -234,7 +234,7 @@ def test_what_goes_by_the_class_of_an_example_is_refused():
     partition = Partition.from_owner(np.arange(12) % 3, 3, "iid")
     with pytest.raises(ConfigError, match="noise: it makes classes wrong, and targets of arrays stand at positions"):
         federate(AT_POSITIONS, partition, noise={"kind": "symmetric", "rate": 0.2})
-    with pytest.raises(ConfigError, match="exclude_labels names classes, and targets of arrays stand at positions"):
+    with pytest.raises(ConfigError, match="exclude_labels: targets of arrays stand at positions"):
         federate(AT_POSITIONS, partition, exclude_labels=[1])
     with pytest.raises(ConfigError, match="shift: it keeps count of classes, and targets of arrays stand at positions"):
         shift_unseen(federate(AT_POSITIONS, partition, participants=2), Brightness(0.3), share=1.0)

@@ -143,7 +143,7 @@ def test_leaf_folders_with_windows_or_raw_text_give_the_same_data_set(folder, tm
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stride": 0}, "stride must be a whole number of at least 1; got 0"),
+        ({"stride": 0}, "stride must be a whole number, at least 1; got 0"),
         ({"roles": 2.5}, "roles must be a whole number"),
         ({"min_samples": None}, "min_samples must be a whole number"),
         ({"max_samples": True}, "max_samples must be a whole number"),

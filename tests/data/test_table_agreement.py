@@ -220,7 +220,7 @@ def test_the_same_table_in_another_order_gives_the_same_answers() -> None:
 
 
 def test_a_table_of_several_clients_is_refused() -> None:
-    with pytest.raises(DataError, match="must name one client"):
+    with pytest.raises(DataError, match="must be 'all', whose table it is; got 'ash'"):
         LocalTable(hospitals(), options(), "all")
 
 

@@ -16,7 +16,7 @@ from fedreach.data.assignment import Partition
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.own import of_frame
-from fedreach.data.preparation import TargetScale, TargetSums
+from fedreach.data.preparation import TargetScale
 from fedreach.deploy.saved import load
 from fedreach.experiment.schema import Choice, Experiment
 from fedreach.federation.losses import MSE, FunctionLoss, Huber
@@ -60,7 +60,7 @@ def test_sums_of_participants_are_enough_and_their_order_does_not_matter():
     mean = sum(p.sum(axis=0) for p in parts) / 14
     squares = sum(((p - mean) ** 2).sum(axis=0) for p in parts)
     scale = TargetScale.of_clients(parts)
-    by_sums = TargetScale.of(TargetSums(14, mean * 14, squares))
+    by_sums = TargetScale.of(14, mean * 14, squares)
     assert by_sums.sd == pytest.approx(scale.sd)
     assert by_sums.mean == pytest.approx(scale.mean)
     assert TargetScale.of_clients([p[::-1] for p in parts[::-1]]) == scale

@@ -120,7 +120,7 @@ def test_numbers_that_are_predicted_come_from_columns_or_from_one_array(tmp_path
 @pytest.mark.parametrize(
     ("expected", "columns", "said"),
     [
-        (IMAGES, {**PIXELS, "e": [1, 2]}, "4 columns beside those of client and label; got 5"),
+        (IMAGES, {**PIXELS, "e": [1, 2]}, "4 columns beside client and label; got 5"),
         (IMAGES, {**PIXELS, "b": [0.5, 1]}, "whole numbers, 0 to 255; 1 rows hold others, the first is row 0"),
         (IMAGES, {**PIXELS, "b": [1, 256]}, "the first is row 1"),
         (IMAGES, {**PIXELS, "b": [1, None]}, "column 'b' is empty in row 1"),

@@ -442,7 +442,7 @@ def test_tokens_have_logits_and_features_and_no_inputs_that_could_be_repaired(wo
         ("images", np.zeros((3, 1, 8, 8)), r"of 'digits': x must be uint8 \(n, C, H, W\) for images; got .*float64"),
         ("images", np.zeros((3, 1, 9, 8), np.uint8), r"x must hold samples of shape \(1, 8, 8\).*got \(3, 1, 9, 8\)"),
         ("colours", np.zeros((3, 8, 8), np.uint8), r"got \(3, 1, 8, 8\)\. A single one is x\[None\]"),
-        ("colours", np.zeros((5, 8, 8, 3), np.uint8), r"channels before height and width.*Use x\.transpose"),
+        ("colours", np.zeros((5, 8, 8, 3), np.uint8), r"channels first; got.*Use x\.transpose"),
         ("images", "digits.npz", r"x must be numbers of shape"),
         ("images", {"x": [1]}, r"x must be an array; got dict"),
         ("features", np.zeros((3, 4), np.float32), r"samples of shape \(5,\) as in training; got \(3, 4\)"),

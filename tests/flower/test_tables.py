@@ -420,7 +420,7 @@ def test_a_table_of_another_hospital_than_the_node_says_is_refused(tmp_path: Pat
     file = written(tmp_path)
     hospitals().query("site == 'dogwood'").to_csv(tmp_path / "cedar.csv", index=False)
     setup = FlowerTables(file)
-    with pytest.raises(TrainingError, match="column 'site' names 'dogwood', whose table it is, not 'cedar'"):
+    with pytest.raises(TrainingError, match="column 'site' must be 'cedar', whose table it is; got 'dogwood'"):
         setup.run(Hospitals(setup, tmp_path), tmp_path / "flower", min_clients=3, patience=0.5, timeout=1)
 
 

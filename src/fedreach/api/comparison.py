@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError, RunFolderError, nearest
-from fedreach.data.sets import names as known_sets
+from fedreach.data.sets.download import sources
 from fedreach.experiment.components import relative_to_base
 from fedreach.experiment.schema import PARTS, Experiment
 from fedreach.federation.local_sgd import Adam, AdamW
@@ -216,7 +216,7 @@ def write_bibliography(comparison: RunSet, folder: Path) -> Path:
 def reference(kind: str, name: str) -> str:
     """Return the reference of a built-in component or data set from its docstring; empty if it has none."""
     if kind == "data":
-        return next((data_set.reference for data_set in known_sets() if data_set.name == name), "")
+        return sources()[name].reference if name in sources() else ""
     component = registry.table(kind).get(name)
     return "" if component is None else registry.paragraph(component, "References?")
 

@@ -74,11 +74,11 @@ def entries(kinds: Sequence[str]) -> list[dict[str, Any]]:
 
 def _entry(kind: str, name: str, thing: Any) -> dict[str, Any]:
     if kind == "data":
-        from fedreach.data.sets import names as known_sets
+        from fedreach.data.sets import options_of
+        from fedreach.data.sets.download import sources
 
-        data_set = {data_set.name: data_set for data_set in known_sets()}[name]
-        options = dict.fromkeys(data_set.options, "")
-        summary, reference = data_set.title, data_set.reference
+        options = dict.fromkeys(options_of(name), "")
+        summary, reference = sources()[name].title, sources()[name].reference
         return {"kind": kind, "name": name, "summary": summary, "when": "", "options": options, "reference": reference}
     text = inspect.getdoc(thing) or ""
     summary = text.partition("\n\n")[0].replace("\n", " ")

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
-import math
-import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedreach._util.arrays import AnyArray, Floats, Ints
-from fedreach._util.errors import ComponentError, ConfigError, DataError, nearest
-from fedreach._util.streams import generator
+from fedreach._util.arrays import Floats, Ints
+from fedreach._util.errors import ConfigError, DataError, nearest
 from fedreach.data.checks import read_npz
 
 # ---- Shared by the partitions: checks of arguments, exact arithmetic, and random steps
@@ -176,20 +173,14 @@ def check_table(num_clients: int, num_classes: int) -> None:
 def checked_labels(labels: ArrayLike) -> Ints:
     """Return class labels as an (n,) int64 array; there must be at least one, and none may be negative."""
     array = np.asarray(labels)
-    if array.dtype.kind == "f" and array.size:
+    if (array.dtype.kind == "f" and array.size) or (array.ndim > 1 and array.dtype.kind in "iu"):
+        what = "are numbers to predict" if array.dtype.kind == "f" else "stand at every position"
         raise DataError(
-            "labels must be classes, and these are numbers to predict. Divide such data by the partition 'iid' or "
-            "'natural', or by your own function."
-        )
-    if array.ndim > 1 and array.dtype.kind in "iu":
-        raise DataError(
-            "labels must be one class a sample, and these stand at every position. Divide such data by the partition "
-            "'iid' or 'natural', or by your own function."
+            f"labels must be one class a sample; these {what}. Use the partition 'iid', 'natural' or your own."
         )
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise DataError(
-            "labels must be a one-dimensional array with one whole number per sample; "
-            f"got shape {array.shape}, dtype {array.dtype}. Pass the class index of each training sample."
+            f"labels must be a one-dimensional array of whole numbers; got shape {array.shape}, dtype {array.dtype}."
         )
     if array.min() < 0:
         raise DataError(f"labels must not be negative; got {array.min()}. Number the classes from 0.")
@@ -198,33 +189,24 @@ def checked_labels(labels: ArrayLike) -> Ints:
 
 def checked_count(name: str, value: Any, low: int) -> int:
     """Return `value` as an int that is at least `low`."""
-    try:
-        count = operator.index(value)
-    except TypeError:
-        count = low - 1
-    if isinstance(value, bool) or count < low:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         raise ConfigError(f"{name} must be a whole number, at least {low}; got {value!r}.")
-    return count
+    return int(value)
 
 
 def checked_number(name: str, value: Any, low: float, high: float) -> float:
     """Return `value` as a finite float in [low, high]."""
-    try:
-        number = math.nan if isinstance(value, str | bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not low <= number <= high:  # false for nan as well
+    if (
+        isinstance(value, bool) or not isinstance(value, Real) or not low <= float(value) <= high
+    ):  # false for nan as well
         raise ConfigError(f"{name} must be a number from {low:g} to {high:g}; got {value!r}.")
-    return number
+    return float(value)
 
 
 def check_generator(rng: Any) -> None:
     """Raise ConfigError for a seed or a global module: the caller owns the random stream."""
     if not isinstance(rng, np.random.Generator):
-        raise ConfigError(
-            f"rng must be a numpy Generator; got {type(rng).__name__}. "
-            "Use fedreach._util.streams.generator(seed, 'partition')."
-        )
+        raise ConfigError(f"rng must be a numpy Generator; got {type(rng).__name__}. Use np.random.default_rng(seed).")
 
 
 def checked_arguments(labels: ArrayLike, num_clients: Any, rng: Any, *, any_targets: bool = False) -> tuple[Ints, int]:
@@ -288,13 +270,11 @@ class Partition:
                 f"offsets of a partition must run from 0 to its {n} samples without falling, one more than there are "
                 f"clients; got {offsets.size} of them: {offsets[:3]} .. {offsets[-3:]}. Use Partition.from_owner."
             )
-        outside = order[(order < 0) | (order >= n)]
-        times = np.bincount(order[(order >= 0) & (order < n)], minlength=n)
-        if outside.size or (times != 1).any():
-            wrong = int(np.flatnonzero(times != 1)[0])
+        ranked = np.sort(order)
+        if (wrong := np.flatnonzero(ranked != np.arange(n))).size:
             raise DataError(
-                f"order of a partition must hold each sample index from 0 to {n - 1} once; sample {wrong} occurs "
-                f"{times[wrong]} times and {outside.size} indices lie outside. Partition all samples again."
+                f"order of a partition must hold each sample index from 0 to {n - 1} once; got "
+                f"{ranked[wrong[0]]} instead of {wrong[0]}. Partition all samples again."
             )
         clients = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
         order = order[np.lexsort((order, clients))]
@@ -384,8 +364,18 @@ class Partition:
         Raises:
             DataError: If the file cannot be written; an existing file is then unchanged.
         """
-        header = {"kind": self.kind, "parameters": self.parameters, "digest": self.digest()}
-        _write(Path(path), header, {"order": self.order, "offsets": self.offsets})
+        header = {"format": FORMAT, "kind": self.kind, "parameters": self.parameters, "digest": self.digest()}
+        text = json.dumps(header, sort_keys=True).encode()
+        path = Path(path)
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")  # renamed, so that a half-written file is never read
+        try:
+            with part.open("wb") as file:
+                np.savez_compressed(file, header=np.frombuffer(text, np.uint8), order=self.order, offsets=self.offsets)
+            part.replace(path)
+        except OSError as error:
+            raise DataError(f"{path}: the partition cannot be written ({error}). Choose another path.") from error
+        finally:
+            part.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -394,8 +384,16 @@ class Partition:
         Raises:
             DataError: If the file is missing, damaged, changed, of another version, or not a partition.
         """
-        header, arrays = _read(Path(path), ("order", "offsets"))
-        partition = cls(arrays["order"], arrays["offsets"], str(header.get("kind")), header.get("parameters") or {})
+        try:
+            with Path(path).open("rb") as file:
+                stored = read_npz(file)
+            header = json.loads(stored["header"].tobytes())
+            if header["format"] != FORMAT:
+                raise ValueError(f"written as {header['format']!r}, and this version reads {FORMAT!r}")
+            order, offsets = stored["order"], stored["offsets"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DataError(f"{path}: not a readable partition ({error}). Make or copy it again.") from error
+        partition = cls(order, offsets, str(header.get("kind")), header.get("parameters") or {})
         if header.get("digest") != partition.digest():
             raise DataError(f"{path}: the samples of this partition were altered after it was saved. Make it again.")
         return partition
@@ -405,205 +403,45 @@ def _whole_numbers(name: str, values: ArrayLike) -> Ints:
     array = np.asarray(values)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise DataError(
-            f"{name} of a partition must be a one-dimensional array of whole numbers, not empty; "
-            f"got shape {array.shape}, dtype {array.dtype}. Use Partition.from_owner."
+            f"{name} of a partition must be whole numbers, one-dimensional, not empty; got {array.dtype} {array.shape}."
         )
     return array.astype(np.int64)
 
 
-def _write(path: Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-    """Write to a temporary file first and then rename it, so that a half-written file is never read."""
-    text = json.dumps({"format": FORMAT, **header}, sort_keys=True).encode()
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            np.savez_compressed(file, header=np.frombuffer(text, np.uint8), **arrays)
-        part.replace(path)
-    except OSError as error:
-        raise DataError(f"{path}: the partition cannot be written ({error}). Choose another path.") from error
-    finally:
-        part.unlink(missing_ok=True)
+# ---- Clients without examples: raise an error, or drop them
 
-
-def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-    """Return the header and the named arrays, or raise a DataError that says what is wrong with the file."""
-    try:
-        with path.open("rb") as file:
-            stored = read_npz(file)
-            header = json.loads(stored["header"].tobytes())
-            file_format = header["format"]
-            arrays = {name: stored[name] for name in names} if file_format == FORMAT else {}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path}: not a readable partition ({error}). Make or copy it again.") from error
-    if file_format != FORMAT:
-        raise DataError(
-            f"{path}: written as {file_format!r}, and this version reads {FORMAT!r}. Make the partition again."
-        )
-    return header, arrays
-
-
-# ---- Clients with no or too few examples: raise an error, drop them or merge them
-
-POLICIES = ("error", "drop", "merge")
-
-
-@dataclass(frozen=True, eq=False)
-class Renumbered:
-    """A partition without short clients, and the new ids of the former clients."""
-
-    partition: Partition
-    new_id: Ints  # (N,) new id of each former client; -1 if it was dropped
-
-
-def handle_empty(partition: Partition, policy: str, *, min_size: int = 1) -> Renumbered:
-    """Handle the clients with fewer than `min_size` examples; by default, the empty clients.
-
-    - "error": raise an error with their ids.
-    - "drop": leave them out. Only empty clients can be dropped, as every example keeps a client.
-    - "merge": join the smallest client with the next smallest (ties: lowest id) until no client is short. A merged
-      client takes the place of the lowest of its former ids.
-
-    The remaining clients keep their order and are numbered from 0 without gaps.
-
-    Raises:
-        DataError: With "error" if a client is short; with "drop" if a short client holds examples; with "merge" if all
-            examples together are fewer than `min_size`.
-        ConfigError: If the policy is unknown.
-
-    Example:
-        >>> three = Partition.from_owner([0, 2, 2], num_clients=3, kind="natural")
-        >>> handle_empty(three, "drop").new_id
-        array([ 0, -1,  1])
-        >>> handle_empty(three, "merge").new_id
-        array([0, 0, 1])
-    """
-    if policy not in POLICIES:
-        raise ConfigError(f"policy for empty clients is unknown: {policy!r}.{nearest(str(policy), POLICIES)}")
-    min_size = checked_count("min_size of handle_empty", min_size, 1)
-    sizes = partition.sizes
-    short = np.flatnonzero(sizes < min_size)
-    if short.size == 0:
-        return Renumbered(partition, np.arange(partition.num_clients))
-    if policy == "error":
-        raise DataError(
-            f"{short.size} of {partition.num_clients} clients hold fewer than {min_size} samples: "
-            f"clients {_list_ids(short)}. Choose the policy 'drop' or 'merge', or partition into fewer clients."
-        )
-    if policy == "drop":
-        holding = short[sizes[short] > 0]
-        if holding.size:
-            raise DataError(
-                f"only empty clients can be dropped; clients {_list_ids(holding)} hold {sizes[holding].sum()} samples, "
-                f"fewer than min_size = {min_size} each. Use the policy 'merge', or leave those samples out."
-            )
-        heads = np.where(sizes > 0, np.arange(partition.num_clients), -1)
-    else:
-        heads = _merge_heads(sizes, min_size)
-    remaining_heads = np.unique(heads[heads >= 0])
-    new_id = np.where(heads >= 0, np.searchsorted(remaining_heads, heads), -1)
-    parameters = {**partition.parameters, "empty": policy, "empty_min_size": min_size}
-    owner = new_id[partition.owner()]
-    return Renumbered(Partition.from_owner(owner, int(remaining_heads.size), partition.kind, parameters), new_id)
-
-
-def _merge_heads(sizes: Ints, min_size: int) -> Ints:
-    """Merge short clients, and return the (N,) lowest id in the group of each client."""
-    if sizes.sum() < min_size:
-        raise DataError(f"merge: all {sizes.sum()} samples together are below min_size = {min_size}. Lower min_size.")
-    heads = np.arange(sizes.size)
-    groups = [(int(size), client) for client, size in enumerate(sizes)]
-    heapq.heapify(groups)
-    while groups[0][0] < min_size:
-        (a, first), (b, second) = heapq.heappop(groups), heapq.heappop(groups)
-        head = min(first, second)
-        heads[max(first, second)] = head
-        heapq.heappush(groups, (a + b, head))
-    # A head always points to a lower id, so one pass in increasing order resolves every chain.
-    for client in range(heads.size):
-        heads[client] = heads[heads[client]]
-    return heads
-
-
-def _list_ids(clients: Ints, max_shown: int = 10) -> str:
-    listed_ids = ", ".join(str(client) for client in clients[:max_shown])
-    return listed_ids if clients.size <= max_shown else f"{listed_ids} and {clients.size - max_shown} more"
-
-
-# ---- The partition that a seed draws, without short clients
-
-
-class Divisible(Protocol):
-    """Protocol of a data set that can be partitioned."""
-
-    @property
-    def name(self) -> str:
-        """Name in messages."""
-
-    @property
-    def train_y(self) -> AnyArray:
-        """Labels, (n,), or (n, t) numbers."""
-
-    @property
-    def owners(self) -> Ints | None:
-        """Natural client of each example, (n,)."""
-
-
-class LabeledData(NamedTuple):
-    """A data set with the labels that it is partitioned by, which may be noisy."""
-
-    name: str
-    train_y: AnyArray
-    owners: Ints | None
-
-
-def draw_partition(
-    dataset: Divisible,
-    partition_name: str,
-    make: Callable[..., object],
-    clients: int,
-    seed: int,
-    options: Mapping[str, Any],
-    empty: str = "error",
-    *,
-    natural: bool = False,
-) -> Partition:
-    """Return the partition that a seed draws.
-
-    Args:
-        dataset: Data set to partition.
-        partition_name: Name of `make` in messages.
-        make: Function like those of `fedreach.data.partition.PARTITIONS`.
-        clients: Number of clients.
-        seed: Seed of the partition.
-        options: Options of `make`.
-        empty: Policy for empty clients, see `handle_empty`.
-        natural: Pass the owners to `make`; they determine the number of clients.
-
-    Raises:
-        ConfigError: If natural clients are requested, and the data set has none.
-        DataError: If a client is empty, and `empty` is ``"error"``.
-        ComponentError: If `make` does not return a partition.
-    """
-    arguments = dict(options)
-    if natural:
-        if dataset.owners is None:
-            raise ConfigError(f"partition.name is 'natural', but {dataset.name} has no natural clients.")
-        arguments["owners"], clients = dataset.owners, int(dataset.owners.max()) + 1
-    partition = make(dataset.train_y, clients, generator(seed, "partition"), **arguments)
-    if not isinstance(partition, Partition):
-        raise ComponentError(
-            f"partition {partition_name!r} must return a fedreach.data.assignment.Partition; "
-            f"got {type(partition).__name__}. Partition.from_owner makes one of the client of each sample."
-        )
-    return without_empty(partition, empty)
+EMPTY = ("error", "drop")
 
 
 def without_empty(partition: Partition, empty: str) -> Partition:
-    """Return the partition after `handle_empty`; an error names the key of the experiment file."""
-    try:
-        return handle_empty(partition, empty).partition
-    except DataError as error:
-        raise DataError(f"partition.empty = {empty!r}: {error}") from error
+    """Return the partition without clients that hold no examples; the others are numbered from 0 without gaps.
+
+    Args:
+        partition: Partition, perhaps with empty clients.
+        empty: ``"error"`` to raise an error with their ids, or ``"drop"`` to leave them out.
+
+    Raises:
+        DataError: With ``"error"``, if a client is empty.
+        ConfigError: If `empty` is unknown.
+
+    Example:
+        >>> three = Partition.from_owner([0, 2, 2], num_clients=3, kind="natural")
+        >>> without_empty(three, "drop").sizes
+        array([1, 2])
+    """
+    if empty not in EMPTY:
+        raise ConfigError(f"partition.empty is unknown: {empty!r}.{nearest(str(empty), EMPTY)}")
+    gone = np.flatnonzero(partition.sizes == 0)
+    if not gone.size:
+        return partition
+    if empty == "error":
+        more = f" and {gone.size - 10} more" if gone.size > 10 else ""
+        raise DataError(
+            f"partition.empty = 'error': {gone.size} of {partition.num_clients} clients hold no samples: clients "
+            f"{', '.join(map(str, gone[:10]))}{more}. Choose 'drop', or partition into fewer clients."
+        )
+    offsets = np.delete(partition.offsets, gone)
+    return Partition(partition.order, offsets, partition.kind, {**partition.parameters, "empty": empty})
 
 
 # ---- Skew of a partition: sizes, label entropy, divergence from the whole, effective classes
@@ -628,15 +466,13 @@ class PartitionStatistics:
 
         Sizes include all clients; the other statistics leave out clients without examples.
         """
-        has_samples = self.sizes > 0
-        return {
-            "num_clients": int(self.sizes.size),
-            "num_samples": int(self.sizes.sum()),
-            "num_empty": int((~has_samples).sum()),
-            "size": _spread(self.sizes),
-            "entropy_nats": _spread(self.entropy_nats[has_samples]),
-            "divergence_nats": _spread(self.divergence_nats[has_samples]),
-            "effective_classes": _spread(self.effective_classes[has_samples]),
+        is_empty = self.sizes == 0
+        counts = {"num_clients": self.sizes.size, "num_samples": self.sizes.sum(), "num_empty": is_empty.sum()}
+        names = ("entropy_nats", "divergence_nats", "effective_classes")
+        values = {"size": self.sizes, **{name: getattr(self, name)[~is_empty] for name in names}}
+        measures: dict[str, Callable[..., Any]] = {"min": np.min, "median": np.median, "mean": np.mean, "max": np.max}
+        return {key: int(count) for key, count in counts.items()} | {
+            name: {key: float(measure(array)) for key, measure in measures.items()} for name, array in values.items()
         }
 
 
@@ -677,12 +513,3 @@ def label_entropy(counts: Ints | Floats) -> Floats:
     mix = counts / np.where(sizes > 0, sizes, 1)[:, None]
     entropy = -(mix * np.log(np.where(mix > 0, mix, 1))).sum(axis=1)
     return np.where(sizes > 0, np.maximum(entropy, 0), np.nan)
-
-
-def _spread(values: Ints | Floats) -> dict[str, float]:
-    return {
-        "min": float(values.min()),
-        "median": float(np.median(values)),
-        "mean": float(values.mean()),
-        "max": float(values.max()),
-    }

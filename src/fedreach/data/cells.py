@@ -109,24 +109,21 @@ class ColumnRules:
         for key in options:
             if key not in known_keys:
                 raise ConfigError(f"{where}.{key}: unknown key.{nearest(str(key), known_keys)}")
-        declared_in: dict[str, str] = {}
+        taken = {name: f"the {role}" for name, role in roles.items()}
+        kinds: dict[str, InputKind] = {}
         for key in ("drop", *KINDS):
             for name in _declared_texts(f"{where}.{key}", "columns", options.get(key, ())):
                 if name not in names:
                     raise ConfigError(f"{where}.{key}: there is no column {name!r}.{nearest(name, names)}")
-                if name in roles:
-                    raise ConfigError(f"{where}.{key}: {name!r} is the {roles[name]}, and no input anyway. Remove it.")
-                if name in declared_in:
-                    raise ConfigError(
-                        f"{where}.{key}: {name!r} is in {where}.{declared_in[name]} already. Name it once."
-                    )
-                declared_in[name] = key
+                if name in taken:
+                    raise ConfigError(f"{where}.{key}: {name!r} is {taken[name]} already. Name it once.")
+                taken[name] = f"in {where}.{key}"
+                kinds |= {name: key} if key in KINDS else {}
         decimal = options.get("decimal", ".")
         if decimal not in get_args(Decimal):
             raise ConfigError(f'{where}.decimal: must be "." or ","; got {decimal!r}.')
-        kinds: dict[str, InputKind] = {name: key for name, key in declared_in.items() if key in KINDS}
         missing = _declared_texts(f"{where}.missing", "words or numbers", options.get("missing", ()), numbers=True)
-        drop = tuple(name for name in names if declared_in.get(name) == "drop")
+        drop = tuple(name for name in names if taken.get(name) == f"in {where}.drop")
         return cls(drop, kinds, Reading(tuple(missing), decimal))
 
     def to_json(self) -> dict[str, Any]:
@@ -267,15 +264,13 @@ def _texts(column: pa.Array) -> pa.Array | None:
         return pc.if_else(column, *reversed(BOOLEANS))
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return _dates(column)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pc.cast(column, pa.large_string())
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return pc.cast(column, pa.large_string())
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return (
-            _as_in_files(column) if pa.types.is_floating(kind) else pc.cast(pc.cast(column, "string"), "large_string")
-        )
-    return None
+    if pa.types.is_floating(kind):
+        return _as_in_files(column)
+    if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+        column = pc.cast(column, pa.string())
+    elif kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary()):
+        return None
+    return pc.cast(column, pa.large_string())
 
 
 def _as_in_files(column: pa.Array) -> pa.Array:
@@ -363,22 +358,14 @@ def _normal(text: str) -> str:
 
 def _iso(text: str) -> str:
     """Return a date or time in ISO 8601; in UTC if it has a time zone."""
+    plain, zone = text.replace(" ", "T").replace(",", "."), re.search(ZONE, text[10:])
     try:
-        moment = np.datetime64(_utc(text) or text.replace(" ", "T").replace(",", "."), "us")
+        if zone:
+            plain = datetime.fromisoformat(plain).astimezone(UTC).replace(tzinfo=None).isoformat()
+        moment = np.datetime64(plain, "us")
     except ValueError:  # February 30
         return text
-    day = str(moment.astype("datetime64[D]"))
-    has_zone = bool(re.search(ZONE, text[10:]))
-    if len(text) == 10:
-        return day
-    return str(moment.astype("datetime64[s]")) + ("Z" if has_zone else "")
-
-
-def _utc(text: str) -> str | None:
-    if not re.search(ZONE, text[10:]):
-        return None
-    moment = datetime.fromisoformat(text.replace(" ", "T").replace(",", "."))
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat()
+    return str(moment.astype(f"datetime64[{'D' if len(text) == 10 else 's'}]")) + ("Z" if zone else "")
 
 
 def _words(texts: pa.Array, reading: Reading) -> Words:
@@ -426,6 +413,11 @@ def cells_by_name(
     }
 
 
+def cells_at(table: Mapping[str, Cells | None], rows: Ints) -> dict[str, Cells | None]:
+    """Return the cells of these rows."""
+    return {name: None if cells is None else cells.at(rows) for name, cells in table.items()}
+
+
 def row_order(owners: Ints, first: AnyArray, table: Mapping[str, Cells | None]) -> Ints:
     """Return the order of the rows by client, `first` and content, so that a shuffled table is the same federation.
 
@@ -463,22 +455,17 @@ def by_text(codes: AnyArray, names: Sequence[str]) -> Ints:
     return ranks
 
 
-def moments(
-    name: str, column: pa.Array, reading: Reading = AS_USUAL, places: Ints | None = None, *, what: str | None = None
-) -> Floats:
-    """Return (n,) times of the rows: their numbers, or days since 1970; `places` as in `cells_of`.
-
-    Messages call the column `what`; None: they use its name.
+def moments(what: str, column: pa.Array, reading: Reading = AS_USUAL, places: Ints | None = None) -> Floats:
+    """Return (n,) times of the rows: their numbers, or days since 1970; `what` and `places` are for messages.
 
     Raises:
         DataError: If a cell is empty, or numbers and dates are mixed.
 
     Example:
-        >>> moments("admitted", pa.array(["1970-01-03", "1970-01-01T12:00"]))
+        >>> moments("time", pa.array(["1970-01-03", "1970-01-01T12:00"]))
         array([2. , 0.5])
     """
-    cells = cells_of(name, column, reading=reading, places=places)
-    what = f"time: column {name!r}" if what is None else what
+    cells = cells_of(what, column, reading=reading, places=places)
     if cells is None:
         raise DataError(f"{what} must hold numbers or dates; got {column.type}.")
     words = cells.words
@@ -533,11 +520,6 @@ def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list
     return [None if code < 0 else plain[code] for code in codes]
 
 
-def has_name(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> Bools:
-    """Return (n,) whether each cell of a column of names holds something."""
-    return np.array([name is not None for name in named_rows(what, column, reading)], np.bool_)
-
-
 def index_names(what: str, names: Sequence[str | None], places: Ints | None = None) -> tuple[Ints, tuple[str, ...]]:
     """Return (n,) indices from 0, and the names in order: whole numbers by size, others alphabetically.
 
@@ -582,17 +564,10 @@ def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL, pla
             raise DataError(f"table: column {name!r} must hold numbers to be a target. Say label where it is a class.")
         gone = np.flatnonzero(np.isnan(cells.numbers))
         if len(gone):
-            words = None if cells.words is None else cells.words.codes[gone[0]]
-            what = "missing" if words is None or words < 0 else "no number"
             raise DataError(
-                f"table: column {name!r} is {what} in {len(gone)} rows, the first is row {_place(gone[0], places)}. "
-                "Leave those rows out."
+                f"table: column {name!r} is no number in {len(gone)} rows, the first is row {_place(gone[0], places)}."
             )
         target_columns.append(cells.numbers)
-    if len({len(numbers) for numbers in target_columns}) > 1:
-        raise DataError(
-            f"table: all columns must be as long; those of target are {[len(column) for column in target_columns]}."
-        )
     return np.stack(target_columns, axis=1)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import math
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -14,17 +14,24 @@ import numpy as np
 from numpy.lib import format as npy
 
 from fedreach._util.arrays import AnyArray, Ints
-from fedreach._util.errors import RELATIVE, DataError, FedReachError, nearest
+from fedreach._util.errors import RELATIVE, ConfigError, DataError, nearest
 from fedreach.data.images import as_array, as_labels
 from fedreach.data.several import IGNORED, has_names, is_labeled, position_counts, records
 
-# ---- ``.npy`` and ``.npz`` files: headers are compared with file sizes before memory is allocated
-
-READERS: Mapping[tuple[int, int], Any] = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+# ---- ``.npy`` and ``.npz`` files
 
 
 class UnreadableError(ValueError):
     """A file is not a complete file of arrays; the caller names the file and says what to do."""
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Raise UnreadableError for any error; zipfile and NumPy raise a dozen types for a damaged archive or header."""
+    try:
+        yield
+    except Exception as error:
+        raise UnreadableError(str(error) or type(error).__name__) from error
 
 
 def read_npy(path: Path, mmap_mode: Literal["r"] | None = None) -> AnyArray:
@@ -33,20 +40,13 @@ def read_npy(path: Path, mmap_mode: Literal["r"] | None = None) -> AnyArray:
     Raises:
         OSError: If the file cannot be opened.
         UnreadableError: If the file is damaged, holds Python objects, or does not fit its header.
-        DataError: If the array needs more memory than this process may have.
     """
-    with path.open("rb") as stream:
-        try:
-            size = path.stat().st_size
-            _check(stream, size, path.name)
-            if mmap_mode is None or not size:
-                return _read_array(stream)
-            mapped: AnyArray = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
-            return mapped
-        except (FedReachError, UnreadableError):
-            raise
-        except Exception as error:
-            raise UnreadableError(_describe_error(error)) from error
+    with path.open("rb") as stream, _reading():
+        array: Any = npy.open_memmap(path, mode="r") if mmap_mode else npy.read_array(stream, allow_pickle=False)
+        end = array.offset + array.nbytes if mmap_mode else stream.tell()
+        if end < path.stat().st_size:
+            raise UnreadableError(f"{path.name} holds more than its header says")
+        return np.asanyarray(array)
 
 
 def read_npz(stream: IO[bytes]) -> dict[str, AnyArray]:
@@ -59,57 +59,18 @@ def read_npz(stream: IO[bytes]) -> dict[str, AnyArray]:
         >>> read_npz(file)
         {'x': array([0, 1, 2])}
     """
-    try:
+    with _reading():
         stream.seek(0)
-        begin = stream.read(len(npy.MAGIC_PREFIX))
-        if begin == npy.MAGIC_PREFIX:
-            raise UnreadableError("one bare array, not an .npz file")
-        if not begin.startswith(b"PK"):  # zipfile would search for an archive after other content
+        if stream.read(2) != b"PK":  # zipfile would search for an archive after other content
             raise UnreadableError("it does not begin as an .npz file")
+        arrays: dict[str, AnyArray] = {}
         with zipfile.ZipFile(stream) as archive:
-            members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-            for info in members:
-                with archive.open(info) as member:
-                    _check(member, info.file_size, info.filename)
-            arrays = {}
-            for info in members:
-                with archive.open(info) as member:
-                    arrays[info.filename.removesuffix(".npy")] = _read_array(member)
-                    if member.read(1):
-                        raise UnreadableError(f"{info.filename} holds more than its header says")
-            return arrays
-    except (FedReachError, UnreadableError):
-        raise
-    except Exception as error:  # zipfile and NumPy raise a dozen types for a damaged archive or header
-        raise UnreadableError(_describe_error(error)) from error
-
-
-def _check(stream: Any, size: int, name: str) -> None:
-    """Raise UnreadableError if a header does not fit the `size` bytes of its file; rewind the stream."""
-    version = npy.read_magic(stream)
-    if version not in READERS:
-        raise UnreadableError(f"{name} is of version {version} of the format, and those read are 1.0 and 2.0")
-    shape, _, dtype = READERS[version](stream)
-    if dtype.hasobject:
-        raise UnreadableError(f"{name} holds python objects, that is a pickle")
-    if any(length < 0 for length in shape):
-        raise UnreadableError(f"{name} says that its shape is {shape}")
-    declared_bytes = math.prod(shape) * dtype.itemsize
-    actual_bytes = size - stream.tell()
-    if declared_bytes != actual_bytes:
-        raise UnreadableError(
-            f"the header of {name} says {shape} {dtype}, that is {declared_bytes} bytes; {actual_bytes} are there"
-        )
-    stream.seek(0)
-
-
-def _read_array(stream: Any) -> AnyArray:
-    array: AnyArray = npy.read_array(stream, allow_pickle=False)
-    return array
-
-
-def _describe_error(error: Exception) -> str:
-    return str(error) or type(error).__name__
+            for name in (name for name in archive.namelist() if name.endswith(".npy")):
+                with archive.open(name) as member:
+                    arrays[name.removesuffix(".npy")] = npy.read_array(member, allow_pickle=False)
+                    if member.read(1):  # at the end, zipfile compares its checksum
+                        raise UnreadableError(f"{name} holds more than its header says")
+        return arrays
 
 
 # ---- Rules for the arrays of a data set, and the types that store them
@@ -134,6 +95,14 @@ def no_such_file(path: Path, endings: Sequence[str]) -> DataError:
     return DataError(f"There is no file {path}.{nearest(path.name, siblings) if siblings else ''} {RELATIVE}")
 
 
+def check_option_names(what: str, options: Iterable[str], known: Collection[str]) -> None:
+    """Raise ConfigError for an option that is unknown."""
+    for option in options:
+        if option not in known:
+            hint = nearest(option, known) if known else " It has no options."
+            raise ConfigError(f"{what} has no option {option!r}.{hint}")
+
+
 @dataclass(frozen=True)
 class Check:
     """Checks by the rules of `from_arrays`; errors name the data set and the argument."""
@@ -147,7 +116,7 @@ class Check:
 
     def array(self, argument: str, value: Any) -> AnyArray:
         """Return the value as one array of numbers or strings."""
-        value, _ = as_array(value, f"{self.of} {self.name!r}")
+        value = as_array(value, f"{self.of} {self.name!r}")
         if hasattr(value, "__getitem__") and not _is_array(value):  # NumPy would read some of these for ever
             raise self.error(
                 f"{argument} must be an array; got {type(value).__name__}. "
@@ -187,8 +156,7 @@ class Check:
             lowest = 0 if is_checked else x.min(initial=0)
             if x.ndim != 2 or x.dtype.kind not in "ui" or lowest < 0:
                 raise self.error(
-                    f"{argument} must be (n, T) integers >= 0 for tokens; got shape {x.shape}, dtype {x.dtype}, "
-                    f"smallest {lowest}"
+                    f"{argument} must be (n, T) integers >= 0 for tokens; got {x.dtype} {x.shape}, smallest {lowest}"
                 )
             return as_contiguous(x, np.uint8 if x.dtype == np.uint8 else np.int64), kind
         if kind != "features":
@@ -221,8 +189,7 @@ class Check:
         if x.dtype.kind in "fb":
             return "features"
         raise self.error(
-            f"{argument} of shape {x.shape} and dtype {x.dtype} could be several things. Pass kind='tokens' or "
-            "kind='features', or give images as uint8 (n, C, H, W)"
+            f"{argument} {x.dtype} {x.shape} could be several things. Pass kind='tokens' or kind='features'"
         )
 
     def _images(self, argument: str, x: AnyArray) -> AnyArray:
@@ -231,8 +198,7 @@ class Check:
         x = x[:, None] if x.ndim == 3 else x
         if x.shape[1] not in (1, 3, 4) and x.shape[3] in (1, 3, 4):
             raise self.error(
-                f"{argument} must have channels before height and width, (n, C, H, W); got {x.shape}. "
-                "Use x.transpose(0, 3, 1, 2)"
+                f"{argument} must be (n, C, H, W), channels first; got {x.shape}. Use x.transpose(0, 3, 1, 2)"
             )
         return as_contiguous(x, np.uint8)
 
@@ -273,8 +239,7 @@ class Check:
             )
         if len(empty := np.flatnonzero(position_counts(y) == 0)):
             raise self.error(
-                f"{argument} must have a label at one position of each example; {len(empty)} have none, the first at "
-                f"index {empty[0]}. Leave those examples out"
+                f"{argument} must have a label in each example; {len(empty)} have none, the first at {empty[0]}"
             )
         return y
 
@@ -288,8 +253,7 @@ class Check:
         bad = _not_finite(numbers)
         if len(bad):
             raise self.error(
-                f"{argument} must be finite as float32; {len(bad)} targets are not, the first in row {bad[0]}. "
-                "Leave those samples out"
+                f"{argument} must be finite as float32; {len(bad)} targets are not, the first in row {bad[0]}"
             )
         return numbers
 
@@ -318,8 +282,7 @@ class Check:
         owners = self.array("owners", value)
         if owners.shape != (n,) or owners.dtype.kind not in "uiUS":
             raise self.error(
-                f"owners must be one integer or string per training sample, shape ({n},); "
-                f"got shape {owners.shape}, dtype {owners.dtype}"
+                f"owners must be one integer or string per training sample, ({n},); got {owners.dtype} {owners.shape}"
             )
         if names is None:
             distinct, index = np.unique(owners, return_inverse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,7 +14,7 @@ from fedreach._util.arrays import AnyArray, Bools, Ints
 from fedreach._util.errors import ConfigError, DataError, check_type, nearest
 from fedreach.data.assignment import checked_count
 from fedreach.data.checks import Check, Kind, channel_scale, no_such_file, read_npz
-from fedreach.data.images import Converted, as_array, note_of
+from fedreach.data.images import as_array
 from fedreach.data.preparation import Preparation, TargetScale
 from fedreach.data.several import describe_layout, example_classes, is_inputs_of_examples, layout_to_json, sample_shape
 
@@ -99,7 +98,7 @@ class Dataset:
         held_out: float = 0.2,
         exclude_clients: Sequence[int] = (),
         exclude_labels: Sequence[int] = (),
-        empty: Literal["error", "drop", "merge"] = "error",
+        empty: Literal["error", "drop"] = "error",
         **options: Any,
     ) -> PartitionSpec:
         """Return the specification of a partition among clients of which some participate; each seed draws its own.
@@ -113,7 +112,7 @@ class Dataset:
             held_out: Share of each client's examples that is held out.
             exclude_clients: Ids of clients that never train.
             exclude_labels: Classes; clients with an example of one of them never train.
-            empty: Policy for clients without examples, see `fedreach.data.assignment.handle_empty`.
+            empty: Policy for clients without examples, see `fedreach.data.assignment.without_empty`.
             **options: Options of the kind, such as ``alpha``; unknown options raise an error when it is drawn.
 
         Example:
@@ -185,7 +184,7 @@ class PartitionSpec:
     held_out: float = 0.2
     exclude_clients: Sequence[int] = ()
     exclude_labels: Sequence[int] = ()
-    empty: Literal["error", "drop", "merge"] = "error"
+    empty: Literal["error", "drop"] = "error"
 
     @property
     def called(self) -> str:
@@ -296,14 +295,12 @@ def from_arrays(
     check, is_checked = Check(name), sha256 is not None
     if (test_x is None) != (test_y is None):
         raise check.error("test_x and test_y go together; got only one of them. Give both or neither")
-    converted: Converted = Counter()
     if hasattr(train_y, "__len__") and is_inputs_of_examples(train_x, len(train_y)):
         if kind not in (None, "several"):
             raise check.error(f"kind must be left out where there are several inputs; got {kind!r}")
         kind = "several"
     else:
-        train_x, converted = as_array(train_x, f"data set {name!r}", kind)
-    notes = "; ".join(filter(None, [notes, note_of(converted)]))
+        train_x = as_array(train_x, f"data set {name!r}", kind)
     x, kind = check.samples("train_x", train_x, kind, is_checked=is_checked)
     train_y, test_y, words = check.words(train_y, test_y, class_names)
     if words is not None and num_classes is None:
@@ -318,13 +315,8 @@ def from_arrays(
     else:
         x_test, _ = check.samples("test_x", test_x, kind, is_checked=is_checked)
         y_test = check.labels("test_y", test_y, len(x_test), num_classes)
-        if y_test.shape[1:] != y.shape[1:]:
-            what = "labels" if num_classes else "numbers"
-            raise check.error(f"test_y must have {y.shape[1:]} {what} a sample, as train_y; got {y_test.shape[1:]}")
-        if (x_test.shape[1:], x_test.dtype) != (x.shape[1:], x.dtype):
-            raise check.error(
-                f"test_x must have samples like train_x, {x.shape[1:]} {x.dtype}; got {x_test.shape[1:]} {x_test.dtype}"
-            )
+        if (form := _form(x, y)) != (form_of_test := _form(x_test, y_test)):
+            raise check.error(f"test_x and test_y must be like train_x and train_y, {form}; got {form_of_test}")
     owner, names = check.owners(owners, owner_names, len(y))
     averages, deviations = channel_scale(check, x, kind, mean, std)
     return Dataset(
@@ -345,6 +337,19 @@ def from_arrays(
         notes=notes,
         class_names=words,
     )
+
+
+def _form(x: AnyArray, y: AnyArray) -> str:
+    """Describe the form of an example."""
+    return f"{x.shape[1:]} {x.dtype} with labels {y.shape[1:]}"
+
+
+def check_array_names(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Raise DataError if an array of a user's file or folder is unknown, or x or y is missing."""
+    unknown, missing = [key for key in arrays if key not in ARRAYS], [key for key in ("x", "y") if key not in arrays]
+    if unknown or missing:
+        problem = f"unknown array {unknown[0]!r}" if unknown else f"no array {missing[0]!r}"
+        raise DataError(f"{path}: {problem}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
 
 
 def from_npz(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
@@ -368,10 +373,7 @@ def from_npz(path: Path | str, *, kind: Kind | None = None, num_classes: int | N
             f"{path}: must be a readable .npz file without python objects; got: {error}. "
             "Write it with np.savez_compressed(path, x=x, y=y)."
         ) from error
-    unknown, missing = [key for key in file if key not in ARRAYS], [key for key in ("x", "y") if key not in file]
-    if unknown or missing:
-        problem = f"unknown array {unknown[0]!r}" if unknown else f"no array {missing[0]!r}"
-        raise DataError(f"{path}: {problem}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
+    check_array_names(path, file)
     arrays: dict[str, Any] = {ARRAYS[key]: array for key, array in file.items()}
     return from_arrays(**arrays, kind=kind, num_classes=num_classes, name=path.stem, source=str(path.name))
 
@@ -440,15 +442,8 @@ def check_server_data(dataset: Dataset, data: tuple[Any, Any] | Path | str) -> S
         check, name = Check("server_data"), "server_data"
         x, _ = check.samples("x", data[0], dataset.kind)
         y = check.labels("y", data[1], len(x), dataset.num_classes)
-    if y.shape[1:] != dataset.train_y.shape[1:]:
-        raise DataError(
-            f"{name} must have {dataset.train_y.shape[1:]} numbers a sample, as {dataset.name}; got {y.shape[1:]}."
-        )
     if len(y) == 0:
         raise DataError(f"{name} must hold at least one sample; got none.")
-    if (x.shape[1:], x.dtype) != (dataset.train_x.shape[1:], dataset.train_x.dtype):
-        raise DataError(
-            f"{name} must have samples like those of {dataset.name}, {dataset.train_x.shape[1:]} "
-            f"{dataset.train_x.dtype}; got {x.shape[1:]} {x.dtype}."
-        )
+    if (form := _form(dataset.train_x, dataset.train_y)) != _form(x, y):
+        raise DataError(f"{name} must have samples like those of {dataset.name}, {form}; got {_form(x, y)}.")
     return ServerData(x, y)

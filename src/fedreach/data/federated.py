@@ -11,38 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from fedreach._util.arrays import AnyArray, Ints
-from fedreach._util.errors import ConfigError, DataError, check_type
+from fedreach._util.arrays import AnyArray, Bools, Ints
+from fedreach._util.errors import ComponentError, ConfigError, DataError, check_type
 from fedreach._util.registry import find
 from fedreach._util.streams import generator
 from fedreach._util.tables import visible
-from fedreach.data import huggingface, own, samples
-from fedreach.data.assignment import Partition, draw_partition
+from fedreach.data import datasets, huggingface, own, samples, splits
+from fedreach.data.assignment import Partition, without_empty
 from fedreach.data.cells import ColumnOptions, names_unless_numbers
 from fedreach.data.checks import Kind
-from fedreach.data.datasets import (
-    Dataset,
-    PartitionSpec,
-    ServerData,
-    check_server_data,
-    content_hash,
-    draw_for_server,
-    same_fields,
-)
+from fedreach.data.datasets import Dataset, PartitionSpec, ServerData
 from fedreach.data.noise import LabelNoise, corrupt
 from fedreach.data.partition import partition as partition_of_kind
 from fedreach.data.preparation import Preparation, TargetScale
 from fedreach.data.several import example_classes
-from fedreach.data.splits import (
-    APART,
-    ClientIndex,
-    Population,
-    Together,
-    draw_population,
-    draws,
-    ids_of,
-    split_held_out,
-)
+from fedreach.data.splits import APART, ClientIndex, Population, Together
 from fedreach.data.stored import OwnData
 
 Participants = int | str | Sequence[object] | None
@@ -91,14 +74,14 @@ class FederatedData:
     together: Together = APART  # examples that are held out together
     left_out: Ints | None = None  # (N,) examples in neither part, see `fedreach.data.validation`; None: none
     note: str = ""  # how the participants were drawn, if they were
-    draw: Callable[[int], FederatedData] | None = None  # see `redrawn`
+    draw: Callable[..., FederatedData] | None = None  # see `redrawn`
     origin: Provenance | None = None  # see `by_experiment`
 
     @property
     def by_experiment(self) -> Provenance | None:
         """How an experiment file makes these data; None if none does, or if they were changed."""
         origin = self.origin
-        unchanged = origin is not None and same_fields(self, origin.made, "note", "draw", "origin")
+        unchanged = origin is not None and datasets.same_fields(self, origin.made, "note", "draw", "origin")
         return origin if unchanged else None
 
     @classmethod
@@ -184,7 +167,7 @@ class FederatedData:
 
         So random transforms of the Dataset, such as a rotation, are drawn once. uint8 images are put on the scale of
         the participants' pixels; other inputs stay unchanged. Pillow images become gray or RGB, see
-        `fedreach.data.images.as_shown`; the notes of the data set report conversions.
+        `fedreach.data.images.as_shown`.
 
         Args:
             dataset: Object with a length and, by number, pairs of input and label: tensors, arrays, images or lists.
@@ -305,8 +288,7 @@ class FederatedData:
             make: Callable[..., Partition] = kind
         else:
             make = find("partition", kind, Path.cwd()) if ":" in kind else partial(partition_of_kind, kind)
-        drawn = spec.clients, seed, spec.options, spec.empty
-        partition = draw_partition(spec.dataset, spec.called, make, *drawn, natural=kind == "natural")
+        partition = draw_partition(spec.dataset, spec.called, make, spec.clients, seed, spec.options, spec.empty)
         federated = federate(
             spec.dataset,
             partition,
@@ -316,7 +298,7 @@ class FederatedData:
             exclude_labels=spec.exclude_labels,
             held_out=spec.held_out,
         )
-        draw, origin = partial(_by_spec, spec), Provenance(spec.dataset, spec.tables(), federated)
+        draw, origin = partial(cls.from_spec, spec), Provenance(spec.dataset, spec.tables(), federated)
         return replace(federated, note=f"drawn by seed {seed}", draw=draw, origin=origin)
 
     @property
@@ -338,7 +320,7 @@ class FederatedData:
 
         If the participants are named, or nothing is drawn, the data stay the same.
         """
-        return self if self.draw is None else self.draw(seed)
+        return self if self.draw is None else self.draw(seed=seed)
 
     def __repr__(self) -> str:
         chosen, unseen = self.population.participants.tolist(), len(self.population.unseen)
@@ -348,6 +330,11 @@ class FederatedData:
             f"FederatedData({self.dataset.name}: {self.num_clients} clients; {len(chosen)} {takes} part ({who}), "
             f"{unseen} never {trains}{'; ' * bool(self.note)}{self.note})"
         )
+
+    @property
+    def takes_part(self) -> Bools:
+        """(N,) whether each client participates."""
+        return np.isin(np.arange(self.num_clients), self.population.participants)
 
     @property
     def num_clients(self) -> int:
@@ -369,16 +356,14 @@ class FederatedData:
         d = self.dataset
         digest = hashlib.sha256(f"{d.sha256} {d.kind} {d.num_classes} {d.mean} {d.std}".encode())
         labels = self.labels
-        if (
-            labels.dtype.kind == "f"
-        ):  # numbers would be cut off below; without label noise they are those of the data set
-            digest.update(content_hash(labels).encode())
+        if labels.dtype.kind == "f":  # numbers would be cut off below
+            digest.update(datasets.content_hash(labels).encode())
             labels = labels[:0]
         arrays = (labels, self.train.order, self.train.offsets, self.held_out.order, self.held_out.offsets)
         for array in (*arrays, self.population.participants):
             digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
         if self.server is not None:
-            digest.update(f"server {content_hash(self.server.x, self.server.y)}".encode())
+            digest.update(f"server {datasets.content_hash(self.server.x, self.server.y)}".encode())
         if self.shift is not None:
             digest.update(f"shift {self.shift.sha256}".encode())
         return digest.hexdigest()
@@ -433,23 +418,20 @@ def federate(
     """
     if len(partition.order) != len(dataset.train_y):
         raise DataError(
-            f"The partition divides {len(partition.order)} samples, but {dataset.name} has {len(dataset.train_y)} "
-            "training samples. It belongs to another data set."
+            f"The partition is of {len(partition.order)} samples, but {dataset.name} has {len(dataset.train_y)}. "
+            "It belongs to another data set."
         )
     classes = example_classes(dataset.train_y, dataset.num_classes)
     target_form = "stand at positions" if dataset.num_classes else "are numbers"
     if noise is not None and not classes:
         raise ConfigError(f"noise: it makes classes wrong, and targets of {dataset.name} {target_form}. Leave it out.")
     if exclude_labels and not classes:
-        raise ConfigError(
-            f"population.exclude_labels names classes, and targets of {dataset.name} {target_form}. "
-            "Use exclude_clients."
-        )
+        raise ConfigError(f"population.exclude_labels: targets of {dataset.name} {target_form}. Use exclude_clients.")
     names = names_of(dataset, partition)
     together = dataset.together if isinstance(dataset, OwnData) else APART
-    drawn = draws(partition, seed, "held-out", stream_names(partition, names))
-    train, held_out_part = split_held_out(partition, held_out, drawn, together)
-    population = draw_population(
+    drawn = splits.draws(partition, seed, "held-out", stream_names(partition, names))
+    train, held_out_part = splits.split_held_out(partition, held_out, drawn, together)
+    population = splits.draw_population(
         partition.label_counts(dataset.train_y, classes),
         generator(seed if population_seed is None else population_seed, "population"),
         participants=_by_names(participants, names, partition.num_clients),
@@ -465,11 +447,11 @@ def federate(
     if server_examples is not None and server_data is not None:
         raise ConfigError("server_data: give server_examples or server_data, not both.")
     if server_examples is not None:
-        for_server = draw_for_server(train.owner(), server_examples, generator(seed, "server-data"))
+        for_server = datasets.draw_for_server(train.owner(), server_examples, generator(seed, "server-data"))
         index = np.sort(train.order[for_server])
         server, train = ServerData(dataset.train_x[index], dataset.train_y[index]), train.without(for_server)
     elif server_data is not None:
-        server = check_server_data(dataset, server_data)
+        server = datasets.check_server_data(dataset, server_data)
     labels, record = dataset.train_y, None
     if noise is not None:
         if noise.get("scope") == "before_split":
@@ -488,33 +470,66 @@ def federate(
     return FederatedData(*parts, client_names=names, together=together)
 
 
+def draw_partition(
+    dataset: Dataset | OwnData,
+    name: str,
+    make: Callable[..., object],
+    clients: int,
+    seed: int,
+    options: Mapping[str, Any],
+    empty: str = "error",
+    labels: AnyArray | None = None,
+) -> Partition:
+    """Return the partition that a seed draws, see `fedreach.data.assignment.without_empty` for `empty`.
+
+    Args:
+        dataset: Data set to partition; for ``"natural"``, its owners determine the number of clients.
+        name: Name of `make`, a function like those of `fedreach.data.partition.PARTITIONS`.
+        make: The function.
+        clients: Number of clients.
+        seed: Seed of the partition.
+        options: Options of `make`.
+        empty: Policy for empty clients.
+        labels: Labels to partition by, such as noisy ones. Default: those of the data set.
+
+    Raises:
+        ConfigError: If natural clients are requested, and the data set has none.
+        ComponentError: If `make` does not return a partition.
+    """
+    if name == "natural":
+        if dataset.owners is None:
+            raise ConfigError(f"partition.name is 'natural', but {dataset.name} has no natural clients.")
+        options, clients = {**options, "owners": dataset.owners}, int(dataset.owners.max()) + 1
+    partition = make(dataset.train_y if labels is None else labels, clients, generator(seed, "partition"), **options)
+    if not isinstance(partition, Partition):
+        raise ComponentError(
+            f"partition {name!r} must return a fedreach.data.assignment.Partition; got {type(partition).__name__}. "
+            "Partition.from_owner makes one of the client of each sample."
+        )
+    return without_empty(partition, empty)
+
+
 def noisy_before_split(dataset: Dataset | OwnData, noise: Mapping[str, Any], seed: int) -> LabelNoise:
     """Return the noisy labels that a partition is drawn by; `noise` as in `federate`."""
     return corrupt(dataset.train_y, generator(seed, "noise"), num_classes=dataset.num_classes, **noise)
 
 
 def _federate_own(
-    data: OwnData, participants: Participants, held_out: float, seed: int, population_seed: int
+    data: OwnData, participants: Participants, held_out: float, split_seed: int, seed: int
 ) -> FederatedData:
-    """Return the data of a user by their natural clients, with named or drawn participants."""
-    chosen = ids_of(participants, data.owner_names)
+    """Return the data of a user by their natural clients, with participants that are named or drawn by `seed`."""
+    chosen = splits.ids_of(participants, data.owner_names)
     partition = Partition.from_owner(data.owners, len(data.owner_names), "natural")
-    federated = federate(
-        data, partition, seed=seed, population_seed=population_seed, participants=chosen, held_out=held_out
-    )
+    federated = federate(data, partition, seed=split_seed, population_seed=seed, participants=chosen, held_out=held_out)
     who = chosen if isinstance(chosen, int) else [data.owner_names[client] for client in chosen]
     # Every seed keeps the clients' examples and held-out parts; the participants are drawn, unless named.
     population: dict[str, Any] = {"participants": who, "held_out": held_out}
-    tables: dict[str, dict[str, Any]] = {"partition": {"name": "natural", "seed": seed}, "population": population}
+    tables: dict[str, dict[str, Any]] = {"partition": {"name": "natural", "seed": split_seed}, "population": population}
     federated = replace(federated, origin=Provenance(data, tables, federated))
     if not isinstance(chosen, int):
         return federated
-    note = f"drawn by seed {population_seed}{', 40 % of them' * (participants is None)}"
-    return replace(federated, note=note, draw=partial(_federate_own, data, participants, held_out, seed))
-
-
-def _by_spec(spec: PartitionSpec, seed: int) -> FederatedData:
-    return FederatedData.from_spec(spec, seed=seed)
+    note = f"drawn by seed {seed}{', 40 % of them' * (participants is None)}"
+    return replace(federated, note=note, draw=partial(_federate_own, data, participants, held_out, split_seed))
 
 
 def _by_names(
@@ -525,7 +540,7 @@ def _by_names(
         return participants
     if not any(isinstance(participant, str) for participant in participants):
         return [int(participant) for participant in participants]
-    ids = ids_of(participants, names or [str(client) for client in range(num_clients)])
+    ids = splits.ids_of(participants, names or [str(client) for client in range(num_clients)])
     assert not isinstance(ids, int)  # a list of names gives ids
     return ids
 
@@ -538,12 +553,9 @@ def stream_names(partition: Partition, names: Sequence[str] | None) -> Sequence[
 
 
 def names_of(dataset: Dataset | OwnData, partition: Partition) -> tuple[str, ...] | None:
-    """Return the client names of a natural partition, joined for merged clients; None without names."""
+    """Return the client names of a natural partition; None without names."""
     if dataset.owners is None or partition.kind != "natural" or names_unless_numbers(dataset.owner_names) is None:
         return None
-    owners_by_client = [
-        np.unique(dataset.owners[partition[client]]).tolist() for client in range(partition.num_clients)
-    ]
-    if partition.num_clients == len(dataset.owner_names):  # clients without examples keep their names
-        owners_by_client = [owners or [client] for client, owners in enumerate(owners_by_client)]
+    clients = range(partition.num_clients)  # clients without examples keep their names
+    owners_by_client = [np.unique(dataset.owners[partition[client]]).tolist() or [client] for client in clients]
     return tuple(" + ".join(dataset.owner_names[owner] for owner in owners) for owners in owners_by_client)

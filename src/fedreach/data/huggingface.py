@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +11,8 @@ import pyarrow as pa
 from fedreach._util.errors import ConfigError, DataError, nearest
 from fedreach.data.checks import Kind
 from fedreach.data.images import as_numpy, is_picture
-from fedreach.data.own import numbered_column, numbered_list, of_frame
-from fedreach.data.samples import SampleFacts, of_samples, rows_together, samples, size
+from fedreach.data.own import check_roles, numbered_column, numbered_list, of_frame, together_of
+from fedreach.data.samples import of_samples, samples, size
 from fedreach.data.stored import OwnData
 from fedreach.data.table_source import INDEX, as_arrow
 
@@ -31,25 +31,23 @@ def of_huggingface(
     time: str | None = None,
 ) -> OwnData:
     """Read a Hugging Face Dataset by client; see `fedreach.data.federated.FederatedData.from_huggingface`."""
-    several = [] if isinstance(inputs, str | None) else list(inputs)
-    if not isinstance(inputs, str | None) and not (
-        several and all(isinstance(column_name, str) for column_name in several)
-    ):
+    named = [] if inputs is None else [inputs] if isinstance(inputs, str) else list(inputs)
+    if inputs is not None and not (named and all(isinstance(column, str) for column in named)):
         raise ConfigError(f"from_huggingface: inputs must name a column, or several in a list; got {inputs!r}.")
-    parts, of_part = _parts(ds, client, split)
+    parts, ids, is_natural = _parts(ds, client, split)
     for part in parts:
         size(part, name)
         if label not in part.column_names:
             raise ConfigError(f"table: there is no column {label!r}.{nearest(label, part.column_names)}")
     columns = [c for c in parts[0].column_names if c not in (client, label) and not INDEX.fullmatch(c)]
     of_client = client or "client"
-    if of_part is None:
+    if ids is None:
         owners, names = numbered_column({str(client): _column(parts, str(client))}, str(client))
     else:
-        numbers, names = numbered_list("clients", of_part.names)
+        numbers, names = numbered_list("clients", ids)
         owners = np.repeat(numbers, [len(part) for part in parts])
-        if of_part.is_natural:  # the column that names the client is not an input
-            naming = [c for c in columns if _names_parts(parts, c, of_part.names)]
+        if is_natural:  # the column that names the client is not an input
+            naming = [c for c in columns if _names_parts(parts, c, ids)]
             columns, of_client = [c for c in columns if c not in naming], naming[0] if naming else of_client
     if not len(owners):
         raise DataError(f"{name} must hold at least one sample; got none.")
@@ -63,33 +61,28 @@ def of_huggingface(
         return of_frame(table, of_client, label, name, columns=rules, group=group, time=time)
     if rules is not None:
         raise ConfigError("from_huggingface: columns is about tables, and the inputs here are arrays. Leave it out.")
-    named: list[str] = several or ([inputs] if isinstance(inputs, str) else [])
-    roles: dict[str | None, str] = {client: "client", label: "label", **dict.fromkeys(named, "column of inputs")}
-    roles[None] = ""
-    for option, column in {"group": group, "time": time}.items():
-        if roles.get(column):
-            raise ConfigError(f"{option}: {column!r} is the {roles[column]}. Name another column, or leave it out.")
-    groups, times = (None if column is None else _column(parts, column) for column in (group, time))
-    together = rows_together(groups, times, len(owners), named=(group, time))
+    roles = {str(client): "client", label: "label", **dict.fromkeys(named, "column of inputs")}
+    check_roles({"group": group, "time": time}, roles)
+    together = together_of({column: _column(parts, column) for column in (group, time) if column}, group, time)
     columns = [column for column in columns if column not in (group, time)]
     if inputs is None and len(columns) > 1:
         raise ConfigError(
             f"from_huggingface: name the column of inputs, one of {columns}, such as inputs={nested[0]!r}."
         )
-    chosen = several or [columns[0] if inputs is None else str(inputs)]
-    for column in chosen:
+    named = named or columns
+    for column in named:
         if column not in parts[0].column_names:
             raise ConfigError(f"table: there is no column {column!r}.{nearest(column, parts[0].column_names)}")
         if type((getattr(parts[0], "features", None) or {}).get(column)).__name__ == "Image":
             parts = [_with_pictures(part) for part in parts]
     every = (row for part in parts for row in (part[i] for i in range(len(part))))
-    if several:
-        rows = (({column: _plain(row[column]) for column in several}, row[label]) for row in every)
+    if isinstance(inputs, str | None):
+        rows = ((row[named[0]], row[label]) for row in every)
     else:
-        rows = ((row[chosen[0]], row[label]) for row in every)
-    x, y, converted = samples(rows, len(owners), name, kind)
-    facts = SampleFacts(None, _words(parts[0], label), converted)
-    return of_samples(x, y, owners, names, kind=kind, facts=facts, name=name, together=together)
+        rows = (({column: _plain(row[column]) for column in named}, row[label]) for row in every)
+    x, y = samples(rows, len(owners), name, kind)
+    class_names = _words(parts[0], label)
+    return of_samples(x, y, owners, names, kind=kind, name=name, class_names=class_names, together=together)
 
 
 def _column(parts: Sequence[Any], name: str) -> pa.Array:
@@ -100,11 +93,7 @@ def _column(parts: Sequence[Any], name: str) -> pa.Array:
         part.with_format("arrow", columns=[name])[:][name] if hasattr(part, "with_format") else part[name]
         for part in parts
     ]
-    column = (
-        pa.concat_arrays([as_arrow(part_column) for part_column in columns])
-        if len(columns) > 1
-        else as_arrow(columns[0])
-    )
+    column = pa.concat_arrays([as_arrow(part_column) for part_column in columns])
     words = _words(parts[0], name)
     if words is None:
         return column
@@ -124,19 +113,15 @@ def _names_parts(parts: Sequence[Any], column: str, names: Sequence[str]) -> boo
     )
 
 
-class _Parts(NamedTuple):
-    """The clients of the partitions of a FederatedDataset."""
+def _parts(ds: Any, client: str | None, split: str) -> tuple[list[Any], list[str] | None, bool]:
+    """Return the parts of a FederatedDataset, their clients, and whether a column names the clients.
 
-    names: list[str]
-    is_natural: bool  # whether a column names the clients
-
-
-def _parts(ds: Any, client: str | None, split: str) -> tuple[list[Any], _Parts | None]:
-    """Return the parts of the data, and the clients of the parts of a FederatedDataset."""
+    Another data set is a single part, without clients.
+    """
     if not hasattr(ds, "load_partition"):
         if client is None:
             raise ConfigError("from_huggingface: say which column names the client, such as client='writer_id'.")
-        return [ds], None
+        return [ds], None, False
     if client is not None:
         raise ConfigError("from_huggingface: a FederatedDataset is partitioned already; leave `client` out.")
     first = ds.load_partition(0, split)  # the number of partitions is known only after this call
@@ -144,7 +129,7 @@ def _parts(ds: Any, client: str | None, split: str) -> tuple[list[Any], _Parts |
     natural = getattr(partitioner, "partition_id_to_natural_id", None) or {}
     count = int(partitioner.num_partitions)
     parts = [first, *(ds.load_partition(number, split) for number in range(1, count))]
-    return parts, _Parts([str(natural.get(number, number)) for number in range(count)], bool(natural))
+    return parts, [str(natural.get(number, number)) for number in range(count)], bool(natural)
 
 
 def _words(ds: Any, column: str) -> list[str] | None:

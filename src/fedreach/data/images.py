@@ -5,9 +5,7 @@ Images become gray (mode L) or RGB. Nothing here imports Pillow or torch.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,8 +16,6 @@ from fedreach._util.errors import DataError
 GRAY = ("1", "L", "LA", "La")
 COLOR = ("RGB", "RGBA", "RGBa", "P", "PA", "CMYK", "YCbCr", "HSV")
 ALPHA = ("LA", "La", "RGBA", "RGBa", "PA")
-Converted = Counter[tuple[str, str]]
-"""Number of converted images by old and new mode."""
 
 
 def as_numpy(value: Any) -> Any:
@@ -65,95 +61,69 @@ def as_shown(picture: Any, what: str) -> Any:
     return picture.convert("L" if is_gray else "RGB")
 
 
-@dataclass
-class Stack:
-    """Collects inputs of one shape and type in one array."""
+def stack_inputs(values: Iterable[Any], length: int, name: str, kind: str | None = None) -> AnyArray:
+    """Stack inputs of one shape and type to an (n, ...) array.
 
-    name: str  # of the data set, in messages
-    length: int
-    kind: str | None = None  # "features": images of other modes keep their numbers
-    array: AnyArray | None = None
-    first: Any = None  # the first image
-    converted: Converted = field(default_factory=Counter)
-
-    def add(self, number: int, value: Any) -> None:
-        """Store an input.
-
-        Raises:
-            DataError: If its shape or type differs from the first input, or `as_shown` rejects the image.
-        """
-        if isinstance(value, Mapping):
-            advice = " Decode pictures: ds.cast_column(COLUMN, datasets.Image())." if "bytes" in value else ""
-            raise DataError(f"{self.name}: sample {number} must be an array or a picture; got a dictionary.{advice}")
-        array = self._picture(number, value) if is_picture(value) else self._array(number, value)
-        if self.array is None:
-            self.array = np.empty((self.length, *array.shape), array.dtype)
-        if (array.shape, array.dtype) != (self.array.shape[1:], self.array.dtype):
-            raise DataError(
-                f"{self.name}: all inputs must have one shape and type, {self.array.shape[1:]} {self.array.dtype} as "
-                f"the first; sample {number} has {array.shape} {array.dtype}."
-            )
-        self.array[number] = array
-
-    def _array(self, number: int, value: Any) -> AnyArray:
-        try:
-            return np.asarray(as_numpy(value))
-        except ValueError as error:  # arrays of several shapes
-            raise DataError(
-                f"{self.name}: sample {number} must be one array or picture; got a {type(value).__name__} of "
-                f"{len(value)} parts of different shapes. Several inputs are a tuple of arrays, or a dictionary of "
-                "them by the names of the forward's arguments."
-            ) from error
-
-    def _picture(self, number: int, picture: Any) -> AnyArray:
-        """Return an image as an array with channels first."""
-        if self.kind == "features" and picture.mode not in (*GRAY, *COLOR):
-            return np.asarray(picture)
-        plain_picture = as_shown(picture, f"{self.name}: sample {number}")
-        if plain_picture.mode != picture.mode:
-            self.converted[picture.mode, plain_picture.mode] += 1
-        self.first = self.first or plain_picture
-        if plain_picture.mode != self.first.mode:
-            raise DataError(
-                f"{self.name}: pictures must be gray or in color, all of them; the first has mode {self.first.mode}, "
-                f"and sample {number} has {plain_picture.mode}. Convert them: picture.convert('RGB')."
-            )
-        if plain_picture.size != self.first.size:
-            raise DataError(
-                f"{self.name}: pictures must have one size; the first has {self.first.size}, and sample {number} has "
-                f"{plain_picture.size}. Resize them: picture.resize({self.first.size})."
-            )
-        pixels = np.asarray(plain_picture)
-        return np.moveaxis(pixels, -1, 0) if pixels.ndim == 3 else pixels
-
-
-def stack_inputs(values: Iterable[Any], length: int, name: str, kind: str | None = None) -> tuple[AnyArray, Converted]:
-    """Stack inputs to an (n, ...) array, and count converted images.
+    Args:
+        values: Arrays or Pillow images, which `as_shown` converts.
+        length: n.
+        name: Name of the data set in messages.
+        kind: With ``"features"``, images of other modes keep their numbers.
 
     Raises:
-        DataError: If there are no inputs, or one is invalid, see `Stack.add`.
+        DataError: If there are no inputs, one differs from the first in shape or type, or an image is invalid.
     """
-    stack = Stack(name, length, kind)
+    stacked: AnyArray | None = None
+    first: Any = None
     for number, value in enumerate(values):
-        stack.add(number, value)
-    if stack.array is None:
+        what = f"{name}: sample {number}"
+        if isinstance(value, Mapping):
+            advice = " Decode pictures: ds.cast_column(COLUMN, datasets.Image())." if "bytes" in value else ""
+            raise DataError(f"{what} must be an array or a picture; got a dictionary.{advice}")
+        if is_picture(value) and not (kind == "features" and value.mode not in (*GRAY, *COLOR)):
+            picture = as_shown(value, what)
+            first = first or picture
+            if (picture.mode, picture.size) != (first.mode, first.size):
+                raise DataError(
+                    f"{name}: pictures must have one size and be gray or in color, all of them; the first is "
+                    f"{first.mode} {first.size}, and sample {number} is {picture.mode} {picture.size}. Convert them: "
+                    f"picture.convert('RGB').resize({first.size})."
+                )
+            pixels = np.asarray(picture)
+            array = np.moveaxis(pixels, -1, 0) if pixels.ndim == 3 else pixels
+        else:
+            try:
+                array = np.asarray(as_numpy(value))
+            except ValueError as error:  # arrays of several shapes
+                raise DataError(
+                    f"{what} must be one array or picture; got a {type(value).__name__} of parts of different "
+                    "shapes. Several inputs are a tuple of arrays, or a dictionary of arrays by name."
+                ) from error
+        stacked = np.empty((length, *array.shape), array.dtype) if stacked is None else stacked
+        if (array.shape, array.dtype) != (stacked.shape[1:], stacked.dtype):
+            raise DataError(
+                f"{name}: all inputs must have one shape and type, {stacked.shape[1:]} {stacked.dtype} as the first; "
+                f"sample {number} has {array.shape} {array.dtype}."
+            )
+        stacked[number] = array
+    if stacked is None:
         raise DataError(f"{name} must hold at least one sample; got none.")
-    return stack.array, stack.converted
+    return stacked
 
 
-def as_array(values: Any, name: str, kind: str | None = None) -> tuple[Any, Converted]:
+def as_array(values: Any, name: str, kind: str | None = None) -> Any:
     """Return a tensor or a list of images as an array, a list of tensors as a list of arrays; others unchanged.
 
     Example:
         >>> import torch
         >>> as_array([torch.ones(2, requires_grad=True), torch.zeros(2)], "toy")[0]
-        [array([1., 1.], dtype=float32), array([0., 0.], dtype=float32)]
+        array([1., 1.], dtype=float32)
     """
     if isinstance(values, list | tuple) and values and is_picture(values[0]):
         return stack_inputs(values, len(values), name, kind)
     if isinstance(values, list | tuple) and values and hasattr(values[0], "detach"):
-        return [as_numpy(value) for value in values], Counter()
-    return as_numpy(values), Counter()
+        return [as_numpy(value) for value in values]
+    return as_numpy(values)
 
 
 def as_labels(values: Any, what: str) -> Any:
@@ -174,19 +144,5 @@ def classes_of_pixels(picture: Any, what: str) -> AnyArray:
         DataError: If the pixels are colors.
     """
     if picture.mode not in ("L", "P", "1", "I"):
-        raise DataError(
-            f"{what} must be a picture whose pixels are classes, of mode L, P, I or 1; got {picture.mode}. Map its "
-            "colors to class numbers first."
-        )
+        raise DataError(f"{what} must be a picture whose pixels are classes, of mode L, P, I or 1; got {picture.mode}.")
     return np.asarray(picture).astype(np.int64)
-
-
-def note_of(converted: Converted) -> str:
-    """Return a note about converted images.
-
-    Example:
-        >>> note_of(Counter({("P", "RGB"): 12, ("1", "L"): 1}))
-        'pictures were converted: 12 from P to RGB, 1 from 1 to L'
-    """
-    parts = [f"{count} from {before} to {after}" for (before, after), count in converted.items()]
-    return f"pictures were converted: {', '.join(parts)}" if parts else ""

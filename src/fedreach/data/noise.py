@@ -101,18 +101,16 @@ def corrupt(
         array.setflags(write=False)
     client_share = {} if clients == 1 else {"clients": clients}
     counts = {"num_selected": int(selected.size), "num_changed": int(changed.sum())}
-    return LabelNoise(
-        noisy, selected, changed, {"kind": kind, "rate": rate, "scope": scope, **client_share, **about, **counts}
-    )
+    record = {"kind": kind, "rate": rate, "scope": scope, **client_share, **about, **counts}
+    return LabelNoise(noisy, selected, changed, record)
 
 
 def _rule(
     kind: str, num_classes: int, target: int, mapping: Sequence[int] | None, rng: np.random.Generator
 ) -> tuple[Callable[[Ints], Ints], dict[str, Any]]:
     """Return the function from old to new labels, and its parameters for the record."""
-    kinds = ("to_one_class", "symmetric", "asymmetric")
-    if kind not in kinds:
-        raise ConfigError(f"kind of label noise is unknown: {kind!r}.{nearest(str(kind), kinds)}")
+    if kind not in get_args(Kind):
+        raise ConfigError(f"kind of label noise is unknown: {kind!r}.{nearest(str(kind), get_args(Kind))}")
     if mapping is not None and kind != "asymmetric":
         raise ConfigError(f"mapping belongs to the label noise 'asymmetric'; got it with {kind!r}. Leave it out.")
     if kind == "to_one_class":
@@ -127,8 +125,7 @@ def _rule(
     table = (np.arange(num_classes) + 1) % num_classes if mapping is None else np.asarray(mapping)
     if table.shape != (num_classes,) or table.dtype.kind not in "iu" or table.min() < 0 or table.max() >= num_classes:
         raise ConfigError(
-            f"mapping of label noise must name the new class, from 0 to {num_classes - 1}, of each of the "
-            f"{num_classes} classes; got {mapping!r}."
+            f"mapping of label noise must name a new class, 0 to {num_classes - 1}, for each class; got {mapping!r}."
         )
     return lambda old: table[old], {"mapping": table.tolist()}
 
@@ -150,8 +147,7 @@ def _of_some(share: float, scope: str, partition: Partition | None, rng: np.rand
     """Draw a share of the clients, and return the sorted indices of their examples."""
     if partition is None or scope == "before_split":
         raise ConfigError(
-            f"clients = {share:g} of label noise is about clients, which scope {scope!r} without a partition does not "
-            "know. Use 'pooled' or 'per_client' with one, or leave clients out."
+            f"clients = {share:g} of label noise needs a partition and scope 'pooled' or 'per_client'; got {scope!r}."
         )
     noisy = rng.permutation(partition.num_clients)[: round(share * partition.num_clients)]
     return np.flatnonzero(np.isin(partition.owner(), noisy))

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
-from fedreach._util.errors import ConfigError, DataError, check_type, nearest
+from fedreach._util.errors import ConfigError, DataError, check_type
 from fedreach._util.tables import visible
 from fedreach.data import cells, stored
 from fedreach.data.cells import AS_USUAL, NUMBER, ColumnRules, Reading
+from fedreach.data.checks import check_option_names
 from fedreach.data.datasets import Dataset
+from fedreach.data.preparation import column_roles
 from fedreach.data.splits import Together
 from fedreach.data.stored import OwnData, OwnTable
 from fedreach.data.table_source import INDEX, Table, as_arrow, check_lengths, column_of, read_whole, without_index
@@ -37,23 +39,16 @@ def of_frame(
 ) -> OwnData:
     """Read a table by client; see `fedreach.data.federated.FederatedData.from_frame`."""
     if (label is None) == (target is None):
-        raise ConfigError(
-            "table: say label, a column of classes, or target, one or several columns of numbers to predict; got "
-            f"{'neither' if label is None else 'both'}."
-        )
+        raise ConfigError("table: say either label, a column of classes, or target, columns of numbers to predict.")
     all_columns = read_whole(table)
     frame = without_index(all_columns)
     if len(column_of(frame, client)) == 0:
         raise DataError("table: there must be at least one row; got none.")
-    label_columns: list[Any] = (
-        list(target) if isinstance(target, list | tuple) else [label if target is None else target]
-    )
-    roles = {**dict.fromkeys(map(str, label_columns), "target" if label is None else "label"), client: "client"}
-    for option, column in {"group": group, "time": time}.items():
-        if column is not None and column in roles:
-            raise ConfigError(f"{option}: {column!r} is the {roles[column]}. Name another column, or leave it out.")
-        if option == "group" and column is not None:
-            roles[column] = "group"
+    label_columns: list[Any] = list(target) if isinstance(target, list | tuple) else [label or target]
+    roles = column_roles(client, [*map(str, label_columns)], None, are_classes=label is not None)
+    check_roles({"group": group}, roles)
+    roles |= {} if group is None else {group: "group"}
+    check_roles({"time": time}, roles)
     rules = ColumnRules.of(columns, list(frame), roles, where)
     check_lengths(frame, client)
     complete, left_out = complete_rows(frame, [client, *label_columns], rules.reading)
@@ -74,25 +69,53 @@ def of_frame(
             )
     inputs = cells.cells_by_name(frame, (client, *label_columns, *filter(None, [group])), rules, complete)
     # The order of rows within a client must not depend on the classes and groups of other clients.
-    keys: list[AnyArray] = [labels if label is None else cells.by_text(labels, classes)]
-    groups: Ints | None = None
-    moments: Floats | None = None
-    if group is not None:
-        groups, group_names = numbered_column(frame, group, rules.reading, complete)
-        keys.append(cells.by_text(groups, group_names))
-    if time is not None:
-        moments = cells.moments(time, column_of(frame, time), rules.reading, complete)
-        keys.append(moments)
+    key: AnyArray = labels if label is None else cells.by_text(labels, classes)
+    together = together_of(frame, group, time, rules.reading, complete)
     for column, texts in {client: names, **({} if label is None else {label: classes})}.items():
         if alike := look_alikes(texts):
             left_out[column] = "; ".join(filter(None, (left_out.get(column), alike)))
-    order = cells.row_order(owners, np.column_stack(keys), inputs)
-    sorted_inputs = {
-        name: None if column_cells is None else column_cells.at(order) for name, column_cells in inputs.items()
-    }
-    sorted_data = owners[order], names, sorted_inputs, labels[order], classes, complete[order]
-    together = Together(group, time, groups, moments).at(order)
-    return OwnTable(name, *sorted_data, client, tuple(label_columns), rules, together, left_out)
+    order = cells.row_order(owners, together.sort_keys(key), inputs)
+    sorted_data = owners[order], names, cells.cells_at(inputs, order), labels[order], classes, complete[order]
+    return OwnTable(name, *sorted_data, client, tuple(label_columns), rules, left_out, together=together.at(order))
+
+
+def check_roles(options: Mapping[str, str | None], roles: Mapping[str, str]) -> None:
+    """Raise ConfigError if an option such as `time` names a column with another role."""
+    for option, column in options.items():
+        if column is not None and column in roles:
+            raise ConfigError(f"{option}: {column!r} is the {roles[column]}. Name another column, or leave it out.")
+
+
+def together_of(
+    table: Table,
+    group: str | None,
+    time: str | None,
+    reading: Reading = AS_USUAL,
+    places: Ints | None = None,
+    what: str = "table: column ",
+) -> Together:
+    """Return the groups of rows that are held out together, and the times of the rows.
+
+    Args:
+        table: Table.
+        group: Column of groups. None: no groups.
+        time: Column of numbers or dates. None: no times.
+        reading: Texts of empty cells, and the decimal separator.
+        places: (n,) row numbers in the table as it was read, for messages.
+        what: Words before the name of a column in messages.
+
+    Raises:
+        ConfigError: If a column is missing.
+        DataError: If a group or a time is missing.
+    """
+    groups: Ints | None = None
+    moments: Floats | None = None
+    if group is not None:
+        texts = cells.named_rows(f"{what}{group!r}", column_of(table, group), reading)
+        groups = cells.by_text(*cells.index_names(f"{what}{group!r}", texts, places))
+    if time is not None:
+        moments = cells.moments(f"{what}{time!r}", column_of(table, time), reading, places)
+    return Together(group, time, groups, moments)
 
 
 def complete_rows(table: Table, names: Sequence[str], reading: Reading) -> tuple[Ints, dict[str, str]]:
@@ -105,11 +128,11 @@ def complete_rows(table: Table, names: Sequence[str], reading: Reading) -> tuple
     is_complete = np.ones(len(column_of(table, names[0])), np.bool_)
     remarks: dict[str, str] = {}
     for name in names:
-        is_present = cells.has_name(f"table: column {name!r}", column_of(table, name), reading)
-        if gone := np.flatnonzero(~is_present).tolist():
+        texts = cells.named_rows(f"table: column {name!r}", column_of(table, name), reading)
+        if gone := [row for row, text in enumerate(texts) if text is None]:
             rows = "1 row without it is" if len(gone) == 1 else f"{len(gone)} rows without it are"
             remarks[name] = f"{rows} left out, the first is row {gone[0]}"
-        is_complete &= is_present
+        is_complete[gone] = False
     if not is_complete.any():
         raise DataError(
             f"table: no row holds something in {' and '.join(map(repr, names))}; got {len(is_complete)} rows."
@@ -184,10 +207,7 @@ def of_file(path: Path, **options: Any) -> Dataset | OwnData:
         DataError: As `fedreach.data.table_source.read_file`.
     """
     option_names = ("client", "label", "target", "columns", "group", "time") if path.name != stored.FILE else ()
-    for option in options:
-        if option not in option_names:
-            hint = nearest(option, option_names) if option_names else " It has no options."
-            raise ConfigError(f"data {path.name!r} has no option {option!r}.{hint}")
+    check_option_names(f"data {path.name!r}", options, option_names)
     if path.name == stored.FILE:
         return stored.open_stored(path)
     for option in ("client", *(() if "target" in options else ("label",))):

@@ -11,14 +11,8 @@ from numpy.typing import ArrayLike
 from fedreach._util.arrays import Bools, Floats, Ints
 from fedreach._util.errors import ConfigError, DataError, nearest
 from fedreach.data import assignment
-from fedreach.data.assignment import Partition as Partition
-from fedreach.data.assignment import PartitionStatistics as PartitionStatistics
-from fedreach.data.assignment import Renumbered as Renumbered
-from fedreach.data.assignment import check_enough, checked_arguments
-from fedreach.data.assignment import draw_partition as draw_partition
-from fedreach.data.assignment import handle_empty as handle_empty
-from fedreach.data.assignment import statistics as statistics
-from fedreach.data.assignment import without_empty as without_empty
+from fedreach.data.assignment import Partition, check_enough, checked_arguments
+from fedreach.data.checks import check_option_names
 
 # ---- Independent and identically distributed clients
 
@@ -51,7 +45,7 @@ def natural(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, ow
 
     When: the data name the client of each example, such as a hospital, writer or speaker. Prefer it if they do.
 
-    Cover: every example once. A client without examples stays, empty: see `handle_empty`.
+    Cover: every example once. A client without examples stays, empty: see `fedreach.data.assignment.without_empty`.
 
     Args:
         owners: (n,) client of each example, from 0 to N - 1.
@@ -111,8 +105,7 @@ def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, cla
     if not class_sizes.size <= total <= checked.size:
         raise DataError(
             f"shards: {num_clients} clients * classes_per_client = {per_client} make {total} shards, which must be at "
-            f"least the {class_sizes.size} classes and at most the {checked.size} samples. "
-            f"{'Raise' if total < class_sizes.size else 'Lower'} classes_per_client."
+            f"least the {class_sizes.size} classes and at most the {checked.size} samples."
         )
     cuts = assignment.filled_evenly(class_sizes, total)
     within = assignment.rank_in_run(class_sizes) * np.repeat(cuts, class_sizes) // np.repeat(class_sizes, class_sizes)
@@ -426,15 +419,13 @@ def hybrid(
         per_class = min(fair, int(class_sizes.min()) // balanced)
         if per_class * num_classes < max(min_size, 1):
             raise DataError(
-                f"hybrid: {balanced} balanced clients need equally many samples of each of the {num_classes} "
-                f"classes and at least min_size = {min_size} in all; the rarest class has "
-                f"{class_sizes.min()}. Lower share or min_size."
+                f"hybrid: {balanced} balanced clients need equally many samples of each of {num_classes} classes; the "
+                f"rarest class has {class_sizes.min()}. Lower share or min_size."
             )
     remaining = class_sizes - balanced * per_class
     if num_others == 0 and remaining.any():
         raise DataError(
-            f"hybrid: share = {share:g} balances all {num_clients} clients and leaves {remaining.sum()} samples "
-            "without a client. Lower share, or use 'iid'."
+            f"hybrid: share = {share:g} leaves {remaining.sum()} samples without a client. Lower it, or use 'iid'."
         )
     assignment.check_enough(int(remaining.sum()), num_others, min_size)
 
@@ -484,10 +475,7 @@ def partition(kind: str, labels: ArrayLike, num_clients: int, rng: np.random.Gen
         for name, option in inspect.signature(PARTITIONS[kind]).parameters.items()
         if option.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    for name in options:
-        if name not in known_options:
-            hint = nearest(name, known_options) if known_options else " It has no options."
-            raise ConfigError(f"partition {kind!r} has no option {name!r}.{hint}")
+    check_option_names(f"partition {kind!r}", options, known_options)
     for name, option in known_options.items():
         if option.default is inspect.Parameter.empty and name not in options:
             raise ConfigError(f"partition {kind!r} needs the option {name!r}.")

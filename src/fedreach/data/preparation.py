@@ -27,7 +27,7 @@ from fedreach.data.cells import (
     cells_of,
     days_of,
 )
-from fedreach.data.table_source import column_of, read_table
+from fedreach.data.table_source import check_lengths, column_of, read_table
 
 # ---- A column of a table and its inputs
 
@@ -145,6 +145,15 @@ class InputColumn:
 
     def __str__(self) -> str:
         return f"{visible(self.name)}: {self.kind}" + f", {self.about}" * bool(self.about)
+
+
+def column_roles(
+    client: str | None, targets: Sequence[str], group: str | None, *, are_classes: bool
+) -> dict[str, ColumnKind]:
+    """Return the roles of the columns that are not inputs."""
+    roles: dict[str, ColumnKind] = {} if client is None else {client: "client"}
+    roles |= dict.fromkeys(targets, "label" if are_classes else "target")
+    return roles if group is None else {**roles, group: "group"}
 
 
 def is_filled(cells: Cells) -> Bools:
@@ -278,60 +287,66 @@ def distinct_texts(cells: Cells) -> tuple[str, ...]:
     return tuple(cells.words.levels[code] for code in codes.tolist())
 
 
-def number_column(
-    name: str, kind: InputKind, counts: Counts, num_values: int, mean: float, squares: float, *, is_asked: bool
+def input_column(
+    name: str,
+    counts: Counts,
+    asked: InputKind | None,
+    texts: Sequence[str] | None = (),
+    num_values: int = 0,
+    mean: float = 0.0,
+    squares: float = 0.0,
+    first: str = "",
 ) -> InputColumn:
-    """Return a column of numbers, dates or Booleans.
+    """Return how a column becomes inputs, from sums over the participants' training rows.
 
     Args:
         name: Name of the column.
-        kind: Kind of the column.
         counts: Counts of all participants.
-        num_values: Number of cells that hold a value of this kind.
+        asked: Kind that the options set; None: the kind follows from the counts.
+        texts: Sorted distinct texts of a column of categories; None: more than a column may have unless it is asked.
+        num_values: Number of cells that hold a number, date or Boolean, by the kind.
         mean: Mean of these values.
         squares: Sum of their squared differences from the mean.
-        is_asked: Whether the options set this kind.
+        first: First cell of another kind; or, of categories, a number with other separators.
+
+    Raises:
+        DataError: If no cell is of the kind that the options set.
     """
+    kind, missing = asked or counts.kind, counts.rows - counts.held
+    if counts.left_out:
+        return InputColumn(name, "left out", why=counts.left_out)
+    if kind == "category":
+        max_categories = math.inf if asked else min(MOST_CATEGORIES, max(FEW_CATEGORIES, counts.rows / 2))
+        if not asked and counts.is_foreign:
+            how = f"as {first!r}" if first else "with other points and commas"
+            why = f"its numbers are written {how}: set columns.decimal, and leave out what parts thousands"
+        elif texts is None or len(texts) > max_categories:
+            how_many = f"more than {MOST_CATEGORIES}" if texts is None else str(len(texts))
+            share = 100 * counts.numbers / max(counts.held, 1)
+            numbers = f", {share:.0f}% of them numbers," if counts.numbers else ""
+            why = f"{how_many} different texts{numbers} in {counts.rows} rows are rather names"
+        elif len(texts) + bool(missing) < 2:
+            why = SAME
+        else:
+            return InputColumn(name, kind, missing, categories=tuple(texts))
+        return InputColumn(name, "left out", why=why)
+    if not num_values:
+        raise DataError(
+            f"table: column {name!r} is said to hold {NAMED[kind]}, and no cell of those who take part does"
+            f"{f': the first is {first}' if first else ''}. Say another kind, or none."
+        )
     sd = (squares / num_values) ** 0.5
     if sd <= CONSTANT * abs(mean):
         return InputColumn(name, "left out", why=SAME)
-    remark = ""
-    if kind == "number" and not is_asked and counts.numbers_rows(sd):
+    others = counts.held - num_values
+    hold = "are" if not first else "holds" if others == 1 else "hold"
+    remark = f"{others} of these {hold} no {kind}" if others else ""
+    remark += f": the first is {first}" if first else ""
+    if kind == "number" and not asked and counts.numbers_rows(sd):
         if NAMES_ROWS.fullmatch(name):
             return InputColumn(name, "left out", why=f"{NUMBERS_ROWS}; name it in columns.number to use it")
-        remark = f"{NUMBERS_ROWS}; drop it if it is no more than that"
+        remark = remark or f"{NUMBERS_ROWS}; drop it if it is no more than that"
     return InputColumn(name, kind, counts.rows - num_values, mean, sd, odd=remark)
-
-
-def category_column(
-    name: str, counts: Counts, categories: Sequence[str] | None, *, is_asked: bool, example: str = ""
-) -> InputColumn:
-    """Return a column of categories.
-
-    Args:
-        name: Name of the column.
-        counts: Counts of all participants.
-        categories: Sorted distinct texts; None: more than a column may have unless the options make it one of
-            categories.
-        is_asked: Whether the options make it a column of categories.
-        example: A number with other separators.
-    """
-    if not is_asked and counts.is_foreign:
-        how = f"as {example!r}" if example else "with other points and commas"
-        why = f"its numbers are written {how}: set columns.decimal, and leave out what parts thousands"
-        return InputColumn(name, "left out", why=why)
-    missing = counts.rows - counts.held
-    if categories is not None and len(categories) + bool(missing) < 2:
-        return InputColumn(name, "left out", why=SAME)
-    max_categories = min(MOST_CATEGORIES, max(FEW_CATEGORIES, counts.rows / 2))
-    if categories is None or (not is_asked and len(categories) > max_categories):
-        how_many = f"more than {MOST_CATEGORIES}" if categories is None else str(len(categories))
-        share = 100 * counts.numbers / max(counts.held, 1)
-        numbers = f", {share:.0f}% of them numbers," if counts.numbers else ""
-        return InputColumn(
-            name, "left out", why=f"{how_many} different texts{numbers} in {counts.rows} rows are rather names"
-        )
-    return InputColumn(name, "category", missing, categories=tuple(categories))
 
 
 def squares(values: Floats, mean: float) -> float:
@@ -458,7 +473,7 @@ class Preparation:
             ConfigError: If a column is missing.
             DataError: If a column holds words instead of numbers or numbers instead of words, or lengths differ.
         """
-        return self._inputs(self.numbers(self.cells(table)))
+        return self.written(self.cells(table))
 
     def raw(self, table: Any) -> Floats:
         """Return the (n, k) raw numbers of the k columns in `used`, see `InputColumn.raw`; raises as `inputs`.
@@ -473,35 +488,28 @@ class Preparation:
 
     def written(self, table: Mapping[str, Cells | None]) -> Float32s:
         """Return the (n, d) inputs for cells that `fedreach.data.cells.cells_by_name` returned."""
-        return self._inputs(self.numbers(table))
+        raw = self.numbers(table)
+        inputs, end = np.zeros((len(raw[0]), len(self.feature_names)), np.float32), 0
+        for column, values in zip(self.used, raw, strict=True):
+            begin, end = end, end + len(column.feature_names)
+            column.write(values, inputs[:, begin:end])
+        return inputs
 
     def cells(self, table: Any) -> dict[str, Cells | None]:
         """Return the cells of the columns in `used`; raises as `inputs`."""
-        columns = read_table(table)
+        table = read_table(table)
+        used = {column.name: column_of(table, column.name) for column in self.used}
+        check_lengths(used, self.used[0].name)
         return {
             column.name: cells_of(
-                column.name, column_of(columns, column.name), as_words=column.kind == "category", reading=column.reading
+                column.name, used[column.name], as_words=column.kind == "category", reading=column.reading
             )
             for column in self.used
         }
 
     def numbers(self, table: Mapping[str, Cells | None]) -> list[Floats]:
         """Return the (n,) raw numbers of each column in `used`, see `InputColumn.raw`."""
-        columns = [column.raw(table[column.name]) for column in self.used]
-        for column, values in zip(self.used, columns, strict=True):
-            if len(values) != len(columns[0]):
-                raise DataError(
-                    f"table: all columns must be as long; {self.used[0].name!r} has {len(columns[0])} rows and "
-                    f"{column.name!r} has {len(values)}. Leave cells empty where a value is missing."
-                )
-        return columns
-
-    def _inputs(self, raw: Sequence[Floats]) -> Float32s:
-        inputs, end = np.zeros((len(raw[0]), len(self.feature_names)), np.float32), 0
-        for column, values in zip(self.used, raw, strict=True):
-            begin, end = end, end + len(column.feature_names)
-            column.write(values, inputs[:, begin:end])
-        return inputs
+        return [column.raw(table[column.name]) for column in self.used]
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return it as plain JSON values."""
@@ -533,39 +541,24 @@ class Preparation:
 
 
 def _column(
-    name: str, cells: Cells | None, clients: Sequence[Ints], places: Ints | None, asked_kind: InputKind | None
+    name: str, cells: Cells | None, clients: Sequence[Ints], places: Ints | None, asked: InputKind | None
 ) -> InputColumn:
-    rows = np.concatenate(clients) if clients else np.zeros(0, np.int64)
-    participant_cells = None if cells is None else cells.at(rows)
     counts = Counts.of(cells, clients)
-    if participant_cells is None or cells is None or counts.left_out:
-        return InputColumn(name, "left out", why=counts.left_out)
-    kind = asked_kind or counts.kind
+    if cells is None or counts.left_out:
+        return input_column(name, counts, asked)
+    rows = np.concatenate(clients)
+    participant_cells, kind = cells.at(rows), asked or counts.kind
     if kind == "category":
         example = _foreign_number(participant_cells) if counts.is_foreign else ""
-        return category_column(
-            name, counts, distinct_texts(participant_cells), is_asked=asked_kind is not None, example=example
-        )
-    odd = is_filled(participant_cells) & np.isnan(values_of(kind, participant_cells))
-    stood = rows if places is None else places[rows]
-    if odd.sum() == counts.held:
-        raise DataError(
-            f"table: column {name!r} is said to hold {NAMED[kind]}, and no cell of those who take part does: the first "
-            f"is {_first(participant_cells, odd, stood)}. Say another kind, or none."
-        )
-    hold = "holds" if odd.sum() == 1 else "hold"
-    remark = (
-        f"{odd.sum()} of these {hold} no {kind}: the first is {_first(participant_cells, odd, stood)}"
-        if odd.any()
-        else ""
-    )
+        return input_column(name, counts, asked, distinct_texts(participant_cells), first=example)
     values = values_of(kind, cells)
-    present_values = [column[~np.isnan(column)] for column in (values[rows] for rows in clients)]
+    odd = is_filled(participant_cells) & np.isnan(values[rows])
+    first = _first(participant_cells, odd, rows if places is None else places[rows]) if odd.any() else ""
+    present_values = [column[~np.isnan(column)] for column in (values[client_rows] for client_rows in clients)]
     count = sum(map(len, present_values))
-    mean = sum(float(client_values.sum()) for client_values in present_values) / count
+    mean = sum(float(client_values.sum()) for client_values in present_values) / max(count, 1)
     squared = sum(squares(client_values, mean) for client_values in present_values)
-    column = number_column(name, kind, counts, count, mean, squared, is_asked=asked_kind is not None)
-    return replace(column, odd=remark or column.odd)
+    return input_column(name, counts, asked, (), count, mean, squared, first)
 
 
 def _first(cells: Cells, odd: Bools, places: Ints) -> str:
@@ -585,14 +578,6 @@ def _foreign_number(cells: Cells) -> str:
 # ---- The scale of numeric targets, from sums over participants' training rows
 
 
-class TargetSums(NamedTuple):
-    """Sums over participants, from two exchanges: the second needs the mean from the first."""
-
-    rows: int
-    total: Floats  # (t,) sum of the targets
-    squares: Floats  # (t,) sum of (target - total / rows)^2
-
-
 @dataclass(frozen=True)
 class TargetScale:
     """Mean and standard deviation of each of t targets, in the units of their columns.
@@ -601,7 +586,7 @@ class TargetScale:
     sd^2 = sum_i sum((t_i - mean)^2) / sum_i |t_i|. A model is trained on (target - mean) / sd.
 
     Example:
-        >>> scale = TargetScale.of(TargetSums(4, np.array([20.0]), np.array([36.0])))
+        >>> scale = TargetScale.of(4, np.array([20.0]), np.array([36.0]))
         >>> scale
         TargetScale(mean=(5.0,), sd=(3.0,))
         >>> scale.scaled(np.array([[8.0]])), scale.in_units(np.array([[1.0]]))
@@ -612,21 +597,23 @@ class TargetScale:
     sd: tuple[float, ...]
 
     @classmethod
-    def of(cls, sums: TargetSums, names: Sequence[str] = ()) -> Self:
-        """Return the scale from the participants' sums.
+    def of(cls, rows: int, total: Floats, squares: Floats, names: Sequence[str] = ()) -> Self:
+        """Return the scale from sums over all participants.
 
         Args:
-            sums: Sums over all participants.
+            rows: Number of rows.
+            total: (t,) sum of the targets.
+            squares: (t,) sum of (target - total / rows)^2.
             names: Names of the targets in messages.
 
         Raises:
             DataError: If a target is the same in all rows.
         """
-        mean, sd = sums.total / sums.rows, np.sqrt(sums.squares / sums.rows)
+        mean, sd = total / rows, np.sqrt(squares / rows)
         for place in np.flatnonzero(sd <= CONSTANT * abs(mean)).tolist():
             name = repr(names[place]) if names else f"number {place}"
             raise DataError(
-                f"target {name} is {mean[place]:g} in all {sums.rows} rows that participants train on: it varies in "
+                f"target {name} is {mean[place]:g} in all {rows} rows that participants train on: it varies in "
                 "none of them. Let more clients take part, or predict another column."
             )
         return cls(tuple(mean.tolist()), tuple(sd.tolist()))
@@ -637,7 +624,7 @@ class TargetScale:
         count = sum(map(len, targets))
         total = sum_exactly([sum_exactly(client_targets) for client_targets in targets])
         squares = sum_exactly([squared_differences(client_targets, total / count) for client_targets in targets])
-        return cls.of(TargetSums(count, total, squares), names)
+        return cls.of(count, total, squares, names)
 
     def scaled(self, targets: AnyArray) -> Float32s:
         """Return (..., t) targets on the scale of training."""

@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
-from fedreach._util.errors import ConfigError, DataError, nearest
-from fedreach.data import cells
+from fedreach._util.errors import ConfigError, DataError
+from fedreach.data import cells, images, several
 from fedreach.data.checks import SEVERAL, Check, Kind
 from fedreach.data.datasets import content_hash, from_arrays
-from fedreach.data.images import (
-    Converted,
-    as_array,
-    as_labels,
-    as_numpy,
-    classes_of_pixels,
-    is_picture,
-    note_of,
-    stack_inputs,
-)
-from fedreach.data.own import numbered_list
+from fedreach.data.own import numbered_list, together_of
 from fedreach.data.preparation import Preparation
-from fedreach.data.several import (
-    describe_layout,
-    is_inputs_of_example,
-    is_inputs_of_examples,
-    layout_of_json,
-    layout_to_json,
-    records,
-    shapes,
-)
 from fedreach.data.splits import APART, Together
 from fedreach.data.stored import OwnData, OwnSamples
 from fedreach.data.table_source import as_arrow
@@ -85,7 +65,7 @@ class SampleFormat:
     @property
     def sample_shape(self) -> Any:
         """Shape of an example, as passed to the model factory; for several inputs, by name or in order."""
-        return self.shape if self.layout is None else shapes(self.layout)
+        return self.shape if self.layout is None else several.shapes(self.layout)
 
     def refuse_form(self, what: str) -> None:
         """Raise an error for `what`, which handles one input and one label per example, if this format differs.
@@ -118,7 +98,8 @@ class SampleFormat:
         if self.layout is not None:
             if x.dtype != self.layout:
                 raise check.error(
-                    f"x must hold inputs as in training, {describe_layout(self.layout)}; got {describe_layout(x.dtype)}"
+                    f"x must hold inputs as in training, {several.describe_layout(self.layout)}; got "
+                    f"{several.describe_layout(x.dtype)}"
                 )
             return x.view(np.uint8).reshape(len(x), -1)
         if x.shape[1:] != self.shape:
@@ -141,10 +122,7 @@ class SampleFormat:
         """
         size = int(np.prod(self.shape))
         if numbers.shape[1] != size:
-            raise DataError(
-                f"The model takes samples of shape {self.shape}, that is {size} columns beside those of client and "
-                f"label; got {numbers.shape[1]}."
-            )
+            raise DataError(f"The model takes {size} columns beside client and label; got {numbers.shape[1]}.")
         if self.kind != "features":
             top = 255.0 if self.kind == "image" else float(2**62)
             bad = np.flatnonzero(~((numbers >= 0) & (numbers <= top) & (np.floor(numbers) == numbers)).all(axis=1))
@@ -159,7 +137,7 @@ class SampleFormat:
     def to_json(self) -> dict[str, Any]:
         """Return the format of raw examples as plain JSON values, for readers of a model file."""
         record: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.raw_shape)}
-        record |= {} if self.layout is None else {"inputs": layout_to_json(self.layout)}
+        record |= {} if self.layout is None else {"inputs": several.layout_to_json(self.layout)}
         record |= {"positions": list(self.positions)} if self.positions else {}
         if self.preparation is None:
             return record | ({"mean": list(self.mean), "std": list(self.std)} if self.kind == "image" else {})
@@ -186,18 +164,10 @@ class SampleFormat:
 
 def form_of(stored: Mapping[str, Any]) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
     """Return the layout of several inputs (None for one input) and the positions of labels, from a model file."""
-    return layout_of_json(stored["inputs"]) if "inputs" in stored else None, tuple(stored.get("positions", ()))
+    return several.layout_of_json(stored["inputs"]) if "inputs" in stored else None, tuple(stored.get("positions", ()))
 
 
 # ---- Examples of users, by client: torch Datasets and arrays
-
-
-class SampleFacts(NamedTuple):
-    """Facts about examples in addition to their numbers."""
-
-    num_classes: int | None
-    class_names: Sequence[str] | None
-    converted: Converted
 
 
 def of_samples(
@@ -207,8 +177,9 @@ def of_samples(
     names: tuple[str, ...],
     *,
     kind: Kind | None,
-    facts: SampleFacts,
     name: str,
+    num_classes: int | None = None,
+    class_names: Sequence[str] | None = None,
     together: Together = APART,
 ) -> OwnData:
     """Return examples by client, unchanged; images will be put on the scale of the participants' pixels.
@@ -216,79 +187,51 @@ def of_samples(
     With groups, examples are sorted like the rows of a table. So their order does not matter, and the same data in a
     table have the same split.
     """
-    classes, names_of_classes, converted = facts
-    options: dict[str, Any] = {"num_classes": classes, "class_names": names_of_classes, "notes": note_of(converted)}
-    plain = from_arrays(x, y, kind=kind, name=name, **options)
+    plain = from_arrays(x, y, kind=kind, name=name, num_classes=num_classes, class_names=class_names)
     if together.groups is None:
-        return OwnSamples(name, owners, names, plain, together)
+        return OwnSamples(name, owners, names, plain, together=together)
     labels: AnyArray = plain.train_y.reshape(len(plain.train_y), -1)  # for positions, all labels of an example
     if plain.example_classes:
         labels = cells.by_text(plain.train_y, plain.class_names or tuple(map(str, range(plain.num_classes))))
-    moments = [] if together.moments is None else [together.moments]
-    order = cells.row_order(owners, np.column_stack([labels, together.groups, *moments]), {})
+    order = cells.row_order(owners, together.sort_keys(labels), {})
     x, y = plain.train_x[order], plain.train_y[order]
     plain = replace(plain, train_x=x, train_y=y, sha256=content_hash(x, y, plain.test_x, plain.test_y))
-    return OwnSamples(name, owners[order], names, plain, together.at(order))
+    return OwnSamples(name, owners[order], names, plain, together=together.at(order))
 
 
-def rows_together(
-    group: Any, time: Any, length: int, *, named: tuple[str | None, str | None] = ("group", "time")
-) -> Together:
-    """Return the groups of examples that are held out together, and the times of the examples.
-
-    Args:
-        group: Group of each example, as names or numbers. None: no groups.
-        time: Time of each example, as numbers or dates. None: unknown.
-        length: Number of examples.
-        named: Names of both.
+def _together(options: Mapping[str, Any], length: int) -> Together:
+    """Return the groups and times of `length` examples, from the values of ``group`` and ``time``, or None.
 
     Raises:
         DataError: If the number of groups or times is not `length`, or one is missing.
 
     Example:
-        >>> rows_together(["p1", "p1", "p2"], ["2024-01-31", "2024-02-01", "2024-02-01"], 3).groups
+        >>> _together({"group": ["p1", "p1", "p2"], "time": None}, 3).groups
         array([0, 0, 1])
-        >>> rows_together(["p1", "p1"], None, 3)
+        >>> _together({"group": ["p1", "p1"], "time": None}, 3)
         Traceback (most recent call last):
         fedreach.DataError: group must say one for each of the 3 examples; got 2.
     """
-    columns = {
-        option: as_arrow(values, option)
-        for option, values in {"group": group, "time": time}.items()
-        if values is not None
-    }
-    for option, column in columns.items():
+    table = {option: as_arrow(values, option) for option, values in options.items() if values is not None}
+    for option, column in table.items():
         if len(column) != length:
             raise DataError(f"{option} must say one for each of the {length} examples; got {len(column)}.")
-    groups: Ints | None = None
-    moments: Floats | None = None
-    if "group" in columns:
-        numbers, names = cells.index_names("group", cells.named_rows("group", columns["group"]))
-        groups = cells.by_text(numbers, names)
-    if "time" in columns:
-        moments = cells.moments("time", columns["time"], what="time")
-    return Together(None if groups is None else named[0], None if moments is None else named[1], groups, moments)
+    group, time = (option if option in table else None for option in ("group", "time"))
+    return together_of(table, group, time, what="")
 
 
 def of_torch(
-    dataset: Any,
-    clients: Any,
-    kind: Kind | None,
-    num_classes: int | None,
-    name: str,
-    *,
-    group: Any = None,
-    time: Any = None,
+    data: Any, clients: Any, kind: Kind | None, num_classes: int | None, name: str, group: Any = None, time: Any = None
 ) -> OwnData:
     """Read a torch Dataset by client; see `fedreach.data.federated.FederatedData.from_torch`."""
-    length = size(dataset, name)
+    length = size(data, name)
     owners, names = numbered_list("clients", clients)
     if len(owners) != length:
         raise DataError(f"clients must say one client for each of the {length} examples; got {len(owners)}.")
-    together = rows_together(group, time, length)
-    x, y, converted = samples(pairs(dataset, name), length, name, kind)
-    facts = SampleFacts(num_classes, class_names_of(dataset), converted)
-    return of_samples(x, y, owners, names, kind=kind, facts=facts, name=name, together=together)
+    together = _together({"group": group, "time": time}, length)
+    x, y = samples(pairs(data, name), length, name, kind)
+    about: dict[str, Any] = {"num_classes": num_classes, "class_names": class_names_of(data)}
+    return of_samples(x, y, owners, names, kind=kind, name=name, together=together, **about)
 
 
 def of_clients(
@@ -306,50 +249,40 @@ def of_clients(
     numbers, names = numbered_list("from_clients: a name", list(data))
     if len(names) < len(data):
         raise ConfigError(f"from_clients: two clients have the same name; got {list(data)}.")
-    arrays: dict[int, tuple[AnyArray, AnyArray]] = {}
-    converted: Converted = Counter()
-    for number, (client, source) in zip(numbers.tolist(), data.items(), strict=True):
-        check = Check(f"data of {client}")
-        if isinstance(source, tuple) and len(source) == 2:
-            labels = check.rows("y", as_labels(source[1], f"{check.of} {check.name!r}: a label"))
-            if is_inputs_of_examples(source[0], len(labels)):
-                inputs, changed = records(source[0], check.name), Counter[tuple[str, str]]()
-            else:
-                inputs, changed = as_array(source[0], check.name, kind)
-                inputs = check.rows("x", inputs)
-            arrays[number] = inputs, labels
-            if len(arrays[number][0]) != len(arrays[number][1]):
-                raise check.error(f"x and y must be as long; got {len(arrays[number][0])} and {len(labels)}")
-        else:
-            length = size(source, check.name)
-            *held_by_it, changed = samples(pairs(source, check.name), length, check.name, kind)
-            arrays[number] = held_by_it[0], held_by_it[1]
-        converted += changed
-    parts = [arrays[number] for number in range(len(names))]
+    clients = [client for _, client in sorted(zip(numbers.tolist(), data, strict=True), key=lambda pair: pair[0])]
+    parts = [_arrays_of(f"data of {client}", data[client], kind) for client in clients]
     empty = [name for name, (x, _) in zip(names, parts, strict=True) if not len(x)]
     if empty:
         raise DataError(
             f"from_clients: each client must have an example; {', '.join(empty[:5])} have none. Leave them out."
         )
-    shapes = {x.shape[1:] for x, _ in parts}
-    if len(shapes) > 1 or len({sort_of(x) for x, _ in parts}) > 1:
-        listed_shapes = "; ".join(f"{names[n]}: {x.shape[1:]} {x.dtype}" for n, (x, _) in enumerate(parts[:5]))
-        raise DataError(f"from_clients: samples of all clients must have one shape and type; got {listed_shapes}.")
-    if len({y.shape[1:] for _, y in parts}) > 1:
-        listed_shapes = "; ".join(f"{names[n]}: {y.shape[1:]}" for n, (_, y) in enumerate(parts[:5]))
-        raise DataError(f"from_clients: labels of all clients must have one shape a sample; got {listed_shapes}.")
+    if len({(x.shape[1:], sort_of(x), y.shape[1:]) for x, y in parts}) > 1:
+        forms = "; ".join(
+            f"{name}: {x.shape[1:]} {x.dtype} and {y.shape[1:]}"
+            for name, (x, y) in zip(names[:5], parts[:5], strict=True)
+        )
+        raise DataError(f"from_clients: samples and labels of all clients must have one shape and type; got {forms}.")
     x, y = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
-    owners = np.repeat(np.arange(len(parts)), [len(y) for _, y in parts])
-    class_lists = [class_names for source in data.values() if (class_names := class_names_of(source)) is not None]
-    classes = (
-        class_lists[0] if class_lists and all(class_list == class_lists[0] for class_list in class_lists) else None
-    )
-    clients = [client for _, client in sorted(zip(numbers.tolist(), data, strict=True), key=lambda pair: pair[0])]
-    lengths = dict(zip(clients, [len(y) for _, y in parts], strict=True))
-    columns = _of_each_client("group", group, lengths), _of_each_client("time", time, lengths)
-    together = rows_together(*columns, len(y))
-    facts = SampleFacts(num_classes, classes, converted)
-    return of_samples(x, y, owners, names, kind=kind, facts=facts, name=name, together=together)
+    lengths = {client: len(y) for client, (_, y) in zip(clients, parts, strict=True)}
+    owners = np.repeat(np.arange(len(parts)), list(lengths.values()))
+    class_lists = {class_names for source in data.values() if (class_names := class_names_of(source)) is not None}
+    options = {option: _of_each_client(option, by, lengths) for option, by in {"group": group, "time": time}.items()}
+    about: dict[str, Any] = {"num_classes": num_classes, "together": _together(options, len(y))}
+    about["class_names"] = class_lists.pop() if len(class_lists) == 1 else None
+    return of_samples(x, y, owners, names, kind=kind, name=name, **about)
+
+
+def _arrays_of(what: str, source: Any, kind: Kind | None) -> tuple[AnyArray, AnyArray]:
+    """Return the inputs and labels of a client, from a pair of arrays or a Dataset."""
+    if not (isinstance(source, tuple) and len(source) == 2):
+        return samples(pairs(source, what), size(source, what), what, kind)
+    check = Check(what)
+    y = check.rows("y", images.as_labels(source[1], f"{check.of} {what!r}: a label"))
+    are_several = several.is_inputs_of_examples(source[0], len(y))
+    x = several.records(source[0], what) if are_several else check.rows("x", images.as_array(source[0], what, kind))
+    if len(x) != len(y):
+        raise check.error(f"x and y must be as long; got {len(x)} and {len(y)}")
+    return x, y
 
 
 def _of_each_client(option: str, by_client: Mapping[Any, Any] | None, lengths: Mapping[Any, int]) -> pa.Array | None:
@@ -366,32 +299,20 @@ def _of_each_client(option: str, by_client: Mapping[Any, Any] | None, lengths: M
     """
     if by_client is None:
         return None
-    if not isinstance(by_client, Mapping):
+    if not isinstance(by_client, Mapping) or set(by_client) != set(lengths):
+        got = list(by_client) if isinstance(by_client, Mapping) else type(by_client).__name__
         raise ConfigError(
-            f"from_clients: {option} must say it by client, as the data do: "
-            f'{{"north": [...], "south": [...]}}; got {type(by_client).__name__}.'
+            f"from_clients: {option} must say it by client, as the data do, for each of {list(lengths)}; got {got}."
         )
-    for client in by_client:
-        if client not in lengths:
-            raise ConfigError(
-                f"from_clients: {option} has a client {client!r}.{nearest(str(client), map(str, lengths))}"
+    columns = {client: as_arrow(by_client[client], f"{option} of {client}") for client in lengths}
+    for client, column in columns.items():
+        if len(column) != lengths[client]:
+            raise DataError(
+                f"{option} of {client} must say one for each of its {lengths[client]} examples; got {len(column)}."
             )
-    columns = []
-    for client, length in lengths.items():
-        if client not in by_client:
-            raise ConfigError(
-                f"from_clients: {option} says nothing of {client!r}. Give one for each of its {length} examples."
-            )
-        what = f"{option} of {client}"
-        column = as_arrow(by_client[client], what)
-        if len(column) != length:
-            raise DataError(f"{what} must say one for each of its {length} examples; got {len(column)}.")
-        if gone := np.flatnonzero(~cells.has_name(what, column)).tolist():
-            raise DataError(f"{what} is missing in {len(gone)} examples, the first is {gone[0]}. Leave those out.")
-        columns.append(column)
-    if len({column.type for column in columns}) == 1:
-        return pa.concat_arrays(columns)
-    return as_arrow([cell for column in columns for cell in column.to_pylist()], option)
+    if len({column.type for column in columns.values()}) == 1:
+        return pa.concat_arrays(list(columns.values()))
+    return as_arrow([cell for column in columns.values() for cell in column.to_pylist()], option)
 
 
 def sort_of(array: AnyArray) -> str:
@@ -408,12 +329,8 @@ def size(dataset: Any, name: str) -> int:
         ConfigError: If the Dataset has no length or cannot be indexed.
     """
     endless = any(base.__name__ == "IterableDataset" for base in type(dataset).__mro__)
-    if (
-        not endless
-        and not isinstance(dataset, Mapping)
-        and hasattr(dataset, "__getitem__")
-        and hasattr(dataset, "__len__")
-    ):
+    indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") and not isinstance(dataset, Mapping)
+    if indexed and not endless:
         try:
             return len(dataset)
         except (TypeError, NotImplementedError):
@@ -429,7 +346,13 @@ def pairs(dataset: Any, name: str) -> Iterator[tuple[Any, Any]]:
     for number in range(len(dataset)):
         sample = dataset[number]
         if isinstance(sample, Mapping):
-            sample = _pair_of_dictionary(sample, f"{name}: sample {number}")
+            labels = [key for key in ("labels", "label") if key in sample]
+            if len(labels) != 1:
+                raise DataError(
+                    f"{name}: sample {number} must hold its label under 'labels' or 'label', beside its inputs; got "
+                    f"{list(sample)}."
+                )
+            sample = {key: value for key, value in sample.items() if key != labels[0]}, sample[labels[0]]
         if not isinstance(sample, tuple | list) or len(sample) != 2:
             raise DataError(
                 f"{name}: each sample must be a pair of input and label; sample {number} is a {type(sample).__name__}"
@@ -438,18 +361,10 @@ def pairs(dataset: Any, name: str) -> Iterator[tuple[Any, Any]]:
         yield sample[0], sample[1]
 
 
-def _pair_of_dictionary(sample: Mapping[Any, Any], what: str) -> tuple[Any, Any]:
-    """Split a dictionary, as in Hugging Face data sets, into inputs and the label ``labels`` or ``label``."""
-    labels = [key for key in ("labels", "label") if key in sample]
-    if len(labels) != 1:
-        raise DataError(f"{what} must hold its label under 'labels' or 'label', beside its inputs; got {list(sample)}.")
-    return {key: value for key, value in sample.items() if key != labels[0]}, sample[labels[0]]
-
-
 def samples(
     rows: Iterable[tuple[Any, Any]], length: int, name: str, kind: Kind | None = None
-) -> tuple[AnyArray, AnyArray, Converted]:
-    """Read (n, ...) inputs and (n,) labels one by one, and count converted images.
+) -> tuple[AnyArray, AnyArray]:
+    """Read (n, ...) inputs and (n,) labels one by one.
 
     Raises:
         DataError: If there are no examples, inputs differ in shape or type, or a label is invalid.
@@ -463,12 +378,12 @@ def samples(
 
     values = inputs()
     first = next(values, None)
-    if is_inputs_of_example(first):
-        x, converted = _stack_records(first, values, length, name), Counter[tuple[str, str]]()
+    if several.is_inputs_of_example(first):
+        x = _stack_records(first, values, length, name)
     else:
-        x, converted = stack_inputs(chain([] if first is None else [first], values), length, name, kind)
+        x = images.stack_inputs(chain([] if first is None else [first], values), length, name, kind)
     try:
-        return x, np.array(labels), converted
+        return x, np.array(labels)
     except ValueError as error:  # of unequal length
         raise DataError(f"{name}: all labels must be a class, a number, or as many numbers; {error}.") from error
 
@@ -479,10 +394,9 @@ def _label(label: Any, what: str) -> Any:
         return label
     if label is None or isinstance(label, Mapping):
         raise DataError(
-            f"{what} must be a class or a number; got {'a dictionary' if label is not None else 'None'}. Take the "
-            "number out of it, or leave samples without a label out."
+            f"{what} must be a class or a number; got {type(label).__name__}. Leave samples without a label out."
         )
-    array = classes_of_pixels(label, what) if is_picture(label) else np.asarray(as_numpy(label))
+    array = images.classes_of_pixels(label, what) if images.is_picture(label) else np.asarray(images.as_numpy(label))
     if array.dtype == np.bool_ and array.ndim:
         array = array.astype(np.int64)
     return array if array.ndim > 1 else array.tolist()
@@ -496,33 +410,28 @@ def _stack_records(first: Any, remaining: Iterator[Any], length: int, name: str)
     """
     table: AnyArray | None = None
     for number, value in enumerate(chain([first], remaining)):
-        if not is_inputs_of_example(value):
+        if not several.is_inputs_of_example(value):
             raise DataError(f"{name}: sample {number} must have several inputs, as the first; got one.")
-        parts = {key: [part] for key, part in value.items()} if isinstance(value, Mapping) else [[p] for p in value]
-        record = records(_arrays_of(parts), f"{name}, sample {number}")
+        is_named = isinstance(value, Mapping)
+        arrays: Any = {key: _array_of(value[key]) for key in value} if is_named else tuple(map(_array_of, value))
+        record = several.records(arrays, f"{name}, sample {number}")
         if table is None:
             table = np.empty(length, record.dtype)
         if record.dtype != table.dtype:
             raise DataError(
-                f"{name}: the inputs of all samples must have one shape and type, {describe_layout(table.dtype)} as of "
-                f"the first; sample {number} has {describe_layout(record.dtype)}. Pad texts to one length."
+                f"{name}: the inputs of all samples must have one shape and type, "
+                f"{several.describe_layout(table.dtype)} as of the first; sample {number} has "
+                f"{several.describe_layout(record.dtype)}. Pad texts to one length."
             )
         table[number] = record[0]
     assert table is not None  # there is a first example
     return table
 
 
-def _arrays_of(parts: Mapping[str, list[Any]] | list[list[Any]]) -> Any:
-    """Return the inputs of an example as arrays with one example each."""
-    if isinstance(parts, Mapping):
-        return {key: _array_of(part) for key, (part,) in parts.items()}
-    return tuple(_array_of(part) for (part,) in parts)
-
-
 def _array_of(part: Any) -> Any:
-    if is_picture(part):
+    if images.is_picture(part):
         raise DataError("Pictures among several inputs must be arrays, on the scale of the model; got a picture.")
-    return np.asarray(as_numpy(part))[None]
+    return np.asarray(images.as_numpy(part))[None]
 
 
 def class_names_of(dataset: Any) -> tuple[str, ...] | None:

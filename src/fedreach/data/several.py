@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from fedreach._util.arrays import AnyArray, Bools, Ints
 from fedreach._util.errors import DataError
+from fedreach.data.images import as_numpy
 
 # ---- One label per position of an example, such as the next token or the class of each pixel
 # Labels have shape (n, positions...), such as (n, T) or (n, H, W). Positions with the label `IGNORED` are masked: they
@@ -70,8 +71,7 @@ def next_token_labels(tokens: ArrayLike, attention_mask: ArrayLike | None = None
     mask = np.ones(ids.shape, np.bool_) if attention_mask is None else np.asarray(attention_mask) != 0
     if ids.ndim != 2 or mask.shape != ids.shape or ids.dtype.kind not in "ui":
         raise DataError(
-            f"next_token_labels: tokens must be (n, T) integers and attention_mask of their shape; got {ids.dtype} "
-            f"{ids.shape} and {mask.shape}."
+            f"next_token_labels: tokens must be (n, T) integers, attention_mask alike; got {ids.shape}, {mask.shape}."
         )
     labels = np.full(ids.shape, IGNORED, np.int64)
     labels[:, :-1] = np.where(mask[:, 1:] & mask[:, :-1], ids[:, 1:], IGNORED)
@@ -162,13 +162,8 @@ def records(inputs: Mapping[str, Any] | Sequence[Any], name: str) -> AnyArray:
 
 def _compact_array(value: Any, what: str) -> AnyArray:
     """Return an input as an array of a stored type."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = (
-            value.float().numpy() if str(value.dtype).startswith(("torch.bfloat", "torch.float8")) else value.numpy()
-        )
     try:
-        array = np.asarray(value)
+        array = np.asarray(as_numpy(value))
     except ValueError as error:
         raise DataError(f"{what} must be one rectangular array; {error}. Pad it to one length.") from error
     if array.ndim == 0 or array.dtype.kind not in STORED_TYPES or 0 in array.shape[1:]:

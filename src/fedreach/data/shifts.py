@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -66,8 +66,7 @@ class InputScale:
         if self.kind in ("tokens", "several"):
             content = "tokens" if self.kind == "tokens" else "several inputs"
             raise DataError(
-                f"{who} changes numbers, and {self.name} holds {content}. Use permuted_labels or one_class, or your "
-                "own shift."
+                f"{who} changes numbers, and {self.name} holds {content}. Use permuted_labels or one_class."
             )
         return x.astype(np.float64)
 
@@ -79,9 +78,8 @@ class InputScale:
         """
         if self.kind != "image":
             raise DataError(
-                f"{who} moves or hides pixels, and {self.name} holds {self.kind}, which have no place. Use brightness, "
-                "contrast or noise for features, permuted_labels or one_class for any data; images are uint8 "
-                "(n, C, H, W)."
+                f"{who} moves or hides pixels, and {self.name} holds {self.kind}. Use brightness, contrast or noise "
+                "for features, permuted_labels or one_class for any data."
             )
         return x.astype(np.float64)
 
@@ -125,6 +123,32 @@ class Shift(Component):
         """
 
 
+@dataclass(frozen=True)
+class StrengthShift(Shift):
+    """Base class of shifts with one option, the strength."""
+
+    strength: float
+    interval: ClassVar[str] = "[0, 1]"  # allowed strengths
+
+    def __post_init__(self) -> None:
+        require(self, strength=self.interval)
+
+
+@dataclass(frozen=True)
+class InputShift(StrengthShift):
+    """Base class of shifts of the inputs alone."""
+
+    is_spatial: ClassVar[bool] = False  # for images only
+
+    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
+        numbers = scale.pixels if self.is_spatial else scale.numbers
+        return examples.seen_as(scale.stored(self.changed(numbers(type(self).__name__, examples.x), scale, rng)))
+
+    @abstractmethod
+    def changed(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
+        """Return other inputs; `x` is a copy, as `InputScale.numbers` or `InputScale.pixels` returns it."""
+
+
 # ---- Several shifts in sequence
 
 
@@ -158,10 +182,7 @@ class Composed(Shift):
             raise ConfigError("Composed.parts must have at least one shift in it; got none.")
         for part in parts:
             if not isinstance(part, Shift):
-                raise ConfigError(
-                    f"Composed.parts must be shifts, such as Brightness(0.3); got {part!r}. Names of shifts stand for "
-                    "them in experiment files only."
-                )
+                raise ConfigError(f"Composed.parts must be shifts, such as Brightness(0.3); got {part!r}.")
         object.__setattr__(self, "parts", parts)
 
     def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
@@ -176,7 +197,7 @@ class Composed(Shift):
 
 
 @dataclass(frozen=True)
-class Brightness(Shift):
+class Brightness(InputShift):
     """Make inputs brighter or darker: x + strength * unit.
 
     Without clipping this is alpha x + beta, which the intensity correction of `label_shift` can undo.
@@ -193,18 +214,14 @@ class Brightness(Shift):
         array([ 51, 151, 251, 255], dtype=uint8)
     """
 
-    strength: float
+    interval = "[-1, 1]"
 
-    def __post_init__(self) -> None:
-        require(self, strength="[-1, 1]")
-
-    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
-        x = scale.numbers("Brightness", examples.x)
-        return examples.seen_as(scale.stored(x + self.strength * scale.unit))
+    def changed(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
+        return x + self.strength * scale.unit
 
 
 @dataclass(frozen=True)
-class Contrast(Shift):
+class Contrast(InputShift):
     """Move inputs toward the mean of the data set, or away from it: mean + (1 - strength) (x - mean).
 
     Each channel or feature has its own mean.
@@ -221,20 +238,16 @@ class Contrast(Shift):
         array([ 50, 100, 150, 175], dtype=uint8)
     """
 
-    strength: float
+    interval = "[-3, 1)"
 
-    def __post_init__(self) -> None:
-        require(self, strength="[-3, 1)")
-
-    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
+    def changed(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
         if self.strength == 0:  # of features, mean + (x - mean) is not x to the last bit
-            return examples
-        x = scale.numbers("Contrast", examples.x)
-        return examples.seen_as(scale.stored(scale.centre + (1 - self.strength) * (x - scale.centre)))
+            return x
+        return scale.centre + (1 - self.strength) * (x - scale.centre)
 
 
 @dataclass(frozen=True)
-class InputNoise(Shift):
+class InputNoise(InputShift):
     """Add normal noise to each number: x + strength * unit * z, z standard normal.
 
     This is noise on inputs; `[noise]` of an experiment file corrupts labels.
@@ -252,21 +265,17 @@ class InputNoise(Shift):
         array([[5.12573]], dtype=float32)
     """
 
-    strength: float
+    interval = "[0, 10]"
 
-    def __post_init__(self) -> None:
-        require(self, strength="[0, 10]")
-
-    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
-        x = scale.numbers("InputNoise", examples.x)
-        return examples.seen_as(scale.stored(x + self.strength * scale.unit * rng.standard_normal(x.shape)))
+    def changed(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
+        return x + self.strength * scale.unit * rng.standard_normal(x.shape)
 
 
 # ---- Shifts of labels: their meaning, and the classes of a client; for any kind of data
 
 
 @dataclass(frozen=True)
-class PermutedLabels(Shift):
+class PermutedLabels(StrengthShift):
     """Concept shift: the client permutes some classes cyclically, in an order of its own.
 
     round(strength C) classes, and at least two unless the strength is 0, are drawn; each takes the label of the next.
@@ -287,9 +296,6 @@ class PermutedLabels(Shift):
 
     strength: float = 1.0
 
-    def __post_init__(self) -> None:
-        require(self, strength="[0, 1]")
-
     def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
         count = min(scale.num_classes, max(2, round(self.strength * scale.num_classes))) if self.strength else 0
         circle = rng.permutation(scale.num_classes)[:count]
@@ -299,7 +305,7 @@ class PermutedLabels(Shift):
 
 
 @dataclass(frozen=True)
-class OneClass(Shift):
+class OneClass(StrengthShift):
     """Keep only the most frequent class of a client (ties: the lowest): the strongest label shift.
 
     round(strength m') of the client's m' examples of other classes are drawn at random and removed.
@@ -318,9 +324,6 @@ class OneClass(Shift):
 
     strength: float = 1.0
 
-    def __post_init__(self) -> None:
-        require(self, strength="[0, 1]")
-
     def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
         main_class = int(np.bincount(examples.y, minlength=scale.num_classes).argmax())
         other_examples = rng.permutation(np.flatnonzero(examples.y != main_class))
@@ -333,7 +336,7 @@ class OneClass(Shift):
 
 
 @dataclass(frozen=True)
-class Blur(Shift):
+class Blur(InputShift):
     """Blur images with a Gaussian filter; border pixels are repeated beyond the border.
 
     When: lenses or focus differ; for images only.
@@ -349,20 +352,18 @@ class Blur(Shift):
         array([  0,  21, 157,  21,   0], dtype=uint8)
     """
 
-    strength: float
+    interval = "[0, 100]"
+    is_spatial = True
 
-    def __post_init__(self) -> None:
-        require(self, strength="[0, 100]")
-
-    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
+    def changed(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
         from scipy.ndimage import gaussian_filter
 
-        x = scale.pixels("Blur", examples.x)
-        return examples.seen_as(scale.stored(gaussian_filter(x, (0, 0, self.strength, self.strength), mode="nearest")))
+        blurred: Floats = gaussian_filter(x, (0, 0, self.strength, self.strength), mode="nearest")
+        return blurred
 
 
 @dataclass(frozen=True)
-class Rotation(Shift):
+class Rotation(InputShift):
     """Rotate images counterclockwise about their center by linear interpolation; the outside is black.
 
     When: devices are held or mounted at another angle; for images only.
@@ -378,20 +379,18 @@ class Rotation(Shift):
                [1, 3]], dtype=uint8)
     """
 
-    strength: float
+    interval = "[-180, 180]"
+    is_spatial = True
 
-    def __post_init__(self) -> None:
-        require(self, strength="[-180, 180]")
-
-    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
+    def changed(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
         from scipy.ndimage import rotate
 
-        x = scale.pixels("Rotation", examples.x)
-        return examples.seen_as(scale.stored(rotate(x, self.strength, axes=(2, 3), reshape=False, order=1)))
+        rotated: Floats = rotate(x, self.strength, axes=(2, 3), reshape=False, order=1)
+        return rotated
 
 
 @dataclass(frozen=True)
-class Translation(Shift):
+class Translation(InputShift):
     """Move images to the right and down by linear interpolation; the outside is black.
 
     When: objects are off center; for images only.
@@ -407,15 +406,12 @@ class Translation(Shift):
                [ 0, 10]], dtype=uint8)
     """
 
-    strength: float
+    interval = "[-1000, 1000]"
+    is_spatial = True
 
-    def __post_init__(self) -> None:
-        require(self, strength="[-1000, 1000]")
-
-    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
-        x = scale.pixels("Translation", examples.x)
+    def changed(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
         down = _move_down(x, self.strength)
-        return examples.seen_as(scale.stored(_move_down(down.swapaxes(2, 3), self.strength).swapaxes(2, 3)))
+        return _move_down(down.swapaxes(2, 3), self.strength).swapaxes(2, 3)
 
 
 def _move_down(x: Floats, pixels: float) -> Floats:
@@ -429,7 +425,7 @@ def _move_down(x: Floats, pixels: float) -> Floats:
 
 
 @dataclass(frozen=True)
-class Occlusion(Shift):
+class Occlusion(InputShift):
     """Cover a rectangle at a random position of each image with the mean color of the data set.
 
     The rectangle has the proportions of the image; its sides are rounded to whole pixels, and it is inside the image.
@@ -450,20 +446,16 @@ class Occlusion(Shift):
         1
     """
 
-    strength: float
+    is_spatial = True
 
-    def __post_init__(self) -> None:
-        require(self, strength="[0, 1]")
-
-    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
-        x = scale.pixels("Occlusion", examples.x)
+    def changed(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
         m, (height, width) = len(x), x.shape[2:]
         rows, columns = (round(self.strength**0.5 * side) for side in (height, width))
         top_edge, left_edge = rng.integers(0, height - rows + 1, (m, 1)), rng.integers(0, width - columns + 1, (m, 1))
         down, across = np.arange(height) - top_edge, np.arange(width) - left_edge  # (m, H) and (m, W)
         hidden_rows, hidden_columns = (down >= 0) & (down < rows), (across >= 0) & (across < columns)
         hidden = hidden_rows[:, None, :, None] & hidden_columns[:, None, None, :]
-        return examples.seen_as(scale.stored(np.where(hidden, scale.centre, x)))
+        return np.where(hidden, scale.centre, x)
 
 
 # ---- A federation with shifted unseen clients
@@ -506,10 +498,7 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
         )
     unseen = data.population.unseen
     if not len(unseen):
-        raise ConfigError(
-            "shift: it changes clients that never train, and everybody takes part. Lower population.participants, or "
-            "leave the shift out."
-        )
+        raise ConfigError("shift: it changes unseen clients, and all take part. Lower population.participants.")
     drawn = generator(seed, "shifted-clients").permutation(unseen)
     clients = np.sort(drawn[: round(share * len(unseen))])
     d, scale = data.dataset, InputScale.of(data.dataset)
@@ -527,15 +516,10 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
             x = _writable_copy(x) if x is d.train_x else x
             x[after.index] = after.x
     seen_labels = np.where(data.labels == d.train_y, y, data.labels)  # label noise remains
-    changed = np.concatenate([NO_EXAMPLES, *(part[c] for c in clients for part in (data.train, data.held_out))])
+    changed = np.concatenate([clients[:0], *(part[c] for c in clients for part in (data.train, data.held_out))])
     dropped = np.zeros((data.num_clients, d.num_classes), np.int64)
     np.add.at(dropped, (data.partition.owner()[gone], y[gone]), 1)
-    record = {
-        "kind": repr(shift),
-        "share": share,
-        "clients": clients.tolist(),
-        "dropped": int(gone.sum()),
-    }
+    record = {"kind": repr(shift), "share": share, "clients": clients.tolist(), "dropped": int(gone.sum())}
     return replace(
         data,
         dataset=replace(d, train_x=x, train_y=y),
@@ -545,9 +529,6 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
         shift=Shifted(clients, dropped, content_hash(x[changed], y[changed]), record),
         draw=None if data.draw is None else partial(_redraw_shifted, data, shift, share),
     )
-
-
-NO_EXAMPLES = np.empty(0, np.int64)
 
 
 def _redraw_shifted(data: FederatedData, shift: Shift, share: float, seed: int) -> FederatedData:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from fedreach._util.arrays import Bools, Floats, Ints
+from fedreach._util.arrays import AnyArray, Bools, Floats, Ints
 from fedreach._util.errors import ConfigError, check_type, nearest
 from fedreach._util.streams import generator, number_of, uniforms
 from fedreach.data.assignment import Partition, check_table
@@ -200,6 +200,10 @@ class Together:
         """Return the groups and times of these rows."""
         groups = None if self.groups is None else self.groups[rows]
         return replace(self, groups=groups, moments=None if self.moments is None else self.moments[rows])
+
+    def sort_keys(self, first: AnyArray) -> AnyArray:
+        """Return the (n, k) keys that sort examples: `first`, then their groups and times."""
+        return np.column_stack([first, *(key for key in (self.groups, self.moments) if key is not None)])
 
     def __str__(self) -> str:
         grouped = "" if self.group is None else f"all rows of one {self.group!r} together"

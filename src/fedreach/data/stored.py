@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Ints
-from fedreach._util.errors import DataError, nearest
+from fedreach._util.errors import DataError
 from fedreach._util.registry import SHORT
 from fedreach.data.cells import NO_RULES, Cells, ColumnRules, Words, names_unless_numbers
 from fedreach.data.checks import Check, Kind, UnreadableError, channel_scale, read_npy
-from fedreach.data.datasets import ARRAYS, Dataset, add_bytes, from_arrays
-from fedreach.data.preparation import ColumnKind, Preparation
+from fedreach.data.datasets import ARRAYS, Dataset, add_bytes, check_array_names, from_arrays
+from fedreach.data.preparation import Preparation, column_roles
 from fedreach.data.splits import APART, Together
 
 # ---- Examples and their clients, before the participants are known
 
 
+@dataclass(frozen=True, eq=False)
 class OwnData(ABC):
     """Examples and their clients, from which a `Dataset` is made once the participants are known.
 
@@ -36,7 +37,7 @@ class OwnData(ABC):
     name: str
     owners: Ints  # (n,)
     owner_names: tuple[str, ...]  # names of the N clients
-    together: Together = APART  # examples that are held out together
+    together: Together = field(default=APART, kw_only=True)  # examples that are held out together
 
     @property
     @abstractmethod
@@ -57,9 +58,6 @@ class OwnData(ABC):
 class OwnTable(OwnData):
     """Rows of a table, see `fedreach.data.preparation.Preparation`."""
 
-    name: str
-    owners: Ints
-    owner_names: tuple[str, ...]
     columns: Mapping[str, Cells | None]
     labels: AnyArray  # (n,), or (n, t) numbers to predict
     classes: tuple[str, ...]  # () if labels are numbers
@@ -67,10 +65,7 @@ class OwnTable(OwnData):
     client_column: str | None = None  # None: the table has none
     label_columns: tuple[str, ...] = ()
     rules: ColumnRules = NO_RULES
-    together: Together = APART
-    left_out: Mapping[str, str] = field(
-        default_factory=dict
-    )  # by column: rows without a value, or the reason why it is not an input
+    left_out: Mapping[str, str] = field(default_factory=dict)  # by column: rows left out, or why it is not an input
 
     @property
     def train_y(self) -> AnyArray:
@@ -86,11 +81,9 @@ class OwnTable(OwnData):
         plain = from_arrays(
             x, self.labels, num_classes=self.num_classes, class_names=names, kind="features", name=self.name
         )
-        named_columns: dict[str, ColumnKind] = {} if self.client_column is None else {self.client_column: "client"}
-        named_columns |= dict.fromkeys(self.label_columns, "label" if self.classes else "target")
-        if self.together.group is not None:
-            named_columns[self.together.group] = "group"
-        schema = preparation.described(named_columns, self.classes, self.rules, self.left_out)
+        columns = self.client_column, self.label_columns, self.together.group
+        roles = column_roles(*columns, are_classes=bool(self.classes))
+        schema = preparation.described(roles, self.classes, self.rules, self.left_out)
         return replace(plain, preparation=schema)
 
 
@@ -98,11 +91,7 @@ class OwnTable(OwnData):
 class OwnSamples(OwnData):
     """Examples without preparation; images alone are put on the scale of the participants' pixels."""
 
-    name: str
-    owners: Ints
-    owner_names: tuple[str, ...]
     plain: Dataset
-    together: Together = APART
 
     @property
     def train_y(self) -> AnyArray:
@@ -152,10 +141,7 @@ def from_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int 
         return from_arrays(**arrays, name=path.name, kind=kind, num_classes=num_classes, source=path.name)
     for option, value in {"kind": kind, "num_classes": num_classes}.items():
         if value is not None and value != note[option]:
-            raise DataError(
-                f"{path}: was indexed with {option} {note[option]!r}; got {value!r}. "
-                "Repeat index_folder with it, which reads the folder once."
-            )
+            raise DataError(f"{path}: was indexed with {option} {note[option]!r}; got {value!r}. Repeat index_folder.")
     descriptions = {argument: _describe_array(array) for argument, array in arrays.items()}
     for name, argument in ARRAYS.items():
         if descriptions.get(argument) != note["arrays"].get(argument):
@@ -199,10 +185,7 @@ def _arrays(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         raise DataError(f"{path}: must be a folder with x.npy and y.npy; there is none.")
     files = {file.stem: file for file in sorted(path.glob("*.npy"))}
-    unknown, missing = [name for name in files if name not in ARRAYS], [key for key in ("x", "y") if key not in files]
-    if unknown or missing:
-        problem = f"unknown array {unknown[0]!r}" if unknown else f"no file {missing[0]}.npy"
-        raise DataError(f"{path}: {problem}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
+    check_array_names(path, files)
     return {ARRAYS[name]: _open_array(file, samples=name.startswith("x")) for name, file in files.items()}
 
 
@@ -219,8 +202,7 @@ def _open_array(file: Path, *, samples: bool) -> AnyArray:
     if samples and (array.dtype.name not in MAPPED_TYPES or not array.flags.c_contiguous or not array.dtype.isnative):
         order = "" if array.flags.c_contiguous else ", in Fortran order"
         raise DataError(
-            f"{file}: must be float32, uint8 or int64 in C order to stay on disk; got {array.dtype}{order}. "
-            "Write it anew with np.save(path, np.ascontiguousarray(x, np.float32)), or as uint8 or int64."
+            f"{file}: must be float32, uint8 or int64 in C order to stay on disk; got {array.dtype}{order}. Convert it."
         )
     return array
 
@@ -258,6 +240,7 @@ STORED_ARRAYS = ("train_x", "train_y", "test_x", "test_y", "owners")
 TOGETHER = ("groups", "moments")
 WORDS = ("name", "source", "licence", "notes", "sha256", "kind", "num_classes")
 LISTS = ("mean", "std", "owner_names", "class_names")
+TABLE_WORDS = ("name", "owner_names", "classes", "client_column", "label_columns")
 
 
 def store(data: Dataset | OwnData, folder: Path) -> Path:
@@ -344,76 +327,52 @@ def _array(file: Path) -> AnyArray:
 
 def _split_parts(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     """Split data into words, for JSON, and arrays."""
+    words: dict[str, Any]
+    arrays: dict[str, AnyArray | None]
     if isinstance(data, OwnTable):
-        columns: dict[str, list[str] | None] = {}
-        arrays: dict[str, AnyArray] = {"owners": data.owners, "labels": data.labels}
-        if data.places is not None:
-            arrays["places"] = data.places
-        arrays |= _together_arrays(data)
+        together = data.together
+        words = {"what": "table"} | {key: getattr(data, key) for key in TABLE_WORDS}
+        words |= {"group": together.group, "time": together.time, "rules": data.rules.to_json()}
+        words |= {"left_out": dict(data.left_out), "columns": {}}
+        arrays = {"owners": data.owners, "labels": data.labels, "places": data.places}
+        arrays |= {key: getattr(together, key) for key in TOGETHER}
         for place, (name, cells) in enumerate(data.columns.items()):
-            columns[name] = None if cells is None or cells.words is None else list(cells.words.levels)
-            if cells is not None:
-                arrays[f"column-{place}"] = cells.numbers
-            if cells is not None and cells.words is not None:
-                arrays[f"words-{place}"] = cells.words.codes
-        names: dict[str, Any] = {"name": data.name, "owner_names": list(data.owner_names)}
-        names |= {
-            "classes": list(data.classes),
-            "client_column": data.client_column,
-            "label_columns": list(data.label_columns),
-            "group": data.together.group,
-            "time": data.together.time,
-        }
-        names |= {"rules": data.rules.to_json(), "left_out": dict(data.left_out)}
-        return {"what": "table", **names, "columns": columns}, arrays
-    if isinstance(data, OwnSamples):
-        words, arrays = _split_parts(data.plain)
-        words |= {"what": "samples", "client_names": list(data.owner_names)}
+            column_words = None if cells is None else cells.words
+            words["columns"][name] = None if column_words is None else column_words.levels
+            arrays[f"column-{place}"] = None if cells is None else cells.numbers
+            arrays[f"words-{place}"] = None if column_words is None else column_words.codes
+    elif isinstance(data, OwnSamples):
+        words, of_plain = _split_parts(data.plain)
         options = {"group": data.together.group, "time": data.together.time}
+        words |= {"what": "samples", "client_names": data.owner_names}
         words |= {option: name for option, name in options.items() if name is not None}
-        return words, {**arrays, "clients": data.owners, **_together_arrays(data)}
-    if not isinstance(data, Dataset):
+        arrays = {**of_plain, "clients": data.owners} | {key: getattr(data.together, key) for key in TOGETHER}
+    elif isinstance(data, Dataset):
+        words = {"what": "dataset"} | {key: getattr(data, key) for key in (*WORDS, *LISTS)}
+        kept = STORED_ARRAYS if len(data.test_y) else ("train_x", "train_y", "owners")
+        arrays = {key: getattr(data, key) for key in kept}
+    else:
         raise DataError(f"Only data sets and one's own data can be stored; got {type(data).__name__}.")
-    words = {key: getattr(data, key) for key in WORDS}
-    words |= {key: None if (value := getattr(data, key)) is None else list(value) for key in LISTS}
-    stored_arrays = {key: getattr(data, key) for key in STORED_ARRAYS}
-    absent = ("test_x", "test_y") if not len(data.test_y) else ()
-    present_arrays = {key: array for key, array in stored_arrays.items() if array is not None and key not in absent}
-    return {"what": "dataset", **words}, present_arrays
-
-
-def _together_arrays(data: OwnData) -> dict[str, AnyArray]:
-    """Return the groups and times of examples."""
-    values = {key: getattr(data.together, key) for key in TOGETHER}
-    return {key: array for key, array in values.items() if array is not None}
+    return words, {key: array for key, array in arrays.items() if array is not None}
 
 
 def _join_parts(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Dataset | OwnData:
+    together = Together(words.get("group"), words.get("time"), *(arrays.get(key) for key in TOGETHER))
     if words["what"] == "table":
         columns: dict[str, Cells | None] = {}
         for place, (name, levels) in enumerate(words["columns"].items()):
-            numbers = arrays.get(f"column-{place}")
             column_words = None if levels is None else Words(tuple(levels), arrays[f"words-{place}"])
+            numbers = arrays.get(f"column-{place}")
             columns[name] = None if numbers is None else Cells(numbers, column_words)
-        names, classes = tuple(words["owner_names"]), tuple(words["classes"])
-        return OwnTable(
-            words["name"],
-            arrays["owners"],
-            names,
-            columns,
-            arrays["labels"],
-            classes,
-            arrays.get("places"),
-            words["client_column"],
-            tuple(words["label_columns"]),
-            ColumnRules.of_json(words["rules"]),
-            Together(words["group"], words["time"], *(arrays.get(key) for key in TOGETHER)),
-            words["left_out"],
-        )
+        about: dict[str, Any] = {
+            key: tuple(value) if isinstance(value := words[key], list) else value for key in TABLE_WORDS
+        }
+        about |= {"columns": columns, "rules": ColumnRules.of_json(words["rules"]), "left_out": words["left_out"]}
+        parts: dict[str, Any] = {key: arrays.get(key) for key in ("owners", "labels", "places")}
+        return OwnTable(**about, **parts, together=together)
     arguments: dict[str, Any] = {key: arrays.get(key) for key in STORED_ARRAYS}
     arguments |= {key: words[key] for key in WORDS} | {key: words[key] or None for key in LISTS}
     plain = from_arrays(**arguments)
     if words["what"] == "samples":
-        together = Together(words.get("group"), words.get("time"), *(arrays.get(key) for key in TOGETHER))
-        return OwnSamples(plain.name, arrays["clients"], tuple(words["client_names"]), plain, together)
+        return OwnSamples(plain.name, arrays["clients"], tuple(words["client_names"]), plain, together=together)
     return plain

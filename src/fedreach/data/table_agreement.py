@@ -11,44 +11,13 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ConfigError, DataError
-from fedreach.data.assignment import Partition
-from fedreach.data.cells import (
-    KINDS,
-    Cells,
-    ColumnRules,
-    InputKind,
-    by_text,
-    cells_by_name,
-    cells_of,
-    index_names,
-    moments,
-    named_rows,
-    names_unless_numbers,
-    ordered_names,
-    row_order,
-    targets,
-)
+from fedreach.data import cells, preparation
+from fedreach.data.cells import KINDS, Cells, ColumnRules, InputKind
 from fedreach.data.checks import Check
 from fedreach.data.datasets import Dataset, from_arrays
-from fedreach.data.own import complete_rows
-from fedreach.data.preparation import (
-    MOST_CATEGORIES,
-    NAMED,
-    ColumnKind,
-    Counts,
-    InputColumn,
-    Preparation,
-    TargetScale,
-    TargetSums,
-    category_column,
-    distinct_texts,
-    number_column,
-    squared_differences,
-    squares,
-    sum_exactly,
-    values_of,
-)
-from fedreach.data.splits import Together, draws, split_held_out
+from fedreach.data.own import complete_rows, together_of
+from fedreach.data.preparation import ColumnKind, Counts, Preparation, TargetScale
+from fedreach.data.splits import ClientIndex, draws, split_held_out
 from fedreach.data.table_source import Table, check_lengths, column_of, read_table
 
 Step = Literal["columns", "counts", "totals", "squares"]
@@ -70,9 +39,8 @@ class TableOptions:
     @property
     def named(self) -> dict[str, ColumnKind]:
         """Roles of the columns that are not inputs."""
-        roles: dict[str, ColumnKind] = {} if self.client is None else {self.client: "client"}
-        roles |= dict.fromkeys(self.targets, "target") if self.label is None else {self.label: "label"}
-        return roles if self.group is None else {**roles, self.group: "group"}
+        labels = self.targets if self.label is None else (self.label,)
+        return preparation.column_roles(self.client, labels, self.group, are_classes=self.label is not None)
 
     def rules(self, names: Sequence[str], *, all_there: bool) -> ColumnRules:
         """Return the options for columns; for a client's table, for the columns that it has."""
@@ -124,7 +92,7 @@ class TableAgreement:
     @property
     def class_names(self) -> tuple[str, ...] | None:
         """Names of the classes; None if names are just numbers, or numbers are predicted."""
-        return names_unless_numbers(self.classes) if self.classes else None
+        return cells.names_unless_numbers(self.classes) if self.classes else None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -156,51 +124,35 @@ def agreement(
             in all rows.
     """
     answers, _ = yield TableQuestion("columns")
-    classes = ordered_names({name for answer in answers.values() for name in answer["classes"]})
+    classes = cells.ordered_names({name for answer in answers.values() for name in answer["classes"]})
     columns = [*dict.fromkeys(name for client in participants for name in answers[client]["columns"])]
     rules = options.rules([*columns, *options.named], all_there=True)
     columns = [name for name in columns if name not in rules.drop]
     question = TableQuestion("counts", classes, columns)
     _, sums = yield question
     counts = [Counts(*map(int, row)) for row in sums]
-    pairs = [*zip(columns, counts, strict=True)]
     kinds = [
-        None if column_counts.left_out else rules.kinds.get(name) or column_counts.kind for name, column_counts in pairs
+        None if found.left_out else rules.kinds.get(name) or found.kind
+        for name, found in zip(columns, counts, strict=True)
     ]
     question = question._replace(step="totals", kinds=kinds, targets=options.targets)
     answers, totals = yield question
     means = [total / count if count else 0.0 for count, total in totals.tolist()]
     _, squared = yield question._replace(step="squares", means=means)
     input_columns = []
-    for place, (name, column_counts) in enumerate(pairs):
-        kind, num_values = kinds[place], int(totals[place, 0])
-        if kind is None:
-            input_columns.append(InputColumn(name, "left out", why=column_counts.left_out))
-        elif kind == "category":
-            texts_by_client = [answers[client]["texts"][place] for client in participants]
-            texts = (
-                None
-                if None in texts_by_client
-                else sorted({text for client_texts in texts_by_client for text in client_texts})
-            )
-            input_columns.append(category_column(name, column_counts, texts, is_asked=name in rules.kinds))
-        elif not num_values:
-            raise DataError(
-                f"table: column {name!r} is said to hold {NAMED[kind]}, and no cell of those who take part does."
-            )
-        else:
-            statistics = column_counts, num_values, means[place], float(squared[place])
-            column = number_column(name, kind, *statistics, is_asked=name in rules.kinds)
-            odd = f"{column_counts.held - num_values} of these are no {kind}" if column_counts.held > num_values else ""
-            input_columns.append(replace(column, odd=odd or column.odd))
-    preparation = Preparation(tuple(input_columns))
-    if not preparation.feature_names:
-        raise DataError(f"No column of the tables can be an input:\n{preparation}")
+    for place, (name, found) in enumerate(zip(columns, counts, strict=True)):
+        parts = [answers[client]["texts"][place] for client in participants]
+        texts = None if None in parts else sorted({text for part in parts for text in part})
+        statistics = int(totals[place, 0]), means[place], float(squared[place])
+        input_columns.append(preparation.input_column(name, found, rules.kinds.get(name), texts, *statistics))
+    prepared = Preparation(tuple(input_columns))
+    if not prepared.feature_names:
+        raise DataError(f"No column of the tables can be an input:\n{prepared}")
     scale = None
     if options.targets:
         k = len(columns)
-        scale = TargetScale.of(TargetSums(int(totals[k, 0]), totals[k:, 1], squared[k:]), options.targets)
-    return TableAgreement(classes, preparation.described(options.named, classes, rules), scale)
+        scale = TargetScale.of(int(totals[k, 0]), totals[k:, 1], squared[k:], options.targets)
+    return TableAgreement(classes, prepared.described(options.named, classes, rules), scale)
 
 
 def sum_of(question: TableQuestion, parts: Sequence[Floats]) -> Floats:
@@ -219,7 +171,9 @@ def sum_of(question: TableQuestion, parts: Sequence[Floats]) -> Floats:
     """
     k = len(question.columns)
     columns = sum((part[:k] for part in parts[1:]), start=parts[0][:k])
-    return np.concatenate([columns, sum_exactly([part[k:] for part in parts])]) if question.targets else columns
+    if not question.targets:
+        return columns
+    return np.concatenate([columns, preparation.sum_exactly([part[k:] for part in parts])])
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,18 +201,15 @@ class LocalTable:
         table, options = read_table(self.source), self.options
         check_lengths(table, next(iter(table)))
         object.__setattr__(self, "_read", table)
-        client_names = set(self._texts_of(options.client)) if options.client in table else set()
-        if len(client_names - {None}) > 1:
-            listed_names = ", ".join(sorted(map(repr, client_names))[:5])
+        texts = self._texts_of(options.client) if options.client in table else []
+        named = dict.fromkeys(filter(None, texts))
+        if len(named) > 1 or (self.name and named and self.name not in named):
+            whose = f"be {self.name!r}" if self.name else "name one client"
             raise DataError(
-                f"table: column {options.client!r} must name one client, whose table it is; got {listed_names}."
+                f"table: column {options.client!r} must {whose}, whose table it is; got "
+                f"{', '.join(sorted(map(repr, named))[:5])}."
             )
-        table_name = next(iter(client_names - {None}), None)
-        if self.name and table_name not in (None, self.name):
-            raise DataError(
-                f"table: column {options.client!r} names {table_name!r}, whose table it is, not {self.name!r}."
-            )
-        object.__setattr__(self, "name", self.name or table_name or self.unnamed)
+        object.__setattr__(self, "name", self.name or next(iter(named), self.unnamed))
         try:
             if options.label is not None:
                 column_of(table, options.label)
@@ -268,7 +219,7 @@ class LocalTable:
             raise type(error)(f"client {self.name!r}: {error}") from error
 
     def _texts_of(self, name: str) -> list[str | None]:
-        return named_rows(f"table: column {name!r}", column_of(self._read, name), self.rules.reading)
+        return cells.named_rows(f"table: column {name!r}", column_of(self._read, name), self.rules.reading)
 
     @cached_property
     def rules(self) -> ColumnRules:
@@ -278,7 +229,7 @@ class LocalTable:
     @cached_property
     def cells(self) -> dict[str, Cells | None]:
         """Cells of the columns that may be inputs."""
-        return cells_by_name(self._read, without=[*self.options.named], rules=self.rules)
+        return cells.cells_by_name(self._read, without=[*self.options.named], rules=self.rules)
 
     def labels(self, classes: Sequence[str]) -> AnyArray:
         """Return (n,) labels, -1 for a class outside the agreement; or (n, t) numbers to predict, nan if missing."""
@@ -295,7 +246,7 @@ class LocalTable:
         complete, _ = complete_rows(self._read, names, reading)
         numbers = np.full((len(column_of(self._read, names[0])), len(names)), np.nan)
         complete_columns = {name: column_of(self._read, name).take(complete) for name in names}
-        numbers[complete] = targets(complete_columns, names, reading)
+        numbers[complete] = cells.targets(complete_columns, names, reading)
         Check("table").labels(" and ".join(names), numbers[complete], len(complete), 0)  # finite, also as float32
         return numbers
 
@@ -306,29 +257,15 @@ class LocalTable:
         """
         options, labels = self.options, self.labels(classes)
         labeled = np.flatnonzero(labels >= 0 if labels.ndim == 1 else ~np.isnan(labels).any(axis=1))
-        keys: list[AnyArray] = [labels if options.label is None else self._by_text(options.label)]
-        groups = None if options.group is None else self._by_text(options.group)
-        when = None
-        if options.time is not None:
-            when = moments(options.time, column_of(self._read, options.time), self.rules.reading)
-        keys += [key for key in (groups, when) if key is not None]
-        inputs = {
-            name: None if column_cells is None else column_cells.at(labeled)
-            for name, column_cells in self.cells.items()
-        }
-        order = labeled[row_order(np.zeros(len(labeled), np.int64), np.column_stack(keys)[labeled], inputs)]
-        partition = Partition(np.arange(len(order)), np.array([0, len(order)]), "natural")
-        together = Together(options.group, options.time, groups, when).at(order)
-        drawn = draws(partition, options.seed, "held-out", [self.name])
-        train, held_out = split_held_out(partition, options.held_out, drawn, together)
+        key = labels[labeled] if options.label is None else cells.by_text(labels[labeled], classes)
+        together = together_of(self._read, options.group, options.time, self.rules.reading).at(labeled)
+        inputs = cells.cells_at(self.cells, labeled)
+        order = cells.row_order(np.zeros(len(labeled), np.int64), together.sort_keys(key), inputs)
+        rows = ClientIndex(np.arange(len(order)), np.array([0, len(order)]))
+        drawn = draws(rows, options.seed, "held-out", [self.name])
+        train, held_out = split_held_out(rows, options.held_out, drawn, together.at(order))
+        order = labeled[order]
         return order[train[0]], order[held_out[0]], labels
-
-    def _by_text(self, name: str) -> Ints:
-        """Return (n,) numbers in the order of a column's texts."""
-        texts = self._texts_of(name)
-        if name == self.options.label:
-            texts = [text or "" for text in texts]
-        return by_text(*index_names(f"table: column {name!r}", texts))
 
     def answer(self, question: TableQuestion) -> TableAnswer:
         """Answer a question."""
@@ -347,41 +284,37 @@ class LocalTable:
         means = np.array(question.means or [0.0] * (k + t))
         pairs = zip(question.columns, question.kinds, means[:k].tolist(), strict=True)
         for name, kind, mean in pairs:
-            train_cells = self._cells(name, kind, train)
-            is_words = kind == "category" and train_cells is not None
-            texts.append(self._texts(name, distinct_texts(train_cells)) if is_words and train_cells is not None else [])
-            values = np.zeros(0) if train_cells is None or kind is None or is_words else values_of(kind, train_cells)
-            present = values[~np.isnan(values)]
+            column = None if kind is None else self._cells(name, kind)
+            own_texts: list[str] | None = []
+            present = np.zeros(0)
+            if column is not None and kind == "category":
+                own_texts = [*preparation.distinct_texts(column.at(train))]
+                if len(own_texts) > preparation.MOST_CATEGORIES and name not in self.rules.kinds:
+                    own_texts = None  # they may be private names
+            elif column is not None and kind is not None:
+                values = preparation.values_of(kind, column.at(train))
+                present = values[~np.isnan(values)]
+            texts.append(own_texts)
             totals.append((len(present), float(present.sum())))
-            squared.append(squares(present, mean))
+            squared.append(preparation.squares(present, mean))
         if t:
             own_targets = labels[train].astype(np.float32)  # as models get them
-            totals += [(len(train), total) for total in sum_exactly(own_targets).tolist()]
-            squared += squared_differences(own_targets, means[k:]).tolist()
+            totals += [(len(train), total) for total in preparation.sum_exactly(own_targets).tolist()]
+            squared += preparation.squared_differences(own_targets, means[k:]).tolist()
         if question.step == "totals":
             return TableAnswer({"texts": texts}, np.array(totals).reshape(k + t, 2))
         return TableAnswer({}, np.array(squared))
-
-    def _texts(self, name: str, texts: tuple[str, ...]) -> list[str] | None:
-        """Return texts; None if there are too many categories, as they may be private names."""
-        return None if len(texts) > MOST_CATEGORIES and name not in self.rules.kinds else [*texts]
 
     def _counts(self, name: str, rows: Ints) -> Counts:
         if name not in self.cells:
             return Counts(len(rows))  # a column that the client lacks is missing in each row
         return Counts.of(self.cells[name], [rows])
 
-    def _cells(self, name: str, kind: InputKind | None, rows: Ints) -> Cells | None:
-        """Return the cells of these rows; cells of a category column as words, even if all are numbers here."""
-        if self.cells.get(name) is None:
-            return None
-        cells = self._column_cells(name, kind)
-        return None if cells is None else cells.at(rows)
-
-    def _column_cells(self, name: str, kind: Any) -> Cells | None:
-        if kind != "category":
-            return self.cells[name]
-        return cells_of(name, self._read[name], as_words=True, reading=self.rules.reading)
+    def _cells(self, name: str, kind: ColumnKind) -> Cells | None:
+        """Return the cells of a column; None without one. A column of categories has words, even if all are numbers."""
+        if kind == "category" and name in self.cells:
+            return cells.cells_of(name, self._read[name], as_words=True, reading=self.rules.reading)
+        return self.cells.get(name)
 
     def dataset(self, agreed: TableAgreement) -> tuple[Dataset, Ints, Ints]:
         """Return the client's rows as a data set, and the indices of its training and held-out rows."""
@@ -389,13 +322,11 @@ class LocalTable:
         count = len(next(iter(self._read.values())))
         nothing = Cells(np.full(count, np.nan))
         table = {
-            column.name: self._column_cells(column.name, column.kind) if column.name in self.cells else nothing
+            column.name: self._cells(column.name, column.kind) if column.name in self.cells else nothing
             for column in agreed.preparation.used
         }
         used_rows = np.concatenate([train, held_out])
-        x = agreed.preparation.written(
-            {name: None if column_cells is None else column_cells.at(used_rows) for name, column_cells in table.items()}
-        )
+        x = agreed.preparation.written(cells.cells_at(table, used_rows))
         plain = from_arrays(
             x,
             labels[used_rows],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Number
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from fedreach.data.images import as_numpy
 
 TEXTS = (".csv", ".tsv", ".txt")
 ENDINGS = (*TEXTS, *(f"{ending}.gz" for ending in TEXTS), ".parquet")
-SHEETS = (".xlsx", ".xls", ".ods")
 SEPARATORS = ",;\t|"
 NEWLINE = re.compile(rb"[\r\n]")
 QUOTED = re.compile(r'"[^"]*("|$)')
@@ -100,26 +99,10 @@ def _frame(frame: Any) -> Table:
 
     try:
         any_frame = nw.from_native(frame, allow_series=False)
-    except TypeError:
+    except (TypeError, ValueError):  # another library, or two columns with the same name
         any_frame = None
-    except ValueError as why:  # such as two columns with the same name
-        raise _twice(_names(frame)) or DataError(f"table: {why}.") from why
-    if any_frame is None:
-        return _by_name(frame)
     if isinstance(any_frame, nw.LazyFrame):
-        any_frame = any_frame.collect()
-    names = _names(any_frame.to_native())
-    if hasattr(frame, "iloc"):  # pandas: Arrow rejects a column of mixed values
-        return _make_table(list(map(str, names)), [as_arrow(frame.iloc[:, place]) for place in range(len(names))])
-    try:
-        arrow_table = any_frame.to_arrow()
-    except (pa.ArrowException, NotImplementedError):  # a type that Arrow lacks, such as 128-bit integers
-        return _make_table(list(map(str, names)), [as_arrow(any_frame[name].to_list()) for name in names])
-    return _make_table(list(map(str, names)), [_join_chunks(arrow_table.column(i)) for i in range(len(names))])
-
-
-def _by_name(frame: Any) -> Table:
-    """Return the columns of a frame of an unknown library that has column names and columns by name."""
+        frame = any_frame.collect().to_native()
     names = getattr(frame, "column_names", None)
     names = getattr(frame, "columns", None) if names is None else names
     if names is None or isinstance(names, str) or not isinstance(names, Iterable):
@@ -127,26 +110,16 @@ def _by_name(frame: Any) -> Table:
             f"table must have named columns, as tables of pandas and polars have; got {type(frame).__name__}. "
             "A dictionary of a list for each column will do."
         )
-    return _make_table([str(name) for name in names], [as_arrow(frame[name]) for name in names])
+    names = list(names)
+    if hasattr(frame, "iloc"):  # pandas, where two columns may have the same name
+        return _make_table([*map(str, names)], [as_arrow(frame.iloc[:, place]) for place in range(len(names))])
+    return _make_table([*map(str, names)], (as_arrow(frame[name]) for name in names))
 
 
-def _names(frame: Any) -> list[Any]:
-    names = getattr(frame, "column_names", None)
-    return list(getattr(frame, "columns", ()) if names is None else names)
-
-
-def _twice(names: Iterable[Any]) -> DataError | None:
-    names_seen: set[str] = set()
-    for name in map(str, names):
-        if name in names_seen:
-            return DataError(f"table: each column needs a name of its own; {name!r} is there twice.")
-        names_seen.add(name)
-    return None
-
-
-def _make_table(names: list[str], columns: list[pa.Array]) -> Table:
-    if (error := _twice(names)) is not None:
-        raise error
+def _make_table(names: Sequence[str], columns: Iterable[pa.Array]) -> Table:
+    if len(set(names)) < len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise DataError(f"table: each column needs a name of its own; {twice!r} is there twice.")
     return dict(zip(names, columns, strict=True))
 
 
@@ -167,7 +140,10 @@ def as_arrow(values: Any, what: str = "a column") -> pa.Array:
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return _join_chunks(values)
     if hasattr(values, "to_arrow"):  # polars
-        return _join_chunks(values.to_arrow())
+        try:
+            return _join_chunks(values.to_arrow())
+        except (pa.ArrowException, NotImplementedError):  # a type that Arrow lacks, such as 128-bit integers
+            values = values.to_list()
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise DataError(f"{what} must be a list or an array, a value a row; got {type(values).__name__}.")
     if isinstance(values, np.ndarray) and values.ndim != 1:
@@ -214,13 +190,11 @@ def read_file(path: Path) -> Table:
         DataError: If the file is missing, damaged or of another format.
     """
     ending = "".join(path.suffixes[-2:]).lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
-    if ending in SHEETS:
-        raise DataError(
-            f"{path}: sheets are not read. Save it as .csv, or hand over the frame: "
-            "FederatedData.from_frame(pandas.read_excel(path), ...)."
-        )
     if ending not in ENDINGS:
-        raise DataError(f"{path}: a table must be one of {', '.join(ENDINGS)}; got {ending or 'no ending'!r}.")
+        raise DataError(
+            f"{path}: a table must be one of {', '.join(ENDINGS)}; got {ending or 'no ending'!r}. Save a sheet as "
+            ".csv, or hand over the frame: FederatedData.from_frame(pandas.read_excel(path), ...)."
+        )
     try:
         path.stat()
         return _parquet(path) if ending == ".parquet" else _text(path)
@@ -244,14 +218,11 @@ def _text(path: Path) -> Table:
     """Return the columns of a text file, with all cells as unchanged texts."""
     packed = path.suffix.lower() == ".gz"
     content = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
-    if wide := _wide_encoding(content):
-        raise _not_utf8(path, f"it is {wide}", wide)
     if (place := content.find(b"\0")) >= 0:
-        raise DataError(f"{path}: must be a table in UTF-8 text; got: a NUL, byte {place}. Leave it out.")
+        raise _not_utf8(path, f"a NUL, byte {place}, as in UTF-16", "UTF-16")
     content = content.removeprefix(b"\xef\xbb\xbf")
     try:
         first = NEWLINE.split(content, 1)[0].decode()
-        content.decode() if len(content) < 1 << 16 else None
     except UnicodeDecodeError as error:
         raise _not_utf8(path, str(error), "LATIN1") from error
     bad: list[Any] = []
@@ -291,8 +262,7 @@ def _text(path: Path) -> Table:
         names[0] = "__index_level_0__"
     if "" in names:
         raise DataError(
-            f"{path}: each column needs a name of its own; column {names.index('') + 1} of {len(names)} has none. "
-            "Write one into the first line."
+            f"{path}: each column needs a name of its own; column {names.index('') + 1} of {len(names)} has none."
         )
     return _make_table(names, [column[1:] for column in columns])
 
@@ -300,22 +270,6 @@ def _text(path: Path) -> Table:
 def _are_row_numbers(cells: list[str]) -> bool:
     """Return whether cells are distinct whole numbers, as pandas and R write them before rows."""
     return all(map(DIGITS.fullmatch, cells)) and len(set(cells)) == len(cells)
-
-
-def _wide_encoding(content: bytes) -> str:
-    """Return the encoding of a text with two or four bytes per character; "" for other texts.
-
-    Without a byte-order mark, NUL bytes reveal it: an ASCII character has one in UTF-16 and three in UTF-32.
-    """
-    if content.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
-        return "UTF-32"
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "UTF-16"
-    start = content[:1000]
-    share = start.count(0) / max(1, len(start))
-    if share < 0.3:
-        return ""
-    return f"UTF-{16 if share < 0.6 else 32}{'BE' if start[0] == 0 else 'LE'}"
 
 
 def _all_texts(first: str, separator: str) -> dict[str, pa.DataType]:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedreach._util.arrays import Bools
 from fedreach.data.federated import FederatedData, stream_names
 from fedreach.data.splits import ClientIndex, Population, draws, split_held_out
 
@@ -35,9 +34,7 @@ def for_validation(data: FederatedData, share: float, seed: int) -> FederatedDat
         (array([], dtype=int64), 0)
     """
     participants, d = data.population.participants, data.dataset
-    takes_part = np.zeros(data.num_clients, np.bool_)
-    takes_part[participants] = True
-    training = _only(data.train, takes_part)
+    training = data.train.without(~data.takes_part[data.train.owner()])
     drawn = draws(training, seed, "validation", stream_names(data.partition, data.client_names))
     train, held_out = split_held_out(training, share, drawn, data.together)
     gone = data.train.sizes + data.held_out.sizes - training.sizes
@@ -49,13 +46,6 @@ def for_validation(data: FederatedData, share: float, seed: int) -> FederatedDat
         held_out=held_out,
         left_out=gone,
     )
-
-
-def _only(ranges: ClientIndex, clients: Bools) -> ClientIndex:
-    """Return the examples of these clients; other clients get none."""
-    sizes = np.where(clients, ranges.sizes, 0)
-    order = ranges.order[np.repeat(clients, ranges.sizes)]
-    return ClientIndex(order, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
 
 
 # ---- Training on all rows of the participants, once a model is evaluated
@@ -77,11 +67,9 @@ def on_all_rows(data: FederatedData) -> FederatedData:
         >>> every.train.sizes, every.held_out.sizes
         (array([360, 287, 359, 287]), array([ 0, 72,  0, 72]))
     """
-    takes_part = np.zeros(data.num_clients, np.bool_)
-    takes_part[data.population.participants] = True
     train, held_out = data.train, data.held_out
-    moves = takes_part[held_out.owner()]
+    moves = data.takes_part[held_out.owner()]
     owner = np.concatenate([train.owner(), held_out.owner()[moves]])
     order = np.concatenate([train.order, held_out.order[moves]])[np.argsort(owner, kind="stable")]
-    sizes = train.sizes + np.where(takes_part, held_out.sizes, 0)
+    sizes = train.sizes + np.where(data.takes_part, held_out.sizes, 0)
     return replace(data, train=ClientIndex.of_sizes(order, sizes), held_out=held_out.without(moves))

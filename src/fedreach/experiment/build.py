@@ -9,9 +9,9 @@ from torch import nn
 
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError
-from fedreach.data.assignment import LabeledData, Partition, draw_partition, without_empty
+from fedreach.data.assignment import Partition, without_empty
 from fedreach.data.datasets import Dataset
-from fedreach.data.federated import FederatedData, federate, noisy_before_split
+from fedreach.data.federated import FederatedData, draw_partition, federate, noisy_before_split
 from fedreach.data.own import FILES, of_file
 from fedreach.data.sets import load
 from fedreach.data.shifts import shift_unseen
@@ -101,11 +101,10 @@ class Builder:
             return without_empty(Partition.load(self.base / section.file), section.empty)
         make = registry.find("partition", section.name, self.base)
         drawn = section.clients, seed, section.options, section.empty
-        labels = dataset.train_y
+        labels = None
         if noise is not None and noise.get("scope") == "before_split" and dataset.num_classes:
             labels = noisy_before_split(dataset, noise, seed).labels
-        examples = LabeledData(dataset.name, labels, dataset.owners)
-        return draw_partition(examples, section.name, make, *drawn, natural=section.name == "natural")
+        return draw_partition(dataset, section.name, make, *drawn, labels)
 
     def federation(self, seed: int) -> Federation:
         """Return the federation that `[method]` describes."""

@@ -238,7 +238,7 @@ class PartitionSection(Choice):
     """Number of clients."""
     file: str | None = None
     """A partition saved by `fedreach partition --save`, instead of drawing one."""
-    empty: Literal["error", "drop", "merge"] = "error"
+    empty: Literal["error", "drop"] = "error"
     """What happens to clients without data."""
     seed: Seed | None = None
     """Seed of the partition, including label noise. Default: the population's."""

@@ -113,13 +113,13 @@ def _arrays(examples: Examples, *, numbers: bool) -> tuple[AnyArray, AnyArray]:
         length = size(examples, name)
         if not length:
             return np.empty((0, 1), np.float32), np.empty(0, np.float32 if numbers else np.int64)
-        x, y, _ = samples(pairs(examples, name), length, name)
+        x, y = samples(pairs(examples, name), length, name)
     else:
-        y = np.asarray(as_array(as_labels(examples[1], "ClientData: a label"), "ClientData")[0])
+        y = np.asarray(as_array(as_labels(examples[1], "ClientData: a label"), "ClientData"))
         if is_inputs_of_examples(examples[0], len(y)):
             x = records(examples[0], "ClientData")
         else:
-            x = np.asarray(as_array(examples[0], "ClientData")[0])
+            x = np.asarray(as_array(examples[0], "ClientData"))
     if numbers:
         return x, y  # `from_arrays` checks them
     if y.ndim != 1 and (y.dtype.kind not in "ui" or y[:1].size == 1):

@@ -295,7 +295,7 @@ class Simulation:
         if empty.size:
             raise DataError(
                 f"A participant must have at least one training example; client {self.data.name_of(empty[0])} has "
-                "none. Leave it out of the population, or drop or merge empty clients (`handle_empty`)."
+                "none. Leave it out of the population, or drop empty clients (partition.empty)."
             )
         constants = constant_bytes(self.engine.constants)
         view = replace(ServerView.of(ids, self.data.train.sizes[ids]), rounds=self.rounds, constant_bytes=constants)

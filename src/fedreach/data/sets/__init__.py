@@ -4,11 +4,12 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedreach._util.errors import ConfigError, check_type, nearest
+from fedreach.data.checks import check_option_names
 from fedreach.data.datasets import Dataset, Loaded, from_arrays, from_npz
 from fedreach.data.sets.download import Place, Source, data_folder, sources
 from fedreach.data.sets.readers import cifar10, cifar100, emnist, idx_digits, shakespeare
@@ -17,28 +18,6 @@ from fedreach.data.stored import from_folder
 # ---- Known data sets by name; to add one, add an entry to ``sources.json`` and a reader here
 
 NO_DOWNLOAD = {"download": False}
-
-
-class DatasetEntry(NamedTuple):
-    """Entry in the list of known data sets."""
-
-    name: str
-    title: str
-    reference: str
-    options: tuple[str, ...]
-
-
-def names() -> list[DatasetEntry]:
-    """Return the known data sets with title, reference and options.
-
-    Example:
-        >>> [known.name for known in names()]
-        ['digits', 'breast_cancer', 'diabetes', 'mnist', 'fashion_mnist', 'cifar10', 'cifar100', 'cifar100_subset', ...]
-    """
-    return [
-        DatasetEntry(name, source.title, source.reference, _options(LOADERS[name]))
-        for name, source in sources().items()
-    ]
 
 
 def load(
@@ -51,8 +30,8 @@ def load(
     folder. The structure is always checked, and the content if its published checksum is known.
 
     Args:
-        name: One of `names`, the path of an ``.npz`` file (see `from_npz`), or the path of the ``x.npy`` in a folder
-            that stays on disk (see `from_folder`).
+        name: A key of `LOADERS`, the path of an ``.npz`` file (see `from_npz`), or the path of the ``x.npy`` in a
+            folder that stays on disk (see `from_folder`).
         folder: Data folder.
         download: Allow downloads of missing files.
         progress: Show a progress bar while downloading.
@@ -72,7 +51,7 @@ def load(
     check_type("load", "folder", folder, str, Path, type(None))
     where = {"name": name} | ({} if folder is None else {"folder": str(folder)}) | ({} if download else NO_DOWNLOAD)
     if name.endswith((".npz", ".npy")):
-        _check_options(name, ("kind", "num_classes"), options)
+        check_option_names(f"data set {name!r}", options, ("kind", "num_classes"))
         dataset = from_npz(name, **options) if name.endswith(".npz") else from_folder(_folder_of(name), **options)
         return replace(dataset, loaded=Loaded({**where, **options}, dataset))
     if name not in LOADERS:
@@ -80,7 +59,7 @@ def load(
             "data set must be a known name, or the path of an .npz file or of the x.npy of a folder of arrays; "
             f"got {name!r}.{nearest(name, LOADERS)}"
         )
-    _check_options(name, _options(LOADERS[name]), options)
+    check_option_names(f"data set {name!r}", options, options_of(name))
     dataset = LOADERS[name](Place(data_folder(folder), download, progress), sources()[name], **options)
     return replace(dataset, loaded=Loaded({**where, **options}, dataset))
 
@@ -88,22 +67,13 @@ def load(
 def _folder_of(name: str) -> Path:
     path = Path(name)
     if path.name != "x.npy":
-        raise ConfigError(
-            f"data set {name!r}: a folder of arrays is named by its x.npy; got {path.name!r}. "
-            "Name the samples x.npy and their labels y.npy, in a folder of their own."
-        )
+        raise ConfigError(f"data set {name!r}: a folder of arrays is named by its x.npy; got {path.name!r}.")
     return path.parent
 
 
-def _options(loader: Callable[..., Dataset]) -> tuple[str, ...]:
-    return tuple(inspect.signature(loader).parameters)[2:]
-
-
-def _check_options(name: str, allowed: tuple[str, ...], options: Mapping[str, Any]) -> None:
-    for option in options:
-        if option not in allowed:
-            hint = nearest(option, allowed) if allowed else " It has no options."
-            raise ConfigError(f"data set {name!r} has no option {option!r}.{hint}")
+def options_of(name: str) -> tuple[str, ...]:
+    """Return the names of the options of a known data set."""
+    return tuple(inspect.signature(LOADERS[name]).parameters)[2:]
 
 
 def _digits(place: Place, source: Source) -> Dataset:

@@ -12,19 +12,15 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedreach._util.errors import DataError
 from fedreach._util.files import cache_folder
-
-if TYPE_CHECKING:
-    from fedreach._util.progress import Add
-
 
 TIMEOUT_S = 30  # without a byte
 BLOCK_BYTES = 1 << 16
@@ -150,13 +146,18 @@ def _download(address: str, checksum: str, target: Path, *, progress: bool) -> N
     """Download to a temporary file, and rename it if its checksum ("sha256:..." or "md5:...") is right."""
     from urllib.request import Request, urlopen
 
+    from fedreach._util.progress import progress_bars
+
     kind, _, expected = checksum.partition(":")
     digest = hashlib.new(kind, usedforsecurity=False)
     partial_file = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
     # Request the file unchanged: a .gz that is unpacked in transit would have another checksum.
     request = Request(address, headers={"Accept-Encoding": "identity", "User-Agent": "fedreach"})
+    if progress:
+        print(f"downloading {address} to {target}", file=sys.stderr, flush=True)
+    bars: AbstractContextManager[Any] = progress_bars() if progress and sys.stderr.isatty() else nullcontext()
     try:
-        with _bars(address, target, progress=progress) as add, urlopen(request, timeout=TIMEOUT_S) as reply:
+        with bars as add, urlopen(request, timeout=TIMEOUT_S) as reply:
             total, received = reply.length, 0
             bar = None if add is None else add(target.name, total=total, leave=False)
             with partial_file.open("xb") as file:
@@ -173,17 +174,3 @@ def _download(address: str, checksum: str, target: Path, *, progress: bool) -> N
         partial_file.replace(target)
     finally:
         partial_file.unlink(missing_ok=True)
-
-
-@contextmanager
-def _bars(address: str, target: Path, *, progress: bool) -> Iterator[Add | None]:
-    """Report the download, and hand out the function that adds a bar on a terminal, else None."""
-    if progress:
-        print(f"downloading {address} to {target}", file=sys.stderr, flush=True)
-    if not (progress and sys.stderr.isatty()):
-        yield None
-        return
-    from fedreach._util.progress import progress_bars
-
-    with progress_bars() as add:
-        yield add

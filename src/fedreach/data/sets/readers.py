@@ -4,16 +4,14 @@ import gzip
 import hashlib
 import io
 import json
-import lzma
 import math
 import pickle
 import re
 import tarfile
 import zipfile
-import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +20,8 @@ from numpy.typing import NDArray
 
 from fedreach._util.arrays import AnyArray, Ints
 from fedreach._util.errors import ConfigError, DataError, nearest
-from fedreach.data.checks import UnreadableError, read_npz
+from fedreach.data.assignment import checked_count
+from fedreach.data.checks import read_npz
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.sets.download import Place, Source
 
@@ -30,44 +29,38 @@ from fedreach.data.sets.download import Place, Source
 # Every reader checks the structure and names a truncated or changed file. If the checksum of the content is known, the
 # content must be the published one, so that data sets cannot be confused.
 
-# Errors from unpacking a truncated or changed file; zipfile raises RuntimeError for encryption or an unknown method.
-_DAMAGE = (
-    OSError,
-    EOFError,
-    ValueError,
-    RuntimeError,
-    zlib.error,
-    lzma.LZMAError,
-    zipfile.BadZipFile,
-    tarfile.TarError,
-)
-
 
 def damaged_file_error(path: Path, what: object) -> DataError:
     """Return the error for a file that cannot be used."""
     return DataError(f"{path}: {what}. Remove the file and load again, or replace it by the original.")
 
 
+@contextmanager
+def _unpacking(path: Path, problem: str) -> Iterator[None]:
+    """Raise DataError for any error: a truncated or changed archive, pickle or text can raise anything."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        raise damaged_file_error(path, f"{problem} ({type(error).__name__}: {error})") from error
+
+
 def read_bytes(path: Path) -> bytes:
     """Read a file, unpacking ``.gz``."""
-    try:
+    with _unpacking(path, "cannot be read"):
         data = path.read_bytes()
         return gzip.decompress(data) if path.suffix == ".gz" else data
-    except _DAMAGE as error:
-        raise damaged_file_error(path, f"cannot be read ({error})") from error
 
 
 def read_tar(path: Path, names: Collection[str]) -> dict[str, bytes]:
     """Read files by name from a ``.tar.gz``, in any folder of it, without writing to disk."""
     contents: dict[str, bytes] = {}
-    try:
-        with tarfile.open(path, "r|gz") as archive:
-            for member in archive:
-                name = member.name.rpartition("/")[2]
-                if name in names and (file := archive.extractfile(member)) is not None:
-                    contents[name] = file.read()
-    except (*_DAMAGE, TypeError) as error:  # TypeError: from a truncated gzip header
-        raise damaged_file_error(path, f"is not a complete .tar.gz ({error})") from error
+    with _unpacking(path, "is not a complete .tar.gz"), tarfile.open(path, "r|gz") as archive:
+        for member in archive:
+            name = member.name.rpartition("/")[2]
+            if name in names and (file := archive.extractfile(member)) is not None:
+                contents[name] = file.read()
     if missing := [name for name in names if name not in contents]:
         raise damaged_file_error(path, f"does not contain {', '.join(missing)}")
     return contents
@@ -75,12 +68,9 @@ def read_tar(path: Path, names: Collection[str]) -> dict[str, bytes]:
 
 def read_zip(path: Path, name: str) -> bytes:
     """Read one file from a ``.zip``, unpacking it if it is a ``.gz``."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            data = archive.read(name)
+    with _unpacking(path, f"does not hold a readable {name}"), zipfile.ZipFile(path) as archive:
+        data = archive.read(name)
         return gzip.decompress(data) if name.endswith(".gz") else data
-    except (*_DAMAGE, KeyError) as error:
-        raise damaged_file_error(path, f"does not hold a readable {name} ({error})") from error
 
 
 def check_published(path: Path, data: bytes, checksum: str | None) -> None:
@@ -116,19 +106,11 @@ def parse_idx(path: Path, data: bytes, ndim: int) -> AnyArray:
         >>> parse_idx(Path("labels"), bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]), 1)
         array([7, 9], dtype=uint8)
     """
-    magic = bytes([0, 0, 8, ndim])
     header = 4 + 4 * ndim
-    if data[:4] != magic:
-        raise damaged_file_error(
-            path, f"is no idx file of {ndim}-d bytes: must start with {magic.hex()}, got {data[:4].hex()!r}"
-        )
-    if len(data) < header:
-        raise damaged_file_error(path, f"idx header is cut off: {len(data)} of {header} bytes")
-    shape = np.frombuffer(data, ">u4", ndim, offset=4).tolist()
-    if len(data) != header + math.prod(shape):
-        raise damaged_file_error(
-            path, f"header says {shape}, that is {header + math.prod(shape)} bytes; the file has {len(data)}"
-        )
+    shape = np.frombuffer(data[4:header].ljust(4 * ndim, b"\0"), ">u4").tolist()
+    if data[:4] != bytes([0, 0, 8, ndim]) or len(data) != header + math.prod(shape):
+        begin = f"it begins with {data[:4].hex()!r}, its header says {shape}"
+        raise damaged_file_error(path, f"is no idx file of {ndim}-d bytes: {begin}, and it has {len(data)} bytes")
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
 
@@ -155,13 +137,11 @@ def parse_cifar_pickle(path: Path, data: bytes, labels: str, num_classes: int) -
 
     The key of the labels is ``labels``, ``fine_labels`` or ``coarse_labels``.
     """
-    try:
+    with _unpacking(path, "is not a CIFAR pickle"):
         content = _ArraysOnly(io.BytesIO(data), encoding="bytes").load()
         x, y = content[b"data"], np.array(content[labels.encode()], np.int64)
         if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.shape != (len(y), 3072):
             raise ValueError(f"{len(y)} labels need uint8 data of shape ({len(y)}, 3072)")
-    except Exception as error:  # a broken pickle can raise anything
-        raise damaged_file_error(path, f"is not a CIFAR pickle: {type(error).__name__}: {error}") from error
     return x.reshape(-1, 3, 32, 32), check_labels(path, y, num_classes)
 
 
@@ -172,15 +152,12 @@ def parse_packed(path: Path, data: bytes, labels: str, num_classes: int) -> tupl
     all modulo 256. Undoing that is exact: a running sum over rows, then adding G. The key of the labels is ``labels``
     or ``coarse_labels``.
     """
-    try:
+    with _unpacking(path, "is not a packed image file"):
         file = read_npz(io.BytesIO(data))
         delta, y = file["delta"], file[labels].astype(np.int64)
-    except (UnreadableError, KeyError, ValueError, TypeError) as error:
-        raise damaged_file_error(path, f"is not a packed image file ({error})") from error
-    if delta.dtype != np.uint8 or delta.shape != (3, len(y), 32, 32):
-        raise damaged_file_error(
-            path, f"{len(y)} labels need uint8 delta of shape (3, {len(y)}, 32, 32); got {delta.dtype} {delta.shape}"
-        )
+        if delta.dtype != np.uint8 or delta.shape != (3, len(y), 32, 32):
+            shape = f"(3, {len(y)}, 32, 32)"
+            raise ValueError(f"{len(y)} labels need uint8 delta of shape {shape}; got {delta.dtype} {delta.shape}")
     planes = np.cumsum(delta, axis=2, dtype=np.uint8)
     planes[1:] += planes[0]
     return planes[[1, 0, 2]].transpose(1, 0, 2, 3), check_labels(path, y, num_classes)
@@ -239,10 +216,8 @@ def emnist(place: Place, source: Source, split: str = "letters", classes: int | 
         raise ConfigError(f"emnist split must be known; got {split!r}.{nearest(str(split), EMNIST_CLASSES)}")
     total = EMNIST_CLASSES[split]
     classes = total if classes is None else classes
-    if isinstance(classes, bool) or not isinstance(classes, int) or not 1 <= classes <= total:
-        raise ConfigError(
-            f"emnist classes must be a whole number from 1 to {total} for split {split!r}; got {classes!r}."
-        )
+    if checked_count("emnist classes", classes, 1) > total:
+        raise ConfigError(f"emnist classes must be at most {total} for split {split!r}; got {classes!r}.")
     parts = []
     for part in ("train", "test"):
         x, y = _read_idx_pair(place, source, f"emnist-{split}-{part}", total, int(split == "letters"))
@@ -350,15 +325,10 @@ def shakespeare(
         ConfigError: If an option is out of range.
         DataError: If a file is damaged, or no role has `min_samples` training examples.
     """
-    for option, value in {
-        "stride": stride,
-        "min_samples": min_samples,
-        "max_samples": max_samples,
-        "roles": roles,
-    }.items():
-        optional = option in ("max_samples", "roles")
-        if not (optional and value is None) and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ConfigError(f"shakespeare {option} must be a whole number of at least 1; got {value!r}.")
+    limits = {"max_samples": max_samples, "roles": roles}
+    limits = {option: value for option, value in limits.items() if value is not None}
+    for option, value in {"stride": stride, "min_samples": min_samples, **limits}.items():
+        checked_count(f"shakespeare {option}", value, 1)
     if not isinstance(train_fraction, int | float) or not 0 < train_fraction <= 1:
         raise ConfigError(f"shakespeare train_fraction must be in (0, 1]; got {train_fraction!r}.")
     most_test = None if max_samples is None else round(max_samples * (1 - train_fraction) / train_fraction)
@@ -366,38 +336,26 @@ def shakespeare(
     path = place.locate(source, source.folders)
     kept_roles = []
     for role, text in read_roles(path).items():
-        parts = _windows(encode(text), stride, train_fraction, max_samples, most_test)
-        if parts.available >= min_samples:
-            kept_roles.append((role, parts))
+        available, *parts = _windows(encode(text), stride, train_fraction, max_samples, most_test)
+        if available >= min_samples:
+            kept_roles.append((-available, role, parts))
     if not kept_roles:
         raise DataError(f"{path}: no role has {min_samples} training samples. Lower `min_samples` or `stride`.")
-    kept_roles.sort(key=lambda entry: (-entry[1].available, entry[0]))
-    kept_roles = kept_roles[:roles]
+    kept_roles = sorted(kept_roles, key=lambda kept: kept[:2])[:roles]
     return from_arrays(
-        np.concatenate([parts.train_x for _, parts in kept_roles]),
-        np.concatenate([parts.train_y for _, parts in kept_roles]),
-        np.concatenate([parts.test_x for _, parts in kept_roles]),
-        np.concatenate([parts.test_y for _, parts in kept_roles]),
-        owners=np.repeat(np.arange(len(kept_roles)), [len(parts.train_y) for _, parts in kept_roles]),
-        owner_names=[role for role, _ in kept_roles],
+        *(np.concatenate(column) for column in zip(*(parts for *_, parts in kept_roles), strict=True)),
+        owners=np.repeat(np.arange(len(kept_roles)), [len(parts[0]) for *_, parts in kept_roles]),
+        owner_names=[role for _, role, _ in kept_roles],
         num_classes=len(VOCABULARY),
         kind="tokens",
         **source.about,
     )
 
 
-@dataclass(frozen=True)
-class _Windows:
-    train_x: AnyArray  # (m, 80) uint8
-    train_y: AnyArray  # (m,)
-    test_x: AnyArray
-    test_y: AnyArray
-    available: int  # training examples before the limit
-
-
 def _windows(
     code: NDArray[np.uint8], stride: int, train_fraction: float, most_train: int | None, most_test: int | None
-) -> _Windows:
+) -> tuple[int, AnyArray, AnyArray, AnyArray, AnyArray]:
+    """Return the number of training examples before the limit, and inputs and labels for training and testing."""
     count = max(len(code) - LENGTH, 0)
     cut = min(count, max(1, int(train_fraction * count)))
     starts = np.arange(0, cut, stride)
@@ -406,7 +364,7 @@ def _windows(
     if not count:
         code = np.zeros(LENGTH, np.uint8)  # too short for any window: an empty selection needs the shape alone
     view = np.lib.stride_tricks.sliding_window_view(code, LENGTH)
-    return _Windows(view[train], code[train + LENGTH], view[test], code[test + LENGTH], len(starts))
+    return len(starts), view[train], code[train + LENGTH], view[test], code[test + LENGTH]
 
 
 def read_roles(path: Path) -> dict[str, str]:
@@ -423,16 +381,12 @@ def read_roles(path: Path) -> dict[str, str]:
         raise damaged_file_error(path, "holds no .json file")
     texts: dict[str, str] = {}
     for file in files:
-        try:
+        with _unpacking(file, "is not roles with their text"):
             users = json.loads(read_bytes(file))["user_data"]
             for role, user in users.items():
                 if role in texts:
                     raise ValueError(f"role {role!r} occurs a second time")
                 texts[role] = _text(role, user)
-        except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
-            if isinstance(error, DataError):  # it already names the reason
-                raise
-            raise damaged_file_error(file, f"is not roles with their text ({type(error).__name__}: {error})") from error
     return texts
 
 
