@@ -29,7 +29,19 @@ from fedreach.data.splits import ClientIndex
 from fedreach.engines.batches import Samples, batch_plans
 from fedreach.federation.local_sgd import LocalSGD
 
-# -------------------- The structures of `training.c` and `samples.h`, field by field
+# -------------------- The structures of `layers.h`, `training.c` and `samples.h`, field by field
+
+
+class LayerRow(ctypes.Structure):
+    """A layer of a chain."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("kind", "inputs", "outputs", "weight", "bias", "relu", "pooled")),
+        *((name, ctypes.c_int64) for name in ("channels", "height", "width", "filters", "rows", "columns")),
+        *((name, ctypes.c_int64) for name in ("down", "right", "above", "left", "groups")),
+        *((name, ctypes.c_int64) for name in ("source", "source_down", "source_right", "before")),
+        ("amount", ctypes.c_double),
+    )
 
 
 class SampleArrays(ctypes.Structure):
