@@ -157,16 +157,18 @@ class Manual(GroupTrainer):
         terms = {name: self._term(vectors[torch.from_numpy(rows)]) for name, vectors in terms.items()}
         shifts = self.shifts_of(ids[rows])
         if self._implicit(len(index) * index.shape[2]):
-            total = self._train_implicit(index, counts, shifts, start, lr, out)
+            total = self._train_implicit(self.batches(self, index, counts, shifts), start, lr, out)
         else:
-            weights, gradients = self.whole.rows(len(rows))
+            weights, _ = self.whole.rows(len(rows))
             weights.copy_(start)
-            velocity = torch.zeros_like(gradients) if self.local.momentum else None
+            moments = torch.zeros(self.local.moments, *weights.shape, device=self.device)
             total = np.zeros(len(rows))
             chunk = max(1, NUMBERS // (index[0].size * self.data.dataset.outputs))
             for begin in range(0, len(index), chunk):
                 part = slice(begin, begin + chunk)
-                total += self._train_steps(index[part], counts[part], shifts, start, lr, terms, velocity)
+                total += self._train_steps(
+                    self.batches(self, index[part], counts[part], shifts), start, lr, terms, moments
+                )
             torch.sub(weights, start, out=out)
         self.filters.turn_back(out, torch.arange(len(rows), device=self.device))
         return clients.finish(total)
@@ -183,13 +185,10 @@ class Manual(GroupTrainer):
         (inputs,), (outputs,) = self.first.shape, self.first.outputs
         return examples <= outputs and inputs * outputs >= LARGE
 
-    def _train_implicit(
-        self, index: Ints, counts: Ints, shifts: Tensor | None, start: Tensor, lr: float, out: Tensor
-    ) -> Floats:
+    def _train_implicit(self, batches: _Batches, start: Tensor, lr: float, out: Tensor) -> Floats:
         """Train a stack (s, k, b), write its change, and return each client's loss, summed over its examples."""
         assert self.first is not None  # `_implicit` is true only then
-        batches = self.batches(self, index, counts, shifts)
-        s, k, b = index.shape
+        s, k, b = batches.shape
         self.memory.begin_again()
         x = self.memory.take(k * s * b, *self.whole.sample)
         self.samples["train"].batch_into(batches.samples.view(s, k, b).transpose(0, 1).reshape(-1), x)
@@ -205,35 +204,20 @@ class Manual(GroupTrainer):
         torch.sub(weights, start[self.rest.begin :], out=out[:, self.rest.begin :])
         return batches.losses()
 
-    def _train_steps(
-        self,
-        index: Ints,
-        counts: Ints,
-        shifts: Tensor | None,
-        start: Tensor,
-        lr: float,
-        terms: Terms,
-        velocity: Tensor | None,
-    ) -> Floats:
+    def _train_steps(self, batches: _Batches, start: Tensor, lr: float, terms: Terms, moments: Tensor) -> Floats:
         """Take steps (s, k, b) of the stack; return each client's loss, summed over its examples."""
-        batches = self.batches(self, index, counts, shifts)
-        once = lr if self.fused_update else None
         for step, (a, m) in enumerate(batches.shapes):
             ready = self.whole.step_of(a, m)
             self.samples["train"].batch_into(batches.samples[step, :a, :m].reshape(-1), ready.inputs)
-            ready.step(partial(batches.gradient, step), once, batches.shift_of(a))
-            if once is None:
-                self._move(a, start, lr, terms, velocity)
+            ready.step(partial(batches.gradient, step), lr if self.fused_update else None, batches.shift_of(a))
+            if self.fused_update:
+                continue
+            weights, g = self.whole.rows(a)
+            g = self.solver.correct(g, weights, start, **{name: rows[:a] for name, rows in terms.items()})
+            if self.local.clip_norm is not None:
+                g = g * torch.clamp(self.local.clip_norm / g.norm(dim=1, keepdim=True), max=1.0)
+            apply_step(self.local, g, weights, moments[:, :a], 1, lr)  # the number of the step is for Adam alone
         return batches.losses()
-
-    def _move(self, a: int, start: Tensor, lr: float, terms: Terms, velocity: Tensor | None) -> None:
-        """Move the first `a` clients by their gradients, after the solver's correction and the local options."""
-        local, (weights, g) = self.local, self.whole.rows(a)
-        g = self.solver.correct(g, weights, start, **{name: rows[:a] for name, rows in terms.items()})
-        if local.clip_norm is not None:
-            g = g * torch.clamp(local.clip_norm / g.norm(dim=1, keepdim=True), max=1.0)
-        moments = [] if velocity is None else [velocity[:a]]
-        apply_step(local, g, weights, moments, 1, lr)  # the number of the step is for Adam alone
 
 
 class _Batches:

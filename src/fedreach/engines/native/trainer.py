@@ -6,26 +6,27 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedreach._util.arrays import Bools, Float32s, Floats, Ints
+from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError, TrainingError
 from fedreach.data.splits import ClientIndex
-from fedreach.engines.batches import batch_plans
+from fedreach.engines.batches import examples_per_round
 from fedreach.engines.manual import is_identity
 from fedreach.engines.native.library import (
     Batches,
     LayerRow,
     NoLibraryError,
     Progress,
-    SampleArrays,
     UpdateRule,
     draws_as_numpy_does,
     library,
     place_of,
+    sample_arrays,
     words_of,
 )
 from fedreach.engines.protocols import Split, Task, Terms
@@ -48,7 +49,7 @@ def layer_table(layers: Sequence[Layer]) -> Ints:
     Raises:
         NotAChainError: If C does not support a layer, or the order of layers.
     """
-    rows: list[LayerRow] = []
+    rows: list[Any] = []
     channels = 1  # interleaved in the inputs of the next linear layer
     image: tuple[int, ...] = ()  # shape of the last outputs before dropout and flattening
     sources = {layer.source for layer in layers if layer.kind == "Addition"}
@@ -81,7 +82,7 @@ def layer_table(layers: Sequence[Layer]) -> Ints:
     return np.array([np.frombuffer(row, np.int64) for row in rows])
 
 
-def _row(layer: Layer) -> LayerRow:
+def _row(layer: Layer) -> Any:
     if layer.kind == "MaxPool2d" and math.prod(layer.kernel) > LARGEST_WINDOW:
         raise NotAChainError(f"it takes maxima of more than {LARGEST_WINDOW} places")
     weight, bias = (-1 if part is None else part.start for part in (layer.weight, layer.bias))
@@ -103,7 +104,7 @@ def _row(layer: Layer) -> LayerRow:
     return row
 
 
-def _drop(layer: Layer, rows: list[LayerRow], image: tuple[int, ...]) -> None:
+def _drop(layer: Layer, rows: list[Any], image: tuple[int, ...]) -> None:
     """Add dropout to the row of the linear or recurrent layer before it, or as a row after a layer of images."""
     last = KINDS[rows[-1].kind] if rows else "Embedding"
     if last == "Embedding" or (last in ("Linear", "Dropout", "LSTM") and rows[-1].amount):
@@ -165,6 +166,8 @@ class Native(GroupTrainer):
             layers = chain_of(task.module, d.train_x.shape[1:])
             self.table = layer_table(layers)
             self.library = library()
+            if not draws_as_numpy_does():
+                raise NoLibraryError("its C code draws other batches than this release of NumPy")
         except (NotAChainError, NoLibraryError) as error:
             raise ConfigError(
                 "engine.name = 'native' needs a model of linear layers, convolutions, pooling and ReLU, or of an "
@@ -190,30 +193,18 @@ class Native(GroupTrainer):
                     f"{int(low)} to {int(high)}."
                 )
         self.uncorrected = is_identity(task.solver)
-        self.given = {split: SampleArrays.of(samples) for split, samples in self.samples.items()}
+        self.given = {split: sample_arrays(samples) for split, samples in self.samples.items()}
         ranges = (self.data.train.order, self.data.train.offsets)
         self.ranges = ClientIndex(*(np.ascontiguousarray(numbers, np.int64) for numbers in ranges))
         self.memory = np.empty(0, np.float32)
         self.room = np.empty(0, np.int64)
         self.products = 3 * products_of(layers)  # of an example in a step
         self.first_outputs = first.outputs  # an implicit layer needs fewer examples
-        self.work, self.steps = self._work(), self._steps()
-
-    def _work(self) -> Ints:
-        """Return the (n,) expected multiplications of each client in a round."""
-        local, sizes = self.local, np.diff(self.ranges.offsets)
-        if local.steps is None:
-            examples = local.examples_per_epoch(sizes) * local.epochs
-        else:
-            examples = (np.minimum(sizes, local.batch_size) * local.expected_steps(sizes)).astype(np.int64)
-        return examples * self.products + PRODUCTS_OF_A_CLIENT
-
-    def _steps(self) -> Ints | None:
-        """Return the (n,) steps of each client, or None if they differ between rounds."""
-        if isinstance(self.local.steps, UnevenSteps):
-            return None
         sizes = np.diff(self.ranges.offsets)
-        return self.local.steps_of(sizes, np.arange(len(sizes)), self.seed, 1).astype(np.int64, copy=False)
+        self.work = examples_per_round(sizes, self.local) * self.products + PRODUCTS_OF_A_CLIENT  # multiplications
+        # Steps of each client, unless they differ between rounds.
+        uneven = isinstance(self.local.steps, UnevenSteps)
+        self.steps = None if uneven else self.local.steps_of(sizes, np.arange(len(sizes)), self.seed, 1)
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return groups of clients with enough work each, the largest clients first.
@@ -238,28 +229,6 @@ class Native(GroupTrainer):
         sizes = self.ranges.sizes_of(clients)
         if not sizes.all():
             raise TrainingError(f"Client {clients[sizes == 0][0]} has no examples to train on.")
-        if draws_as_numpy_does():
-            return self._train(start, clients, round_, lr, update, group, terms, None)
-        results: list[Group] = []
-        for number, client in enumerate(clients):
-            plan = batch_plans(self.seed, round_, clients[number : number + 1], [self.ranges[int(client)]], self.local)
-            row = slice(number, number + 1)
-            results.append(self._train(start, clients[row], round_, lr, update, group[row], terms, plan))
-        losses, steps, finite = (np.concatenate(column) for column in zip(*results, strict=True))
-        return losses, steps, finite
-
-    def _train(
-        self,
-        start: Tensor,
-        clients: Ints,
-        round_: int,
-        lr: float,
-        update: Tensor,
-        group: Ints,
-        terms: Terms,
-        plan: Ints | None,
-    ) -> tuple[Floats, Ints, Bools]:
-        """Train clients in batches that C draws, or one client by this plan."""
         k, local = len(clients), self.local
         pull, shift = (None, None) if self.uncorrected else self._correction(k, start, terms, group)
         shifts = self.shifts_of(clients)
@@ -269,7 +238,6 @@ class Native(GroupTrainer):
             lr, local.momentum, local.weight_decay, clip, place_of(pull), place_of(shift), place_of(added)
         )
         order, offsets, words = self.ranges.order, self.ranges.offsets, words_of(self.seed, round_)
-        sizes = self.ranges.sizes_of(clients)
         largest = int(sizes.max())
         batch = min(local.batch_size, largest)
         client_steps = local.steps_of(sizes, clients, self.seed, round_) if self.steps is None else self.steps[clients]
@@ -283,7 +251,6 @@ class Native(GroupTrainer):
             len(words),
             place_of(words),
             zlib.crc32(b"dropout") if self.draws else -1,
-            place_of(plan),
         )
         planned, an_epoch = batch * int(client_steps.max()), batch * -(-largest // batch)
         room = largest + min(planned, max(an_epoch, self.first_outputs))
@@ -330,7 +297,7 @@ class Native(GroupTrainer):
     def predict_part(
         self, part: slice, params: Float32s, split: Split, index: Ints, right: Bools | Float32s, loss: Float32s
     ) -> None:
-        self._predict(params, split, index[part], right[part], loss[part], None)
+        self._predict(params, split, index[part], right[part], loss[part])
 
     def _logits(self, vector: Tensor, split: Split, index: Ints) -> Float32s:
         m, index = len(index), np.ascontiguousarray(index, np.int64)
@@ -339,14 +306,9 @@ class Native(GroupTrainer):
         return logits
 
     def _predict(
-        self,
-        params: Float32s,
-        split: Split,
-        index: Ints,
-        right: Bools | Float32s,
-        loss: Float32s,
-        logits: Float32s | None,
+        self, params: Float32s, split: Split, index: Ints, right: AnyArray, loss: Float32s, logits: Any = None
     ) -> None:
+        """Write the results for these examples, in calls that Ctrl-C can interrupt."""
         memory = self._memory_at(self.library.memory_for_predicting(*self._layers()))
         begin = 0
         while begin < len(index):
