@@ -29,7 +29,6 @@ from fedreach.federation.types import LocalOutputs, LocalUpdates
 # -------------------- The processes of one run, and messages between them
 # Values are pickled. All processes belong to one user and trust each other, as always in torch.distributed.
 
-LARGE_BYTES = 2**20  # of messages that a GPU sends; ranks exchange smaller ones before they know their devices
 T = TypeVar("T")
 
 
@@ -47,13 +46,12 @@ class Ranks:
     def __init__(self, rank: int, size: int, local_rank: int = 0, local_size: int = 1) -> None:
         self.rank, self.size = rank, size
         self.local_rank, self.local_size = local_rank, local_size
-        self.wire = torch.device("cpu")  # device from which tensors are sent
 
     def device(self, name: str) -> str:
         """Return the device on which this rank trains.
 
-        ``"cuda"`` gives each rank of a machine its own device, and NCCL sends the tensors. Any other name is used as it
-        is: all ranks of a machine share ``"cuda:0"``.
+        ``"cuda"`` gives each rank of a machine its own device. Any other name is used as it is: all ranks of a machine
+        share ``"cuda:0"``.
 
         Raises:
             ConfigError: If this machine has fewer devices than ranks.
@@ -70,8 +68,6 @@ class Ranks:
                 f"ranks on this machine and {torch.cuda.device_count()} devices. Lower --nproc-per-node, or let the "
                 "ranks share one device by --device cuda:0."
             )
-        if dist.is_nccl_available():
-            self.wire = torch.device("cuda", self.local_rank)
         torch.cuda.set_device(self.local_rank)
         return f"cuda:{self.local_rank}"
 
@@ -87,8 +83,7 @@ class Ranks:
     def post(self, value: object, rank: int) -> list[tuple[Any, Tensor]]:
         """Start to send a value; return the pending operations, which must be kept until the value has arrived."""
         message = torch.frombuffer(bytearray(pickle.dumps(value, protocol=5)), dtype=torch.uint8)
-        tensors = torch.tensor([len(message)]), message.to(self._wire_for(len(message)))
-        return [(self._call(rank, dist.isend, tensor, rank), tensor) for tensor in tensors]
+        return [(self._call(rank, dist.isend, part, rank), part) for part in (torch.tensor([len(message)]), message)]
 
     def receive(self, rank: int) -> Any:
         """Return the value that another rank sends.
@@ -99,23 +94,16 @@ class Ranks:
         """
         size = torch.empty(1, dtype=torch.int64)
         self._call(rank, dist.recv, size, rank)
-        message = torch.empty(int(size), dtype=torch.uint8, device=self._wire_for(int(size)))
+        message = torch.empty(int(size), dtype=torch.uint8)
         self._call(rank, dist.recv, message, rank)
-        value = pickle.loads(message.cpu().numpy())
+        value = pickle.loads(message.numpy())
         if isinstance(value, FedReachError):
             raise type(value)(f"Rank {rank}: {value}")
         return value
 
-    def _wire_for(self, size: int) -> torch.device:
-        return self.wire if size >= LARGE_BYTES else torch.device("cpu")
-
     def broadcast(self, vector: Float32s) -> None:
         """Write rank 0's vector into that of every other rank. All ranks must call this."""
-        tensor = torch.from_numpy(vector)
-        sent = tensor.to(self.wire)
-        self._call(0, dist.broadcast, sent, 0)
-        if sent is not tensor:
-            tensor.copy_(sent)
+        self._call(0, dist.broadcast, torch.from_numpy(vector), 0)
 
     def _call(self, rank: int, function: Callable[..., T], *arguments: Any) -> T:
         try:
@@ -146,11 +134,9 @@ def join() -> Iterator[Ranks]:
     if missing:
         raise ConfigError(f"The environment variable {missing[0]} is missing. Start the ranks by torchrun.")
     rank, size, local_rank, local_size = (int(os.environ[name]) for name in variables)
-    gpu = torch.cuda.is_available() and dist.is_nccl_available()
     try:
         store = _fresh_store(next(rendezvous("env://", timeout=RANK_TIMEOUT))[0], rank, size)
-        backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=RANK_TIMEOUT)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=RANK_TIMEOUT)
     except RuntimeError as error:
         raise LostRankError(f"Rank {rank} of {size} does not find the others: {error}") from error
     ranks = Ranks(rank, size, local_rank, local_size)

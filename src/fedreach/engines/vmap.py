@@ -24,6 +24,8 @@ from fedreach.engines.trainer import ClientStack, Group, GroupTrainer, apply_ste
 
 Rows = slice | Tensor
 Tensors = dict[str, Tensor]
+_Models = tuple[Tensor, Tensor, Tensor, Terms]
+"""Models of the stack, moments of the optimizer, the start, and the terms of the solver."""
 # A stack and its gradients pass through the cache in every step. The C library returns larger pieces of memory to the
 # system each time, which then allocates them again page by page.
 STACK_BYTES = 16_000_000
@@ -62,7 +64,7 @@ class Vmap(GroupTrainer):
         moments = torch.zeros(self.local.moments, len(rows), self.layout.num_trainable, device=self.device)
         total = torch.zeros(len(rows), device=self.device)
         terms = {name: vectors[torch.from_numpy(rows)].to(self.device) for name, vectors in terms.items()}
-        shifts = self.shifts_of(ids[rows])
+        models, shifts = (stack, moments, start, terms), self.shifts_of(ids[rows])
         self.renew()
         self.module.train()
         seed = torch_seed(self.seed, "dropout", round_, int(ids[group].min())) if self.draws else 0
@@ -74,7 +76,7 @@ class Vmap(GroupTrainer):
                     batch = batches[alike, step, : count.max()]
                     shift = None if shifts is None else shifts[alike]
                     try:
-                        loss = self._step(step, stack, moments, start, terms, alike, batch, count, lr, shift)
+                        loss = self._step(step, models, alike, batch, count, lr, shift)
                     except Exception as error:
                         cause, all_ids = cause_of(error).removesuffix("."), sorted(map(int, ids[group]))
                         raise TrainingError(
@@ -101,19 +103,10 @@ class Vmap(GroupTrainer):
             yield torch.from_numpy(rows).to(self.device), counts[rows]
 
     def _step(
-        self,
-        step: int,
-        stack: Tensor,
-        moments: Tensor,
-        start: Tensor,
-        terms: Terms,
-        rows: Rows,
-        batch: Tensor,
-        count: Ints,
-        lr: float,
-        shift: Tensor | None,
+        self, step: int, models: _Models, rows: Rows, batch: Tensor, count: Ints, lr: float, shift: Tensor | None
     ) -> Tensor:
         """Take step `step`, from 0, for these rows of the stack; return each row's loss, summed over its samples."""
+        stack, moments, start, terms = models
         local, views, p = self.local, self.layout.parameter_views, self.layout.num_trainable
         full = bool((count == batch.shape[1]).all())
         # Padded with the client's first sample: weight 0 would not cancel another client's infinite loss.
