@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Self
@@ -302,17 +303,10 @@ class BatchNormStatistics:
     def _in_order(self, x: Tensor) -> list[_BatchNorm]:
         """Return the layers that the model calls, in the order of their first call."""
         visited: dict[_BatchNorm, None] = {}
-
-        def note(layer: _BatchNorm, _: tuple[Tensor, ...]) -> None:
-            visited[layer] = None
-
-        hooks = [layer.register_forward_pre_hook(note) for layer in refreshable_layers(self.module)]
-        try:
-            with torch.no_grad():
-                self.module(x)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with ExitStack() as hooks, torch.no_grad():
+            for layer in refreshable_layers(self.module):
+                hooks.enter_context(layer.register_forward_pre_hook(lambda layer, _: visited.setdefault(layer)))
+            self.module(x)
         return list(visited)
 
     def _moments(self, layer: _BatchNorm, x: Tensor) -> tuple[Tensor, Tensor]:
