@@ -25,7 +25,6 @@ from .conftest import Refused
         ("model={name='mlp',hidden=[1000000000000000000]}", "The model 'mlp' cannot be built"),
         ("model={name='mlp',hidden=[0]}", "mlp: hidden must be in [1, inf); got 0"),
         ("local.epochs=9007199254740992", "must be in [1, 1e9]; got 9007199254740992"),
-        ("engine.device=meta", "engine.device is 'meta', which this torch cannot use"),
     ],
 )
 def test_a_run_that_cannot_fit_is_refused_before_its_first_round(option: str, message: str, refused: Refused) -> None:

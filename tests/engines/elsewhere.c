@@ -28,7 +28,6 @@ typedef struct {
     int64_t count;
     uint32_t *words;
     int64_t dropout;
-    const int64_t *given;
 } Batches;
 
 int64_t memory_numbers(int64_t, const void *, const UpdateRule *, int64_t, int64_t);

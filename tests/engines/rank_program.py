@@ -118,7 +118,7 @@ def compared(alone: TorchEngine, helped: DistributedEngine) -> dict[str, bool]:
             )
         losses = [engine.training_loss(start, ids) for engine in (alone, helped)]
         same[f"training loss {number}"] = equal(*losses)
-        same[f"all processes add up {number}"] = helped.inner.threads == 1 or helped.inner.workers.shares(other.update)
+        same[f"all processes add up {number}"] = helped.threads == 1 or helped.workers.shares(other.update)
         weights = generator(number, "weights").random(len(ids))
         same[f"sum {number}"] = equal(*(engine.weighted_sum(weights, one.update) for engine in (alone, helped)))
         start = start + one.update.mean(axis=0)

@@ -158,7 +158,7 @@ def drawn_elsewhere(inputs):
     ("function", "error", "said"),
     [
         (lambda inputs: inputs[:, :, 1:], ComponentError, "must return inputs as it was given them, (8, 2, 5, 6)"),
-        (lambda inputs: inputs.double(), ComponentError, "got (8, 2, 5, 6) of torch.float64"),
+        (lambda inputs: inputs.double(), ComponentError, "got a tensor of shape (8, 2, 5, 6) of torch.float64"),
         (lambda inputs: None, ComponentError, "got NoneType"),
         (lambda inputs: inputs @ torch.ones(2), ConfigError, "does not take this data, inputs of shape (8, 2, 5, 6)"),
         (drawn_elsewhere, ComponentError, "drawn_elsewhere must draw from torch, numpy.random or random"),

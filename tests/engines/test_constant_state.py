@@ -8,11 +8,11 @@ from torch import nn
 from fedreach._util.errors import ConfigError, TrainingError
 from fedreach.engines.choice import build_engine
 from fedreach.engines.engine import TorchEngine
-from fedreach.engines.manual import Manual, trained_chain_of
+from fedreach.engines.manual import Manual
 from fedreach.engines.models.state import constant_arrays
 from fedreach.engines.native import Native
 from fedreach.engines.protocols import Task
-from fedreach.engines.recognition import NotAChainError
+from fedreach.engines.recognition import NotAChainError, chain_of
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.vmap import Vmap
 from fedreach.federation.local_sgd import LocalSGD
@@ -181,7 +181,7 @@ def test_a_chain_with_a_frozen_layer_is_not_trained_as_one():
     frozen = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
     frozen[0].weight.requires_grad_(False)
     with pytest.raises(NotAChainError, match=r"0\.weight is not trained"):
-        trained_chain_of(frozen, (4,))
+        chain_of(frozen, (4,))
 
 
 def test_a_client_with_a_single_example_is_refused_in_words_where_layers_go_by_the_batch(federated):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fedreach._util.streams import generator
-from fedreach.engines.distributed import DistributedEngine, Ranks, assign_work, examples_per_round
+from fedreach.engines.batches import examples_per_round
+from fedreach.engines.distributed import DistributedEngine, Ranks, assign_work
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.networks import build
 from fedreach.engines.native.trainer import Native

@@ -11,16 +11,7 @@ from fedreach.engines.manual import Manual
 from fedreach.engines.manual_layers import to_stack_layers
 from fedreach.engines.models.networks import build
 from fedreach.engines.protocols import Task
-from fedreach.engines.recognition import (
-    Addition,
-    Convolution,
-    Dense,
-    Dropout,
-    Flattening,
-    NotAChainError,
-    Pooling,
-    chain_of,
-)
+from fedreach.engines.recognition import NotAChainError, chain_of
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
 
@@ -50,7 +41,7 @@ class AsFunctions(nn.Module):
 def test_functions_are_seen_as_the_layers_that_they_are(flatten):
     as_modules = nn.Sequential(nn.Conv2d(1, 4, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
     found = chain_of(AsFunctions(flatten), IMAGE)
-    assert [type(layer) for layer in found] == [Convolution, Pooling, Flattening, Dense]
+    assert [layer.kind for layer in found] == ["Conv2d", "MaxPool2d", "Flatten", "Linear"]
     assert found == chain_of(as_modules, IMAGE)
 
 
@@ -117,10 +108,15 @@ class Shortcut(nn.Module):
         return self.end(self.join(x, self.layer(x)).flatten(1))
 
 
+def must_add(layer, source):
+    assert (layer.kind, layer.shape, layer.outputs) == ("Addition", IMAGE, IMAGE)
+    assert (layer.source, layer.every, layer.before, layer.relu) == (source, (1, 1), 0, False)
+
+
 def test_a_shortcut_is_what_stood_there():
     for join in (lambda x, y: y + x, lambda x, y: x.add(y), lambda x, y: torch.add(x[:, :, ::1, ::1], y)):
         _, added, *_ = chain_of(Shortcut(join), IMAGE)
-        assert added == Addition(*IMAGE, source=0, every=(1, 1), before=0)
+        must_add(added, source=0)
 
 
 class DroppedShortcut(nn.Module):
@@ -136,7 +132,8 @@ class DroppedShortcut(nn.Module):
 
 def test_a_shortcut_begins_at_the_same_layer_with_and_without_dropout():
     one, *_, added, _, _ = chain_of(DroppedShortcut(), IMAGE)
-    assert (type(one), added) == (Convolution, Addition(*IMAGE, source=1, every=(1, 1), before=0))
+    assert one.kind == "Conv2d"
+    must_add(added, source=1)
 
 
 def hooked():
@@ -196,7 +193,7 @@ def test_what_is_no_chain_is_not_taken_for_one(model, sample, reason):
         (nn.Sequential(nn.Conv2d(1, 2, 5), nn.MaxPool2d(2, stride=1)), "pooling"),
         (nn.Sequential(nn.Conv2d(1, 2, 5), nn.AvgPool2d(2)), "pooling"),
         (nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(1, 2, 5)), "pooling"),
-        (nn.Sequential(nn.Conv2d(1, 2, 5), nn.GroupNorm(1, 2)), "GroupNormalisation"),
+        (nn.Sequential(nn.Conv2d(1, 2, 5), nn.GroupNorm(1, 2)), "GroupNorm"),
         (nn.Sequential(nn.Conv2d(1, 2, 5), nn.Dropout()), "Dropout"),
     ],
 )
@@ -219,7 +216,7 @@ def test_a_dropout_is_one_that_ends_with_training():
     module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.25))
     functions, found = (chain_of(each.train(), (4,)) for each in (Dropping(), module))
     assert functions == found
-    assert found[-1] == Dropout((4,), 0.25)
+    assert (found[-1].kind, found[-1].shape, found[-1].amount) == ("Dropout", (4,), 0.25)
     with pytest.raises(NotAChainError, match="drops numbers in evaluation"):
         chain_of(AlwaysDropping(), (4,))
 

@@ -101,11 +101,11 @@ def test_new_arrays_after_the_first_call_are_seen_too():
         assert result[:8].tolist() == [1.0 + i for i in range(8)]
 
 
-def test_more_parts_than_a_pipe_holds(monkeypatch):
-    monkeypatch.setattr("fedreach.engines.processes.QUEUE", 5)
+def test_more_parts_than_a_pipe_holds():
     work = Work()
     workers = Workers(work, 2)
-    assert workers.map(named, range(23), {"numbers": np.arange(23.0)}) == list(map(float, range(23)))
+    for count in (20_000, 23):
+        assert workers.map(named, range(count), {"numbers": np.arange(20_000.0)}) == list(map(float, range(count)))
 
 
 def test_the_error_of_the_first_part_is_raised_and_the_next_call_works():

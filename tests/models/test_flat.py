@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedreach._util.errors import ConfigError
-from fedreach.engines.models.flat import Layout, bind, flatten, unflatten
+from fedreach.engines.models.flat import Layout, bind, flatten
 from fedreach.engines.models.networks import build
 
 CASES = {
@@ -18,12 +18,12 @@ cases = pytest.mark.parametrize("name", CASES)
 
 
 @cases
-def test_flatten_and_unflatten_are_inverse(name):
+def test_flatten_and_bind_are_inverse(name):
     one, other = CASES[name](), CASES[name]()
     vector = torch.randn(Layout.of(one).size, generator=torch.Generator().manual_seed(0))
-    unflatten(one, vector)
+    bind(one, vector)
     assert torch.equal(flatten(one), vector)
-    unflatten(other, flatten(one))
+    bind(other, flatten(one))
     theirs = other.state_dict()
     assert all(torch.equal(tensor, theirs[key]) for key, tensor in one.state_dict().items())
 
@@ -56,7 +56,7 @@ def test_a_bound_module_lives_in_its_vector(name):
     vector = flatten(module)
     bind(module, vector)
     vector.mul_(0.5)
-    unflatten(twin, vector)
+    bind(twin, vector.clone())
     assert torch.equal(module.eval()(INPUT[name]), twin.eval()(INPUT[name]))
     with torch.no_grad():
         next(module.parameters()).fill_(7.0)

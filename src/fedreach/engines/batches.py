@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Self
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedreach._util.arrays import AnyArray, Float32s, Ints
+from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError
 from fedreach._util.streams import generator
 from fedreach.engines.models.draws import seed_of, seeded_generators
@@ -78,6 +79,22 @@ def batch_plans(seed: int, round_: int, clients: Ints, parts: Sequence[Ints], lo
             epoch[:num_examples] = rng.permutation(part)[:num_examples]
         row[:all_steps, :batch] = client_table.reshape(-1, batch)[:all_steps]
     return table
+
+
+def examples_per_round(sizes: Ints, local: LocalSGD) -> Floats:
+    """Return the expected number of examples that clients of these sizes process in a round.
+
+    Example:
+        >>> examples_per_round(np.array([10, 100]), LocalSGD(batch_size=20, epochs=2))
+        array([ 20., 200.])
+        >>> examples_per_round(np.array([10, 110]), LocalSGD(batch_size=20, drop_last=True))
+        array([ 10., 100.])
+        >>> examples_per_round(np.array([10, 100]), LocalSGD(batch_size=20, steps=3))
+        array([30., 60.])
+    """
+    if local.steps is None:
+        return local.epochs * local.examples_per_epoch(sizes).astype(np.float64)
+    return local.expected_steps(sizes) * np.minimum(local.batch_size, sizes)
 
 
 # -------------------- Examples on a device
@@ -164,19 +181,16 @@ def checked_device(device: str) -> torch.device:
     """Return the torch device.
 
     Raises:
-        ConfigError: If torch does not know the device or cannot use it.
+        ConfigError: If torch cannot use the device.
     """
     try:
         chosen = torch.device(device)
-    except RuntimeError as error:
-        raise ConfigError(f"engine.device must be a torch device such as 'cpu' or 'cuda:0'; got {device!r}.") from error
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"engine.device is {device!r}, but this torch sees no CUDA device. Use 'cpu'.")
-    try:
         torch.zeros(1, device=chosen).item()
     except Exception as error:  # each device type has its own errors; "meta" stores no numbers
-        message = str(error).splitlines()[0]
-        raise ConfigError(f"engine.device is {device!r}, which this torch cannot use: {message}. Use 'cpu'.") from error
+        raise ConfigError(
+            f"engine.device must be a device that this torch can use, such as 'cpu' or 'cuda:0'; got {device!r}, "
+            f"{str(error).splitlines()[0].rstrip('.')}. Use 'cpu'."
+        ) from error
     return chosen
 
 
@@ -289,17 +303,10 @@ class BatchNormStatistics:
     def _in_order(self, x: Tensor) -> list[_BatchNorm]:
         """Return the layers that the model calls, in the order of their first call."""
         visited: dict[_BatchNorm, None] = {}
-
-        def note(layer: _BatchNorm, _: tuple[Tensor, ...]) -> None:
-            visited[layer] = None
-
-        hooks = [layer.register_forward_pre_hook(note) for layer in refreshable_layers(self.module)]
-        try:
-            with torch.no_grad():
-                self.module(x)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with ExitStack() as hooks, torch.no_grad():
+            for layer in refreshable_layers(self.module):
+                hooks.enter_context(layer.register_forward_pre_hook(lambda layer, _: visited.setdefault(layer)))
+            self.module(x)
         return list(visited)
 
     def _moments(self, layer: _BatchNorm, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,6 @@ import signal
 import socket
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -21,17 +20,15 @@ from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[att
 
 from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError, FedReachError, TrainingError
-from fedreach.engines.engine import TorchEngine, probe_losses
-from fedreach.engines.protocols import NO_TERMS, Engine, Split
+from fedreach.engines.batches import examples_per_round
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.protocols import NO_TERMS, Split
 from fedreach.engines.trainer import EVALUATION_BATCH
-from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.types import LocalOutputs, LocalUpdates, Outputs
+from fedreach.federation.types import LocalOutputs, LocalUpdates
 
 # -------------------- The processes of one run, and messages between them
-# A value is pickled except for its large arrays, which are sent as tensors. All processes belong to one user and trust
-# each other, as always in torch.distributed.
+# Values are pickled. All processes belong to one user and trust each other, as always in torch.distributed.
 
-LARGE_BYTES = 4096  # smaller arrays are pickled: a message of their own costs more than the copy
 T = TypeVar("T")
 
 
@@ -49,13 +46,12 @@ class Ranks:
     def __init__(self, rank: int, size: int, local_rank: int = 0, local_size: int = 1) -> None:
         self.rank, self.size = rank, size
         self.local_rank, self.local_size = local_rank, local_size
-        self.wire = torch.device("cpu")  # device from which tensors are sent
 
     def device(self, name: str) -> str:
         """Return the device on which this rank trains.
 
-        ``"cuda"`` gives each rank of a machine its own device, and NCCL sends the tensors. Any other name is used as it
-        is: all ranks of a machine share ``"cuda:0"``.
+        ``"cuda"`` gives each rank of a machine its own device. Any other name is used as it is: all ranks of a machine
+        share ``"cuda:0"``.
 
         Raises:
             ConfigError: If this machine has fewer devices than ranks.
@@ -72,8 +68,6 @@ class Ranks:
                 f"ranks on this machine and {torch.cuda.device_count()} devices. Lower --nproc-per-node, or let the "
                 "ranks share one device by --device cuda:0."
             )
-        if dist.is_nccl_available():
-            self.wire = torch.device("cuda", self.local_rank)
         torch.cuda.set_device(self.local_rank)
         return f"cuda:{self.local_rank}"
 
@@ -88,19 +82,8 @@ class Ranks:
 
     def post(self, value: object, rank: int) -> list[tuple[Any, Tensor]]:
         """Start to send a value; return the pending operations, which must be kept until the value has arrived."""
-        large: list[Tensor] = []
-
-        def keep_in_pickle(buffer: pickle.PickleBuffer) -> bool:
-            raw = buffer.raw()
-            if raw.nbytes < LARGE_BYTES:
-                return True
-            large.append(_as_tensor(raw).to(self.wire))
-            return False
-
-        message = pickle.dumps(value, protocol=5, buffer_callback=keep_in_pickle)
-        sizes = np.array([len(tensor) for tensor in large], np.int64).tobytes()
-        tensors = [torch.tensor([len(sizes), len(message)]), _as_tensor(bytearray(sizes + message)), *large]
-        return [(self._call(rank, dist.isend, tensor, rank), tensor) for tensor in tensors]
+        message = torch.frombuffer(bytearray(pickle.dumps(value, protocol=5)), dtype=torch.uint8)
+        return [(self._call(rank, dist.isend, part, rank), part) for part in (torch.tensor([len(message)]), message)]
 
     def receive(self, rank: int) -> Any:
         """Return the value that another rank sends.
@@ -109,29 +92,18 @@ class Ranks:
             LostRankError: If its process has ended.
             FedReachError: If the rank failed and sent its error; the message names the rank.
         """
-        lengths = torch.empty(2, dtype=torch.int64)
-        self._call(rank, dist.recv, lengths, rank)
-        of_sizes, of_rest = lengths.tolist()
-        packed = self._receive_bytes(of_sizes + of_rest, rank, torch.device("cpu")).tobytes()
-        sizes = np.frombuffer(packed[:of_sizes], np.int64)
-        buffers = [self._receive_bytes(int(size), rank, self.wire) for size in sizes]
-        value = pickle.loads(packed[of_sizes:], buffers=buffers)
+        size = torch.empty(1, dtype=torch.int64)
+        self._call(rank, dist.recv, size, rank)
+        message = torch.empty(int(size), dtype=torch.uint8)
+        self._call(rank, dist.recv, message, rank)
+        value = pickle.loads(message.numpy())
         if isinstance(value, FedReachError):
             raise type(value)(f"Rank {rank}: {value}")
         return value
 
     def broadcast(self, vector: Float32s) -> None:
         """Write rank 0's vector into that of every other rank. All ranks must call this."""
-        tensor = torch.from_numpy(vector)
-        sent = tensor.to(self.wire)
-        self._call(0, dist.broadcast, sent, 0)
-        if sent is not tensor:
-            tensor.copy_(sent)
-
-    def _receive_bytes(self, size: int, rank: int, wire: torch.device) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        tensor = torch.empty(size, dtype=torch.uint8, device=wire)
-        self._call(rank, dist.recv, tensor, rank)
-        return tensor.cpu().numpy()
+        self._call(0, dist.broadcast, torch.from_numpy(vector), 0)
 
     def _call(self, rank: int, function: Callable[..., T], *arguments: Any) -> T:
         try:
@@ -142,13 +114,6 @@ class Ranks:
                 f"{who} was lost: its process ended, or its machine cannot be reached. torchrun says what it knows. "
                 "The same command goes on from the last checkpoint; torchrun --max-restarts 1 repeats it by itself."
             ) from error
-
-
-def _as_tensor(raw: memoryview | bytearray) -> Tensor:
-    with warnings.catch_warnings():
-        # Memory may be read-only, so torch warns; nothing writes to a sent tensor.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
-        return torch.from_numpy(np.frombuffer(raw, np.uint8))
 
 
 # -------------------- Joining and ending the processes of a run
@@ -169,11 +134,9 @@ def join() -> Iterator[Ranks]:
     if missing:
         raise ConfigError(f"The environment variable {missing[0]} is missing. Start the ranks by torchrun.")
     rank, size, local_rank, local_size = (int(os.environ[name]) for name in variables)
-    gpu = torch.cuda.is_available() and dist.is_nccl_available()
     try:
         store = _fresh_store(next(rendezvous("env://", timeout=RANK_TIMEOUT))[0], rank, size)
-        backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=RANK_TIMEOUT)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=RANK_TIMEOUT)
     except RuntimeError as error:
         raise LostRankError(f"Rank {rank} of {size} does not find the others: {error}") from error
     ranks = Ranks(rank, size, local_rank, local_size)
@@ -262,92 +225,66 @@ SWITCH_ENGINE = "the run goes on with another engine"
 SPEED_DECAY = 0.5  # decay per round of the measured speed of ranks
 
 
-class DistributedEngine(Engine):
-    """The engine of rank 0: it distributes the work of an inner engine over all ranks, including itself.
+class DistributedEngine(TorchEngine):
+    """The engine of rank 0: it distributes the work of an engine over all ranks, including itself.
 
     Groups of clients are assigned, the longest first, to the rank that is expected to finish them first, by the speed
     of the ranks in earlier rounds. Evaluation is split between batches. Rank 0 computes weighted sums and server steps.
-    The other ranks `serve` an equal inner engine.
+    The other ranks `serve` an equal engine.
     """
 
-    def __init__(self, inner: TorchEngine, ranks: Ranks) -> None:
-        self.inner, self.ranks = inner, ranks
-        self.name, self.task, self.layout, self.initial = inner.name, inner.task, inner.layout, inner.initial
-        self.solver, self.local, self.num_trainable = inner.solver, inner.local, inner.num_trainable
+    def __init__(self, engine: TorchEngine, ranks: Ranks) -> None:
+        vars(self).update(vars(engine))
+        self.ranks = ranks
         self._model: Float32s | None = None  # the model that all ranks hold
         self._examples, self._seconds = np.zeros(ranks.size), np.zeros(ranks.size)
 
     def train(
         self, broadcast: Float32s, ids: Ints, round_: int, lr: float, terms: Mapping[str, Float32s] = NO_TERMS
     ) -> LocalUpdates:
-        inner = self.inner
-        groups = inner.groups(ids, self.ranks.size)
+        groups = self.groups(ids, self.ranks.size)
         examples = examples_per_round(self.task.data.train.sizes_of(ids), self.local)
         group_indices = assign_work([examples[group].sum() for group in groups], self._speed())
         if not any(group_indices[1:]):
-            return inner.train_groups(broadcast, ids, groups, round_, lr, terms)
+            return self.train_groups(broadcast, ids, groups, round_, lr, terms)
         shares = [[groups[i] for i in indices] for indices in group_indices]
         rows = [np.concatenate([*share, np.empty(0, np.int64)]).astype(np.int64) for share in shares]
         work = []
         for rank_rows, share in zip(rows, shares, strict=True):
             rank_terms = {name: values[rank_rows] for name, values in terms.items()}
             work.append((ids[rank_rows], [len(group) for group in share], round_, lr, rank_terms))
-        update = inner.workers.array((len(ids), self.layout.size), np.float32)  # shared by its processes for the sum
+        update = self.workers.array((len(ids), self.layout.size), np.float32)  # shared by its processes for the sum
         loss, steps, finite = np.empty(len(ids)), np.empty(len(ids), np.int64), np.empty(len(ids), np.bool_)
         for rank, (part, seconds) in enumerate(self._run_on_ranks(_train_share, broadcast, work)):
             rank_rows = rows[rank]
             update[rank_rows], loss[rank_rows] = part.update, part.loss
             steps[rank_rows], finite[rank_rows] = part.steps, part.finite
-            self._record_speed(rank, examples[rank_rows].sum(), seconds)
+            if seconds:
+                self._examples[rank] = SPEED_DECAY * self._examples[rank] + examples[rank_rows].sum()
+                self._seconds[rank] = SPEED_DECAY * self._seconds[rank] + seconds
         return LocalUpdates(update, loss, steps, self.num_trainable, finite)
 
-    @property
-    def note(self) -> str:
-        return self.inner.note
-
-    @property
-    def constants(self) -> Mapping[str, AnyArray]:
-        return self.inner.constants
-
     def start_from(self, constants: Mapping[str, AnyArray]) -> None:
-        self.inner.start_from(constants)
-        for rank in range(1, self.ranks.size):
-            self.ranks.send((_start_from, False, (dict(constants),)), rank)
-            self.ranks.receive(rank)
-
-    def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
-        return self.inner.weighted_sum(weights, update)
-
-    def server_step(self, params: Float32s, index: Ints, round_: int, lr: float, step: int = 0) -> Float32s:
-        return self.inner.server_step(params, index, round_, lr, step)
-
-    def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, lr: float) -> Float32s:
-        return self.inner.distill_step(params, index, teacher, lr)
+        self._run_on_ranks(_start_from, self.initial, [(dict(constants),)] * self.ranks.size)
 
     def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools | Float32s, Float32s]:
         shares = self._batches(split, index)
         if shares is None:
-            return self.inner.predict(params, split, index)
+            return super().predict(params, split, index)
         right, loss = zip(*self._run_on_ranks(TorchEngine.predict, params, shares), strict=True)
         return np.concatenate(right), np.concatenate(loss)
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
         shares = self._batches(split, index)
         if shares is None:
-            return self.inner.logits(params, split, index)
+            return super().logits(params, split, index)
         return np.concatenate(self._run_on_ranks(TorchEngine.logits, params, shares))
-
-    def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
-        return self.inner.answers(params, split, index, inputs=inputs)
-
-    def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
-        return probe_losses(self, self.inner.trainer, params, ids, parts)
 
     def outputs(self, broadcast: Float32s, update: Float32s, ids: Ints, *, before: bool) -> list[LocalOutputs]:
         positions = assign_work(self.task.data.train.sizes_of(ids), self._speed())
         rows = [np.array(rank_positions, np.int64) for rank_positions in positions]
         if not any(len(rank_rows) for rank_rows in rows[1:]):
-            return self.inner.outputs(broadcast, update, ids, before=before)
+            return super().outputs(broadcast, update, ids, before=before)
         shares = [(update[rank_rows], ids[rank_rows], before) for rank_rows in rows]
         answers = self._run_on_ranks(_outputs_share, broadcast, shares)
         outputs = (output for share in answers for output in share)
@@ -357,7 +294,7 @@ class DistributedEngine(Engine):
     def _batches(self, split: Split, index: Ints) -> list[tuple[Split, Ints]] | None:
         """Return the examples of each rank, or None if there are too few to share."""
         batches, size = -(-len(index) // EVALUATION_BATCH), self.ranks.size
-        if batches < 2 or self.inner.trainer.behaviour.mixes:  # batches of one client each are not cut
+        if batches < 2 or self.trainer.behaviour.mixes:  # batches of one client each are not cut
             return None
         cuts = [EVALUATION_BATCH * (batches * rank // size) for rank in range(1, size)]
         return [(split, part) for part in np.split(index, cuts)]
@@ -371,7 +308,7 @@ class DistributedEngine(Engine):
         if new:
             self._model = np.array(model, np.float32)
             self.ranks.broadcast(self._model)
-        first = work(self.inner, self._model, *shares[0])
+        first = work(self, self._model, *shares[0])
         return [first, *(self.ranks.receive(rank) for rank in range(1, self.ranks.size))]
 
     def _speed(self) -> Floats:
@@ -381,11 +318,6 @@ class DistributedEngine(Engine):
             return np.ones(self.ranks.size)
         speed = np.divide(self._examples, self._seconds, where=has_trained, out=np.zeros(self.ranks.size))
         return np.where(has_trained, speed, speed[has_trained].mean())
-
-    def _record_speed(self, rank: int, examples: float, seconds: float) -> None:
-        if seconds:
-            self._examples[rank] = SPEED_DECAY * self._examples[rank] + examples
-            self._seconds[rank] = SPEED_DECAY * self._seconds[rank] + seconds
 
 
 def serve(engine: TorchEngine, ranks: Ranks) -> bool:
@@ -422,29 +354,13 @@ def _train_share(
 
 
 def _start_from(engine: TorchEngine, _: Float32s, constants: dict[str, AnyArray]) -> None:
-    engine.start_from(constants)
+    TorchEngine.start_from(engine, constants)
 
 
 def _outputs_share(
     engine: TorchEngine, model: Float32s, update: Float32s, ids: Ints, before: bool
 ) -> list[LocalOutputs]:
-    return engine.outputs(model, update, ids, before=before)
-
-
-def examples_per_round(sizes: Ints, local: LocalSGD) -> Floats:
-    """Return the expected number of examples that clients of these sizes process in a round.
-
-    Example:
-        >>> examples_per_round(np.array([10, 100]), LocalSGD(batch_size=20, epochs=2))
-        array([ 20., 200.])
-        >>> examples_per_round(np.array([10, 110]), LocalSGD(batch_size=20, drop_last=True))
-        array([ 10., 100.])
-        >>> examples_per_round(np.array([10, 100]), LocalSGD(batch_size=20, steps=3))
-        array([30., 60.])
-    """
-    if local.steps is None:
-        return local.epochs * local.examples_per_epoch(sizes).astype(np.float64)
-    return local.expected_steps(sizes) * np.minimum(local.batch_size, sizes)
+    return TorchEngine.outputs(engine, model, update, ids, before=before)
 
 
 def assign_work(work: Sequence[float] | Ints, speed: Floats) -> list[list[int]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -12,12 +13,11 @@ from numpy.typing import DTypeLike
 from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError
 from fedreach.data.several import IGNORED, position_counts
-from fedreach.data.splits import ClientIndex
 from fedreach.engines.batches import checked_device
 from fedreach.engines.models.draws import seed_of, seeded_generators
 from fedreach.engines.models.state import numbers_note
 from fedreach.engines.processes import Workers, max_processes
-from fedreach.engines.protocols import NO_TERMS, Engine, Precision, Predictor, Split, Task
+from fedreach.engines.protocols import NO_TERMS, Engine, Precision, Split, Task
 from fedreach.engines.trainer import EVALUATION_BATCH, Group, GroupTrainer
 from fedreach.federation.aggregation import BLOCK, finite_rows
 from fedreach.federation.types import LocalOutputs, LocalUpdates, Outputs
@@ -174,43 +174,30 @@ class TorchEngine(Engine):
             self.workers.map(work, parts, vector, split, rows, *results)
 
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
-        return probe_losses(self, self.trainer, params, ids, parts)
-
-
-def probe_losses(
-    engine: Predictor, trainer: GroupTrainer, params: Float32s, ids: Ints, parts: Sequence[Ints] | None
-) -> Floats:
-    """Return the mean loss of a model on each client's training data (see `Trainer.training_loss`)."""
-    index, sizes = samples_of(trainer.data.train, ids, parts)
-    counts = position_counts(trainer.data.labels[index]) if trainer.data.dataset.positions else None
-    shifts, loss = trainer.shifts_of(ids), trainer.loss
-    if (loss.cross_entropy or loss.squared_error) and shifts is None:  # evaluation computes this loss
-        return means(engine.predict(params, "train", index)[1], sizes, counts)
-    logits, targets = torch.from_numpy(engine.logits(params, "train", index)), trainer.data.labels[index]
-    if trainer.scale is not None:
-        logits, targets = torch.from_numpy(trainer.scale_targets(logits.numpy())), trainer.scale_targets(targets)
-    if shifts is not None:
-        shifts = shifts.cpu().repeat_interleave(torch.from_numpy(sizes), 0)
-    if counts is not None:  # one loss per labeled position
-        sizes = np.add.reduceat(counts, np.cumsum(sizes) - sizes)
-    if not trainer.draws:
-        return means(trainer.losses(logits, torch.from_numpy(targets), shifts).numpy(), sizes)
-    client_losses = []
-    starts = np.cumsum(sizes) - sizes
-    if counts is not None:
-        labeled = targets != IGNORED
-        logits, targets = logits[torch.from_numpy(labeled)], targets[labeled]
-    for begin, size in zip(starts, sizes, strict=True):  # a loss may draw random numbers for each client by itself
-        rows = slice(begin, begin + size)
-        with seeded_generators(seed_of(logits[rows])):
-            client_shifts = None if shifts is None else shifts[rows]
-            client_losses.append(trainer.losses(logits[rows], torch.from_numpy(targets[rows]), client_shifts).numpy())
-    return means(np.concatenate(client_losses), sizes)
-
-
-def samples_of(train: ClientIndex, ids: Ints, parts: Sequence[Ints] | None) -> tuple[Ints, Ints]:
-    """Return the samples of a probe of these clients, and the number of each (see `Trainer.training_loss`)."""
-    return train.of(ids) if parts is None else (np.concatenate(parts), np.array([len(part) for part in parts]))
+        trainer = self.trainer
+        index, sizes = trainer.data.train.of(ids)
+        if parts is not None:
+            index, sizes = np.concatenate(parts), np.array([len(part) for part in parts])
+        counts = position_counts(trainer.data.labels[index]) if trainer.data.dataset.positions else None
+        shifts, loss = trainer.shifts_of(ids), trainer.loss
+        if (loss.cross_entropy or loss.squared_error) and shifts is None:  # evaluation computes this loss
+            return means(self.predict(params, "train", index)[1], sizes, counts)
+        logits, targets = self.logits(params, "train", index), trainer.data.labels[index]
+        if trainer.scale is not None:
+            logits, targets = trainer.scale_targets(logits), trainer.scale_targets(targets)
+        if shifts is not None:
+            shifts = shifts.cpu().repeat_interleave(torch.from_numpy(sizes), 0)
+        if counts is not None:  # one loss per labeled position
+            logits, targets = logits[targets != IGNORED], targets[targets != IGNORED]
+            sizes = np.add.reduceat(counts, np.cumsum(sizes) - sizes)
+        outputs, answers = torch.from_numpy(logits), torch.from_numpy(targets)
+        losses, ends = [], np.cumsum(sizes).tolist() if trainer.draws else [len(outputs)]
+        for begin, end in pairwise([0, *ends]):  # a loss may draw random numbers, for each client by itself
+            rows = slice(begin, end)
+            with seeded_generators(seed_of(outputs[rows])) if trainer.draws else nullcontext():
+                row_shifts = None if shifts is None else shifts[rows]
+                losses.append(trainer.losses(outputs[rows], answers[rows], row_shifts).numpy())
+        return means(np.concatenate(losses), sizes)
 
 
 def means(loss: Float32s | Floats, sizes: Ints, counts: Ints | None = None) -> Floats:
@@ -256,15 +243,13 @@ def _add_up_part(trainer: GroupTrainer, part: slice, weights: Floats, update: Fl
 @contextmanager
 def _kernels(precision: Precision = "highest") -> Iterator[None]:
     """Set one thread per kernel and this precision for a while; on several threads torch rounds differently."""
-    threads = torch.get_num_threads()
+    threads, before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(1)
-    chosen = precision != "highest"  # torch's default, which a user may have changed globally
-    before = torch.get_float32_matmul_precision() if chosen else ""
-    if chosen:
+    if precision != "highest":  # torch's default, which a user may have changed globally
         torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-        if chosen:
+        if precision != "highest":
             torch.set_float32_matmul_precision(before)

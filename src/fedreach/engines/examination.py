@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
+from fedreach._util.arrays import AnyArray, Float32s, Ints
 from fedreach._util.streams import generator
 from fedreach.data.assignment import Partition
 from fedreach.data.federated import FederatedData
@@ -22,7 +22,7 @@ from fedreach.data.splits import ClientIndex, Population
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.draws import preserve_generators
 from fedreach.engines.models.state import copy_module
-from fedreach.engines.observation import hidden_behaviour
+from fedreach.engines.observation import REMEMBERS, hidden_behaviour
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.trainer import GroupTrainer, only_sequential
@@ -31,28 +31,24 @@ from fedreach.federation.types import LocalUpdates
 # --- A model without dropout, to compare engines: dropout masks differ between engines by design
 
 DROPOUTS: set[Any] = {
-    F.dropout,
-    F.dropout1d,
-    F.dropout2d,
-    F.dropout3d,
-    F.alpha_dropout,
-    F.feature_alpha_dropout,
-    torch.dropout,
-    torch.dropout_,
-    torch.alpha_dropout,
-    torch.alpha_dropout_,
-    torch.feature_dropout,
-    torch.feature_dropout_,
-    torch.feature_alpha_dropout,
-    torch.feature_alpha_dropout_,
+    getattr(place, name)
+    for place in (F, torch)
+    for name in dir(place)
+    if "dropout" in name and not name.startswith(("_", "native"))  # these also return masks
 }
 # Functions that also apply dropout, and the position of `dropout_p` in their arguments. The mode below does not see the
 # functions that they call.
 ATTENTION: dict[Any, int] = {F.scaled_dot_product_attention: 4, F.multi_head_attention_forward: 10}
 
 
-class _WithoutDropout(TorchFunctionMode):
-    """Makes dropout functions return their input."""
+class NoDropout(TorchFunctionMode):
+    """Makes functions such as `F.dropout` drop nothing inside a block.
+
+    Example:
+        >>> with NoDropout():
+        ...     F.dropout(torch.ones(3), 0.5)
+        tensor([1., 1., 1.])
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -67,7 +63,7 @@ class _WithoutDropout(TorchFunctionMode):
 
 
 def without_dropout(module: nn.Module) -> nn.Module:
-    """Return a copy whose layers drop nothing. Use `no_dropout` for functions in `forward`.
+    """Return a copy whose layers drop nothing. Use `NoDropout` for functions in `forward`.
 
     Example:
         >>> module = without_dropout(nn.Sequential(nn.Dropout(0.5), nn.Flatten())).train()
@@ -81,19 +77,6 @@ def without_dropout(module: nn.Module) -> nn.Module:
         elif isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
             layer.dropout = 0.0
     return stripped
-
-
-@contextmanager
-def no_dropout() -> Iterator[None]:
-    """Make functions such as `F.dropout` drop nothing inside the block.
-
-    Example:
-        >>> with no_dropout():
-        ...     F.dropout(torch.ones(3), 0.5)
-        tensor([1., 1., 1.])
-    """
-    with _WithoutDropout():
-        yield
 
 
 # --- Compare an engine with the plain engine on a few batches before it is used
@@ -117,17 +100,17 @@ EPSILON = 2.0**-23  # of float32
 NOISE = 0.02  # added to the initial parameters, as layers that start at zero hide their gradients
 GENTLE, STEEP = 0.01, 1000.0  # largest step, relative to the largest parameter
 NUM_BATCH_SIZES = 4  # number of batch sizes
+OUTPUT = "the output in evaluation"
 SINGLE_STEP_CLIENTS = np.array([1, 2])  # clients that take a single step
 
 
 class TrialResult(NamedTuple):
     """Results of an engine in a trial with k clients and m examples."""
 
-    gentle: Float32s  # (k, d) updates by small steps; the first client takes two
-    steep: Float32s  # (k - 1, d) updates of the other clients by one step so large that it is the gradient, to rounding
-    losses: Floats  # (k,) training losses
-    outputs: Float32s  # (m, c) outputs in evaluation
-    evaluated: Float32s  # (m,) losses in evaluation
+    updates: tuple[Float32s, Float32s]
+    """(k - 1, d) updates by one step so large that it is the gradient, to rounding, and (k, d) updates by small
+    steps."""
+    answers: dict[str, AnyArray]  # in words: (k,) training losses, and (m, c) outputs and (m,) losses in evaluation
     right: AnyArray  # (m,) whether the class is right, or the error of the number
 
 
@@ -161,7 +144,7 @@ class Examination:
     @cached_property
     def only_plain(self) -> str | None:
         """Why only the plain engine may train the model, in words. None if others may."""
-        if (why := only_sequential(self.task.data.dataset)) is not None:
+        if (why := only_sequential(self.task)) is not None:
             return why
         trainer, m = self.plain.trainer, sum(SIZES)
         sizes = [BATCH, *self.sizes]
@@ -170,6 +153,8 @@ class Examination:
         try:
             with self._as_examined():
                 why = hidden_behaviour(copy_module(trainer.module), batches, trainer.losses)
+            if why is None and trainer.behaviour.remembers:
+                why = REMEMBERS
             if why is None:
                 self._trial(1)
         except Exception as error:  # the user's code may raise anything
@@ -194,10 +179,19 @@ class Examination:
     def _difference(self, engine: TorchEngine, round_: int) -> str | None:
         trial, expected = self._trial(round_)
         computed = self._compute(engine, trial)
-        for updates, theirs in ((computed.steep, expected.steep), (computed.gentle, expected.gentle)):
+        for updates, theirs in zip(computed.updates, expected.updates, strict=True):
             if (why := self._update_difference(updates, theirs, trial.broadcast)) is not None:
                 return why
-        return _answer_difference(computed, expected)
+        for what, theirs in expected.answers.items():
+            if (share := _share_off(computed.answers[what], theirs, 0.0)) is not None:
+                return f"{what} is off by {share}"
+        right, theirs = computed.right.astype(np.float64), expected.right.astype(np.float64)
+        outputs = expected.answers[OUTPUT]
+        if computed.right.dtype == np.bool_ and outputs.shape[1] > 1:  # of two likely classes, rounding decides
+            low, high = np.partition(outputs, -2, axis=1)[:, -2:].T
+            clear = ~(high - low <= 2 * TOLERANCE * _largest(outputs))
+            right, theirs = right[clear], theirs[clear]
+        return None if _share_off(right, theirs, 0.0) is None else "other answers are right in evaluation"
 
     def _trial(self, round_: int) -> tuple[Trial, TrialResult]:
         """Return the trial with the batches of a round, and the correct results."""
@@ -219,20 +213,14 @@ class Examination:
     def _as_examined(self) -> Iterator[None]:
         """Preserve the state of random generators, turn dropout off, and let a GPU compute in float32."""
         cudnn = torch.backends.cudnn
-        exact = cudnn.flags(
-            enabled=cudnn.enabled,
-            benchmark=cudnn.benchmark,
-            benchmark_limit=cudnn.benchmark_limit,
-            deterministic=cudnn.deterministic,
-            allow_tf32=False,
-        )
+        allowed = cudnn.allow_tf32
+        cudnn.allow_tf32 = False
         functions_drop = self.plain.trainer.draws  # dropout of the task's layers is off already
-        with (
-            exact if self.plain.trainer.device.type == "cuda" else nullcontext(),
-            preserve_generators(self.plain.trainer.device),
-            no_dropout() if functions_drop else nullcontext(),
-        ):
-            yield
+        try:
+            with preserve_generators(self.plain.trainer.device), NoDropout() if functions_drop else nullcontext():
+                yield
+        finally:
+            cudnn.allow_tf32 = allowed
 
     def _compute(self, engine: TorchEngine, trial: Trial) -> TrialResult:
         index, start = np.arange(sum(SIZES)), trial.broadcast
@@ -240,7 +228,8 @@ class Examination:
         steep = _train_without_memory(engine, start, SINGLE_STEP_CLIENTS, trial.round_, trial.steep).update.copy()
         right, evaluated = engine.predict(trial.trained, "train", index)
         outputs = engine.logits(trial.trained, "test", index)
-        return TrialResult(gentle.update.copy(), steep, gentle.loss, outputs, evaluated.copy(), right.copy())
+        answers = {"the loss in training": gentle.loss, OUTPUT: outputs, "the loss in evaluation": evaluated.copy()}
+        return TrialResult((steep, gentle.update.copy()), answers, right.copy())
 
     def _update_difference(self, updates: Float32s, expected: Float32s, broadcast: Float32s) -> str | None:
         """Return the first tensor of the model whose update differs, in words, or None."""
@@ -252,25 +241,6 @@ class Examination:
             if (share := _share_off(updates[:, part], expected[:, part], rounding)) is not None:
                 return f"{name} moves otherwise in training, off by {share}"
         return None
-
-
-def _answer_difference(computed: TrialResult, expected: TrialResult) -> str | None:
-    """Return the first difference in losses, outputs or right answers, in words, or None."""
-    for what, numbers, theirs in (
-        ("the loss in training", computed.losses, expected.losses),
-        ("the output in evaluation", computed.outputs, expected.outputs),
-        ("the loss in evaluation", computed.evaluated, expected.evaluated),
-    ):
-        if (share := _share_off(numbers, theirs, 0.0)) is not None:
-            return f"{what} is off by {share}"
-    right, theirs = computed.right.astype(np.float64), expected.right.astype(np.float64)
-    if (
-        computed.right.dtype == np.bool_ and expected.outputs.shape[1] > 1
-    ):  # where two classes are as likely, rounding decides
-        low, high = np.partition(expected.outputs, -2, axis=1)[:, -2:].T
-        clear = ~(high - low <= 2 * TOLERANCE * _largest(expected.outputs))
-        right, theirs = right[clear], theirs[clear]
-    return None if _share_off(right, theirs, 0.0) is None else "other answers are right in evaluation"
 
 
 def _share_off(numbers: AnyArray, expected: AnyArray, rounding: float) -> str | None:

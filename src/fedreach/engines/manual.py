@@ -8,15 +8,14 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import ConfigError
 from fedreach.engines.batches import ChannelsLast
-from fedreach.engines.manual_layers import Memory, ModelStack, StackedDense, StackLayer, TrainingStep, to_stack_layers
-from fedreach.engines.models.state import constants_of, copy_module, counts_batches
+from fedreach.engines.manual_layers import Memory, ModelStack, PlaceLayer, TrainingStep, to_stack_layers
 from fedreach.engines.protocols import Task, Terms
-from fedreach.engines.recognition import Dense, Layer, NotAChainError, chain_of
+from fedreach.engines.recognition import Layer, NotAChainError, chain_of
 from fedreach.engines.trainer import ClientStack, Group, GroupTrainer, apply_step
 from fedreach.federation.base import LocalSolver
 
@@ -39,16 +38,16 @@ class ImplicitFirstLayer:
         memory: Memory for intermediate results.
     """
 
-    def __init__(self, layer: Dense, start: Tensor, x: Tensor, lr: float, memory: Memory) -> None:
-        a, s, _ = x.shape
+    def __init__(self, layer: Layer, start: Tensor, x: Tensor, lr: float, memory: Memory) -> None:
+        (a, s, _), (inputs,), (outputs,) = x.shape, layer.shape, layer.outputs
         self.layer, self.x, self.lr, self.memory = layer, x, lr, memory
-        weight = start[layer.weight].view(layer.outputs, layer.inputs).t()
-        flat, first = x.view(a * s, layer.inputs), memory.take(a * s, layer.outputs)
+        weight = start[layer.weight].view(outputs, inputs).t()
+        flat, first = x.view(a * s, inputs), memory.take(a * s, outputs)
         if layer.bias is None:
             torch.mm(flat, weight, out=first)
         else:
             torch.addmm(start[layer.bias], flat, weight, out=first)
-        self.first = first.view(a, s, layer.outputs)  # outputs of W_0 for all examples
+        self.first = first.view(a, s, outputs)  # outputs of W_0 for all examples
         self.products = torch.bmm(x, x.transpose(1, 2), out=memory.take(a, s, s))
         if layer.bias is not None:
             self.products.add_(1)  # the bias is the weight of a constant input 1
@@ -76,32 +75,14 @@ class ImplicitFirstLayer:
     def moves(self, update: Tensor) -> None:
         """Write the change of the weights into their part of the (a, d) update."""
         layer, errors = self.layer, self.errors.mul_(-self.lr)
-        weight = update[:, layer.weight].view(len(update), layer.outputs, layer.inputs)
+        shape = *layer.outputs, *layer.shape
+        weight = update[:, layer.weight].view(len(update), *shape)
         # Client by client, through the cache: a product that writes to distant memory waits for each cache line.
-        product = self.memory.take(layer.outputs, layer.inputs)
+        product = self.memory.take(*shape)
         for client, client_errors, x in zip(weight, errors, self.x, strict=True):
             client.copy_(torch.mm(client_errors.t(), x, out=product))
         if layer.bias is not None:
             torch.sum(errors, 1, out=update[:, layer.bias])
-
-
-# -------------------- Chains of trained layers
-
-
-def trained_chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
-    """Return the layers of a model (see `chain_of`) without changing it, whatever its code does when traced.
-
-    Raises:
-        NotAChainError: If the model has constants (see `fedreach.engines.models.state`) or an unknown layer.
-
-    Example:
-        >>> len(trained_chain_of(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), (4,)))
-        2
-    """
-    constants = [name for name in constants_of(module) if not counts_batches(name)]
-    if constants:
-        raise NotAChainError(f"{constants[0]} is not trained")
-    return chain_of(copy_module(module), sample)
 
 
 # --- The engine `manual`: explicit gradients for chains of common layers
@@ -130,7 +111,8 @@ class Manual(GroupTrainer):
     def __init__(self, task: Task, device: torch.device) -> None:
         d, local = task.data.dataset, task.local
         try:
-            layers = to_stack_layers(trained_chain_of(task.module, d.train_x.shape[1:]))
+            chain = chain_of(task.module, d.train_x.shape[1:])
+            layers = to_stack_layers(chain)
         except NotAChainError as error:
             raise ConfigError(
                 f"engine.name = 'manual' needs a model of linear layers, convolutions, ReLU, 2 x 2 max pooling and "
@@ -142,14 +124,15 @@ class Manual(GroupTrainer):
         self.fused_update = steady and is_identity(task.solver)
         self.batches = _Batches if d.num_classes else _NumberBatches
         self.whole = _Models(layers, d.train_x.shape[1:], d.outputs, 0, self.layout.size, self.device)
-        self.first: StackedDense | None = None  # a layer that may be implicit
+        self.first: Layer | None = None  # a layer that may be implicit
         self.memory = Memory(self.device)
-        first, later_layers = layers[0], layers[1:]
-        if self.fused_update and isinstance(first, StackedDense) and later_layers:
-            begin = max(part.stop for part in (first.weight, first.bias) if part is not None)
-            if begin == sum(part.stop - part.start for part in (first.weight, first.bias) if part is not None):
+        first, later_layers = chain[0], layers[1:]
+        if self.fused_update and first.kind == "Linear" and later_layers:
+            parts = [part for part in (first.weight, first.bias) if part is not None]
+            begin = max(part.stop for part in parts)
+            if begin == sum(part.stop - part.start for part in parts):
                 self.first = first
-                self.rest = _Models(later_layers, (first.outputs,), d.outputs, begin, self.layout.size, self.device)
+                self.rest = _Models(later_layers, first.outputs, d.outputs, begin, self.layout.size, self.device)
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return groups of clients with similar numbers of steps, small enough for the cache."""
@@ -161,7 +144,7 @@ class Manual(GroupTrainer):
         numbers = self.whole.numbers(min(b, int(largest)))
         if self._implicit(steps * b):
             assert self.first is not None  # `_implicit` is true only then
-            numbers = self.rest.numbers(b) + steps * b * (self.first.inputs + 2 * self.first.outputs + steps * b)
+            numbers = self.rest.numbers(b) + steps * b * (self.first.shape[0] + 2 * self.first.outputs[0] + steps * b)
         return np.array_split(order, -(-len(order) // min(MAX_CLIENTS, max(1, CACHE_BYTES // (4 * numbers)))))
 
     def train_group(
@@ -174,16 +157,18 @@ class Manual(GroupTrainer):
         terms = {name: self._term(vectors[torch.from_numpy(rows)]) for name, vectors in terms.items()}
         shifts = self.shifts_of(ids[rows])
         if self._implicit(len(index) * index.shape[2]):
-            total = self._train_implicit(index, counts, shifts, start, lr, out)
+            total = self._train_implicit(self.batches(self, index, counts, shifts), start, lr, out)
         else:
-            weights, gradients = self.whole.rows(len(rows))
+            weights, _ = self.whole.rows(len(rows))
             weights.copy_(start)
-            velocity = torch.zeros_like(gradients) if self.local.momentum else None
+            moments = torch.zeros(self.local.moments, *weights.shape, device=self.device)
             total = np.zeros(len(rows))
             chunk = max(1, NUMBERS // (index[0].size * self.data.dataset.outputs))
             for begin in range(0, len(index), chunk):
                 part = slice(begin, begin + chunk)
-                total += self._train_steps(index[part], counts[part], shifts, start, lr, terms, velocity)
+                total += self._train_steps(
+                    self.batches(self, index[part], counts[part], shifts), start, lr, terms, moments
+                )
             torch.sub(weights, start, out=out)
         self.filters.turn_back(out, torch.arange(len(rows), device=self.device))
         return clients.finish(total)
@@ -195,16 +180,15 @@ class Manual(GroupTrainer):
 
     def _implicit(self, examples: int) -> bool:
         """Return whether the first layer is implicit for clients that see this number of examples."""
-        first = self.first
-        return first is not None and examples <= first.outputs and first.inputs * first.outputs >= LARGE
+        if self.first is None:
+            return False
+        (inputs,), (outputs,) = self.first.shape, self.first.outputs
+        return examples <= outputs and inputs * outputs >= LARGE
 
-    def _train_implicit(
-        self, index: Ints, counts: Ints, shifts: Tensor | None, start: Tensor, lr: float, out: Tensor
-    ) -> Floats:
+    def _train_implicit(self, batches: _Batches, start: Tensor, lr: float, out: Tensor) -> Floats:
         """Train a stack (s, k, b), write its change, and return each client's loss, summed over its examples."""
         assert self.first is not None  # `_implicit` is true only then
-        batches = self.batches(self, index, counts, shifts)
-        s, k, b = index.shape
+        s, k, b = batches.shape
         self.memory.begin_again()
         x = self.memory.take(k * s * b, *self.whole.sample)
         self.samples["train"].batch_into(batches.samples.view(s, k, b).transpose(0, 1).reshape(-1), x)
@@ -220,35 +204,20 @@ class Manual(GroupTrainer):
         torch.sub(weights, start[self.rest.begin :], out=out[:, self.rest.begin :])
         return batches.losses()
 
-    def _train_steps(
-        self,
-        index: Ints,
-        counts: Ints,
-        shifts: Tensor | None,
-        start: Tensor,
-        lr: float,
-        terms: Terms,
-        velocity: Tensor | None,
-    ) -> Floats:
+    def _train_steps(self, batches: _Batches, start: Tensor, lr: float, terms: Terms, moments: Tensor) -> Floats:
         """Take steps (s, k, b) of the stack; return each client's loss, summed over its examples."""
-        batches = self.batches(self, index, counts, shifts)
-        once = lr if self.fused_update else None
         for step, (a, m) in enumerate(batches.shapes):
             ready = self.whole.step_of(a, m)
             self.samples["train"].batch_into(batches.samples[step, :a, :m].reshape(-1), ready.inputs)
-            ready.step(partial(batches.gradient, step), once, batches.shift_of(a))
-            if once is None:
-                self._move(a, start, lr, terms, velocity)
+            ready.step(partial(batches.gradient, step), lr if self.fused_update else None, batches.shift_of(a))
+            if self.fused_update:
+                continue
+            weights, g = self.whole.rows(a)
+            g = self.solver.correct(g, weights, start, **{name: rows[:a] for name, rows in terms.items()})
+            if self.local.clip_norm is not None:
+                g = g * torch.clamp(self.local.clip_norm / g.norm(dim=1, keepdim=True), max=1.0)
+            apply_step(self.local, g, weights, moments[:, :a], 1, lr)  # the number of the step is for Adam alone
         return batches.losses()
-
-    def _move(self, a: int, start: Tensor, lr: float, terms: Terms, velocity: Tensor | None) -> None:
-        """Move the first `a` clients by their gradients, after the solver's correction and the local options."""
-        local, (weights, g) = self.local, self.whole.rows(a)
-        g = self.solver.correct(g, weights, start, **{name: rows[:a] for name, rows in terms.items()})
-        if local.clip_norm is not None:
-            g = g * torch.clamp(local.clip_norm / g.norm(dim=1, keepdim=True), max=1.0)
-        moments = [] if velocity is None else [velocity[:a]]
-        apply_step(local, g, weights, moments, 1, lr)  # the number of the step is for Adam alone
 
 
 class _Batches:
@@ -343,7 +312,7 @@ class _Models:
 
     def __init__(
         self,
-        layers: Sequence[StackLayer],
+        layers: Sequence[PlaceLayer],
         sample: Sequence[int],
         outputs: int,
         begin: int,

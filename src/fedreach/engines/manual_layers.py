@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from fedreach.engines.recognition import Convolution, Dense, Flattening, Layer, NotAChainError, Pooling
+from fedreach.engines.recognition import Layer, NotAChainError
 
 # -------------------- Layers with explicit gradients, for a stack of clients
-# A layer is a description. `on` places it on a stack: its filters become views of the stack's rows, and its outputs are
-# in memory that every step reuses. Activations are (a, b, ...), a clients with b examples each.
+# A description is placed on a stack: its filters become views of the stack's rows, and its outputs are in memory that
+# every step reuses. Activations are (a, b, ...), a clients with b examples each.
 
 
 class Memory:
@@ -81,24 +82,15 @@ class PlacedLayer(Protocol):
         """
 
 
-class StackLayer(Protocol):
-    """A layer before it is placed on a stack."""
-
-    def on(self, stack: ModelStack, batch: int, memory: Memory) -> PlacedLayer:
-        """Place the layer on a stack, for batches of this size."""
-
-
-@dataclass(frozen=True)
-class StackedDense(Dense):
-    """A dense layer of all clients at once."""
-
-    def on(self, stack: ModelStack, batch: int, memory: Memory) -> PlacedDense:
-        return PlacedDense(self, stack, batch, memory)
+PlaceLayer = Callable[[ModelStack, int, Memory], PlacedLayer]
+"""Function that places a layer on a stack, for batches of this size."""
 
 
 class PlacedDense:
-    def __init__(self, layer: Dense, stack: ModelStack, batch: int, memory: Memory) -> None:
-        a, inputs, outputs = len(stack.weights), layer.inputs, layer.outputs
+    """A dense layer of all clients at once."""
+
+    def __init__(self, layer: Layer, stack: ModelStack, batch: int, memory: Memory) -> None:
+        a, (inputs,), (outputs,) = len(stack.weights), layer.shape, layer.outputs
         self.relu = layer.relu
         self.weight, self.weight_gradient = stack.views(layer.weight, outputs, inputs)
         self.transposed = self.weight.transpose(1, 2)
@@ -136,21 +128,12 @@ class PlacedDense:
         return self.dx
 
 
-@dataclass(frozen=True)
-class Images:
+class PlacedImages:
     """Rows (a, b, c h w) to images with examples last, (a, c, h, w, b), for convolutions."""
 
-    channels: int
-    height: int
-    width: int
-
-    def on(self, stack: ModelStack, batch: int, memory: Memory) -> PlacedImages:
-        return PlacedImages(memory.take(len(stack.weights), self.channels, self.height, self.width, batch))
-
-
-class PlacedImages:
-    def __init__(self, y: Tensor) -> None:
-        self.y, self.columns = y, y.view(len(y), -1, y.shape[-1])
+    def __init__(self, layer: Layer, stack: ModelStack, batch: int, memory: Memory) -> None:
+        self.y = memory.take(len(stack.weights), *layer.shape, batch)
+        self.columns = self.y.view(len(self.y), -1, batch)
 
     def forward(self, x: Tensor) -> Tensor:
         for column, row in zip(self.columns, x, strict=True):  # a copy of a matrix is faster than one of a stack
@@ -161,19 +144,12 @@ class PlacedImages:
         return dy  # unused: samples are not trained
 
 
-@dataclass(frozen=True)
-class Flatten:
+class PlacedFlatten:
     """Images (a, c, h, w, b) to rows in torch's order, (a, b, c h w)."""
 
-    numbers: int  # c h w
-
-    def on(self, stack: ModelStack, batch: int, memory: Memory) -> PlacedFlatten:
-        return PlacedFlatten(memory.take(len(stack.weights), self.numbers, batch))
-
-
-class PlacedFlatten:
-    def __init__(self, dx: Tensor) -> None:
-        self.dx, self.images = dx, dx.shape
+    def __init__(self, layer: Layer, stack: ModelStack, batch: int, memory: Memory) -> None:
+        self.dx = memory.take(len(stack.weights), *layer.outputs, batch)
+        self.images = self.dx.shape
 
     def forward(self, x: Tensor) -> Tensor:
         self.images = x.shape
@@ -194,7 +170,7 @@ class TrainingStep:
 
     def __init__(
         self,
-        layers: Sequence[StackLayer],
+        layers: Sequence[PlaceLayer],
         stack: ModelStack,
         batch: int,
         sample: Sequence[int],
@@ -204,7 +180,7 @@ class TrainingStep:
         a = len(stack.weights)
         self.inputs = memory.take(a * batch, *sample)
         self.x = self.inputs.view(a, batch, -1)
-        self.layers = [layer.on(stack, batch, memory) for layer in layers]
+        self.layers = [place(stack, batch, memory) for place in layers]
         self.first = 1 if isinstance(self.layers[0], PlacedImages) else 0  # that has weights
         self.dlogits = memory.take(a, batch, outputs)
 
@@ -242,62 +218,29 @@ class TrainingStep:
 TILE = 48  # smallest size of a tile, if possible: narrower products are slow
 
 
-@dataclass(frozen=True)
-class BandedConvolution:
-    """Filters at every place of an image, then maxima of 2 x 2 where `pool`, then max(0, y) where `relu`."""
-
-    channels: int
-    height: int
-    width: int
-    filters: int
-    rows: int  # of a filter
-    columns: int
-    padding: tuple[int, int]  # zeros above and below, left and right
-    weight: slice  # position of the filters in the flat vector (see `fedreach.engines.batches.ChannelsLast`)
-    bias: slice | None
-    relu: bool = False
-    pool: bool = False
-
-    @property
-    def padded_size(self) -> tuple[int, int]:
-        """Height and width of the padded inputs."""
-        return self.height + 2 * self.padding[0], self.width + 2 * self.padding[1]
-
-    @property
-    def filtered_size(self) -> tuple[int, int]:
-        """Height and width after the filters."""
-        return self.padded_size[0] - self.rows + 1, self.padded_size[1] - self.columns + 1
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width of the outputs."""
-        h, w = self.filtered_size
-        return (h // 2, w // 2) if self.pool else (h, w)
-
-    @property
-    def tile(self) -> int:
-        """J, the number of outputs of a tile: a divisor of the width, and even with pooling."""
-        width = self.filtered_size[1]
-        fitting = [j for j in range(1, width + 1) if width % j == 0 and not (self.pool and j % 2)]
-        return next((j for j in fitting if j * self.filters >= TILE), fitting[-1])
-
-    def inside(self, image: Tensor) -> Tensor:
-        """Return images (a, c, h, w, b) without padding."""
-        (pad_rows, pad_columns) = self.padding
-        return image[:, :, pad_rows : pad_rows + self.height, pad_columns : pad_columns + self.width]
-
-    def on(self, stack: ModelStack, batch: int, memory: Memory) -> PlacedConvolution:
-        return PlacedConvolution(self, stack, batch, memory)
-
-
 class PlacedConvolution:
-    """A convolution on a stack. All views are made once: in a small step they would cost as much as the products."""
+    """Filters at every place of an image, then maxima of 2 x 2 where `pool`, then max(0, y) where `relu`.
 
-    def __init__(self, layer: BandedConvolution, stack: ModelStack, b: int, memory: Memory) -> None:
-        a, c, o, (h, w), j = len(stack.weights), layer.channels, layer.filters, layer.filtered_size, layer.tile
-        (height, width), rows, window, tiles = layer.padded_size, layer.rows, layer.columns + j - 1, w // j
-        filters, sides, depth = (o, rows, layer.columns * c), 2 if layer.pool else 1, rows * window * c
-        self.relu, self.filters = layer.relu, o
+    All views are made once: in a small step they would cost as much as the products.
+
+    Args:
+        layer: Convolution. The vector has its filters with channels last (see `fedreach.engines.batches.ChannelsLast`).
+        pool: Pooling of pairs after it, or None.
+        stack: Models.
+        b: Batch size.
+        memory: Memory for outputs and gradients.
+    """
+
+    def __init__(self, layer: Layer, pool: Layer | None, stack: ModelStack, b: int, memory: Memory) -> None:
+        a, (c, *size), (o, h, w), (rows, columns) = len(stack.weights), layer.shape, layer.outputs, layer.kernel
+        height, width = (side + 2 * zeros for side, zeros in zip(size, layer.padding, strict=True))
+        # J, the outputs of a tile, is a divisor of the width, and even with pooling.
+        fitting = [j for j in range(1, w + 1) if w % j == 0 and not (pool and j % 2)]
+        j = next((j for j in fitting if j * o >= TILE), fitting[-1])
+        window, tiles, sides = columns + j - 1, w // j, 2 if pool else 1
+        filters, depth = (o, rows, columns * c), rows * window * c
+        out_shape = (h // sides, w // sides)
+        self.relu, self.filters = layer.relu or (pool is not None and pool.relu), o
         self.weight, self.weight_gradient = (part.view(a, *filters) for part in stack.views(layer.weight, -1))
         self.bias = self.bias_gradient = None
         if layer.bias is not None:
@@ -312,9 +255,11 @@ class PlacedConvolution:
         dbands = self.dmatrix.as_strided(shape, strides, self.dmatrix.storage_offset())
         self.dbands = [band for side in dbands.unbind(1) for band in side.unbind(1)]
 
+        top, left = layer.padding
+        without_padding = (slice(None), slice(None), slice(top, top + size[0]), slice(left, left + size[1]))
         padded = any(layer.padding)
         self.image = torch.zeros(a, c, height, width, b, device=self.matrix.device) if padded else None
-        self.inside = None if self.image is None else layer.inside(self.image)
+        self.inside = None if self.image is None else self.image[without_padding]
         self.windows = memory.take(a, rows, window, c, h, tiles, b)
         self.flat_windows = self.windows.view(a, depth, h * tiles * b)
         row, column = width * b, height * width * b
@@ -323,16 +268,16 @@ class PlacedConvolution:
         self.seen = self.windows
 
         dx = memory.take(a, c, height, width, b)
-        self.dx, self.whole_dx = layer.inside(dx), dx
+        self.dx, self.whole_dx = dx[without_padding], dx
         self.gathered = [
             (dx[:, :, r : r + h, t * j : t * j + window], self.windows[:, r, :, :, :, t].permute(0, 2, 3, 1, 4))
             for r in range(rows)
             for t in range(tiles)
         ]
-        self.tiles, self.y = memory.take(a, j * o, h * tiles * b), memory.take(a, o, *layer.shape, b)
-        pooled = (a, o, layer.shape[0], tiles, j // sides, b)
+        self.tiles, self.y = memory.take(a, j * o, h * tiles * b), memory.take(a, o, *out_shape, b)
+        pooled = (a, o, out_shape[0], tiles, j // sides, b)
         self.tiled = self.y.view(pooled).permute(0, 4, 1, 2, 3, 5)  # (a, J or J / 2, o, h, tiles, b)
-        self.pairs = _Pairs(self.tiles, self.tiled, h, memory) if layer.pool else None
+        self.pairs = _Pairs(self.tiles, self.tiled, h, memory) if pool else None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.image is not None and self.inside is not None:
@@ -421,53 +366,33 @@ def _share(dy: Tensor, by_second: Tensor, first: Tensor, second: Tensor) -> None
 
 # -------------------- Layers of a model for this engine
 
+POOLINGS = ("MaxPool2d", "AvgPool2d")
 NO_POOLING = "a pooling is not of 2 x 2 after a convolution with an even result"
 
 
-def to_stack_layers(layers: Sequence[Layer]) -> list[StackLayer]:
+def to_stack_layers(layers: Sequence[Layer]) -> list[PlaceLayer]:
     """Return the layers with explicit gradients. A convolution and the maximum pooling after it become one layer.
 
     Raises:
         NotAChainError: If a convolution has strides, or a pooling is not 2 x 2.
     """
-    stack_layers: list[StackLayer] = []
+    places: list[PlaceLayer] = []
     pending = list(layers)
     while pending:
         layer = pending.pop(0)
-        if isinstance(layer, Dense):
-            stack_layers.append(StackedDense(**vars(layer)))
-        elif isinstance(layer, Flattening):
-            stack_layers.append(Flatten(layer.numbers))
-        elif isinstance(layer, Convolution):
-            following = pending[0] if pending else None
-            pool = following if isinstance(following, Pooling) else None
-            if not stack_layers:
-                stack_layers.append(Images(layer.channels, layer.height, layer.width))
-            stack_layers.append(_convolution(layer, pool))
-            pending = pending[1:] if pool is not None else pending
-        elif isinstance(layer, Pooling):
-            raise NotAChainError(NO_POOLING)
+        if layer.kind == "Linear":
+            places.append(partial(PlacedDense, layer))
+        elif layer.kind == "Flatten":
+            places.append(partial(PlacedFlatten, layer))
+        elif layer.kind == "Conv2d":
+            if layer.stride != (1, 1):
+                raise NotAChainError("a convolution has strides")
+            pool = pending.pop(0) if pending and pending[0].kind in POOLINGS else None
+            if pool is not None and (not pool.pools_pairs or any(side % 2 for side in layer.outputs[1:])):
+                raise NotAChainError(NO_POOLING)
+            if not places:
+                places.append(partial(PlacedImages, layer))
+            places.append(partial(PlacedConvolution, layer, pool))
         else:
-            raise NotAChainError(f"it has a layer {type(layer).__name__}")
-    return stack_layers
-
-
-def _convolution(layer: Convolution, pool: Pooling | None) -> BandedConvolution:
-    if layer.stride != (1, 1):
-        raise NotAChainError("a convolution has strides")
-    if pool is not None and (not pool.of_pairs or any(side % 2 for side in layer.output_shape[1:])):
-        raise NotAChainError(NO_POOLING)
-    rows, columns = layer.kernel
-    return BandedConvolution(
-        layer.channels,
-        layer.height,
-        layer.width,
-        layer.filters,
-        rows,
-        columns,
-        layer.padding,
-        layer.weight,
-        layer.bias,
-        relu=layer.relu or (pool is not None and pool.relu),
-        pool=pool is not None,
-    )
+            raise NotAChainError(NO_POOLING if layer.kind in POOLINGS else f"it has a layer {layer.kind}")
+    return places

@@ -27,6 +27,7 @@ Losses = Callable[[Tensor, Tensor, None], Any]
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 READS_NUMBERS = ("_local_scalar_dense", "nonzero")  # operations behind `if`, `item()` and masks as indices
+REMEMBERS = "the model remembers something outside of its parameters and buffers, and begins anew with each client"
 SAME = 1e-5  # of the largest output: kernels of a GPU sum in any order
 
 
@@ -77,7 +78,7 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
 
     The model runs on each batch, in training with the loss and its gradient, and in evaluation. Its operations must be
     the same on all batches of any size. It must not draw random numbers, read numbers out of tensors, write to its
-    parameters, or store anything outside of its parameters and buffers. It must not have hooks, custom gradients, or
+    parameters, or change its attributes. It must not have hooks, custom gradients, or
     its own `train` or `eval`: a few batches may not show their effect.
 
     Args:
@@ -120,17 +121,11 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
         return "the model's code reads numbers out of tensors, and may go by them"
     if any(len(set(run_operations)) > 1 for run_operations in runs.values()):
         return "operations of the model are not the same on all batches"
-    attributes = [name for name in first.changed_names() if name not in buffers]
-    first.restore()
-    if attributes or remembers(module, batches[0][0]):
-        return "the model remembers something outside of its parameters and buffers, and begins anew with each client"
-    return None
+    return REMEMBERS if any(name not in buffers for name in first.changed_names()) else None
 
 
 def _hidden_in_classes(module: nn.Module) -> str | None:
     """Return hidden behavior that is visible without running the model."""
-    if types := narrow_types(module):
-        return f"parameters of the model are {types}"
     layers = list(module.modules())
     hooks = [hook for layer in layers for kind in HOOKS for hook in getattr(layer, kind).values()]
     if not all(isinstance(hook, TakeOutput) for hook in hooks):
@@ -372,8 +367,7 @@ def _other_outputs(name: str, logits: Tensor, outputs: tuple[int, ...]) -> Confi
     *positions, numbers = outputs
     expected, got = f"{numbers} numbers an example, (2, {numbers})", f"{tuple(logits.shape)}."
     if positions:
-        first, last = (2, numbers, *positions), (2, *outputs)
-        expected = f"{numbers} numbers at each position, {last} or {first}"
+        expected = f"{numbers} numbers at each position, {(2, *outputs)} or {(2, numbers, *positions)}"
         got += (
             " Labels of whole numbers with more than one axis stand at positions: give num_classes where the model has "
             "more classes than the labels show, and class numbers, y.argmax(1), in place of one-hot labels."

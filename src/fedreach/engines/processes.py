@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -31,7 +30,7 @@ from fedreach._util.processes import can_fork, fork
 
 T = TypeVar("T")
 SMALL = 2**17  # bytes: a single process allocates smaller arrays from the heap, which keeps them for reuse
-QUEUE = 8192  # parts queued at a time; a pipe holds twice as many numbers of 4 bytes
+WIDTH = 4  # bytes of a part's number in the queue
 
 
 def max_processes() -> int | None:
@@ -81,7 +80,7 @@ class Workers:
         self._free: list[int] = []
         self._owners: _Owners = {}
         self._children: list[_Child] = []
-        self._queue: tuple[int, int] | None = None
+        self._queue: int | None = None  # a file in memory; processes share the position in it
         self._known_segments = 0  # to the children
         weakref.finalize(self, _end, self._children)
 
@@ -121,25 +120,21 @@ class Workers:
         Raises:
             TrainingError: If a process died.
         """
-        if self.count == 1 or len(parts) == 1:
+        if self.count == 1 or len(parts) <= 1:
             return [function(self.owner, part, *arguments) for part in parts]
-        results: list[T] = []
-        for begin in range(0, len(parts), QUEUE):
-            results += self._map(function, parts[begin : begin + QUEUE], arguments)
-        return results
-
-    def _map(self, function: Callable[..., Any], parts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
         if self._known_segments < len(self._segments) or any(map(_has_ended, self._children)):
             self.end()
         if not self._children:
             self._fork()
         assert self._queue is not None  # `_fork` made them
-        os.write(self._queue[1], np.arange(len(parts), dtype=np.int32).tobytes())
+        os.ftruncate(self._queue, 0)
+        os.pwrite(self._queue, b"".join(number.to_bytes(WIDTH, "little") for number in range(len(parts))), 0)
+        os.lseek(self._queue, 0, os.SEEK_SET)
         try:
             message = pickle.dumps((function, list(parts), [self._to_message(value) for value in arguments]))
             for child in self._children:
                 child.connection.send_bytes(message)
-            answers = _run_parts(self.owner, self._queue[0], function, parts, arguments)
+            answers = _run_parts(self.owner, self._queue, function, parts, arguments)
             for child in self._children:
                 try:
                     answers += child.connection.recv()
@@ -163,15 +158,14 @@ class Workers:
         return results
 
     def _fork(self) -> None:
-        self._queue = os.pipe()
-        os.set_blocking(self._queue[0], False)
+        self._queue = os.memfd_create("parts")
         self._known_segments = len(self._segments)
         for _ in range(self.count - 1):
             ours, theirs = multiprocessing.Pipe()
             pid = fork()
             if pid == 0:
                 try:
-                    _serve(self.owner, theirs, self._queue[0], self._segments)
+                    _serve(self.owner, theirs, self._queue, self._segments)
                 finally:
                     os._exit(1)  # a child must not clean up what belongs to the first process
             theirs.close()
@@ -181,8 +175,7 @@ class Workers:
         """End the children; the next call starts new ones."""
         _end(self._children)
         if self._queue is not None:
-            for descriptor in self._queue:
-                os.close(descriptor)
+            os.close(self._queue)
             self._queue = None
 
     def shares(self, value: AnyArray) -> bool:
@@ -193,16 +186,10 @@ class Workers:
         if isinstance(value, dict):
             return {key: self._to_message(inner) for key, inner in value.items()}
         if isinstance(value, np.ndarray):
-            owner = value.base
-            segment_and_ref = self._owners.get(id(owner))
+            owner: Any = value.base
             # The whole array in its order, not a part or a reversed view.
-            if (
-                segment_and_ref is not None
-                and owner is not None
-                and value.nbytes == owner.nbytes
-                and value.flags.c_contiguous
-            ):
-                return _Place(segment_and_ref[0], value.shape, value.dtype.str)
+            if id(owner) in self._owners and value.nbytes == owner.nbytes and value.flags.c_contiguous:
+                return _Place(self._owners[id(owner)][0], value.shape, value.dtype.str)
         return value
 
 
@@ -236,13 +223,12 @@ def _run_parts(
 ) -> list[tuple[int, Any, Exception | None]]:
     """Run parts until none are left; return (number, result, error) of each."""
     answers: list[tuple[int, Any, Exception | None]] = []
-    with contextlib.suppress(BlockingIOError):
-        while item := os.read(queue, 4):
-            number = int.from_bytes(item, sys.byteorder)
-            try:
-                answers.append((number, function(owner, parts[number], *arguments), None))
-            except Exception as error:
-                answers.append((number, None, error))
+    while item := os.read(queue, WIDTH):
+        number = int.from_bytes(item, "little")
+        try:
+            answers.append((number, function(owner, parts[number], *arguments), None))
+        except Exception as error:
+            answers.append((number, None, error))
     return answers
 
 

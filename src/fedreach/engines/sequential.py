@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from functools import cached_property, partial
 from typing import Any, cast
@@ -19,20 +18,19 @@ from fedreach._util.streams import torch_seed
 from fedreach.data.several import IGNORED
 from fedreach.engines.batches import batch_plan
 from fedreach.engines.models.draws import seeded_generators
-from fedreach.engines.models.flat import Layout, bind, keep_buffers, narrow_types
+from fedreach.engines.models.flat import bind, keep_buffers, narrow_types
+from fedreach.engines.models.outputs import describe_returned
 from fedreach.engines.models.state import NarrowParameters, copy_module
 from fedreach.engines.protocols import LOSS_MEMORY, Task, Terms
 from fedreach.engines.trainer import Group, GroupTrainer, apply_step, cause_of
 from fedreach.federation.augmentations import Augmentation
-from fedreach.federation.base import Loss, name_of
+from fedreach.federation.base import name_of
 from fedreach.federation.local_sgd import TorchSteps
 
 # --- Arguments of `Loss.objective` in a local step: the module, the batch, and other models on that batch
 
 LayerCalls = dict[str, list[tuple[Any, Any]]]
 """Layer -> (inputs, outputs) of each call in a pass."""
-MeanLoss = Callable[[Tensor], Tensor]
-"""Function of the outputs that returns the mean loss over the batch."""
 
 
 class Pass:
@@ -77,30 +75,43 @@ def _note(calls: LayerCalls, name: str, part: nn.Module, inputs: Any, returned: 
 
 
 class Step(Pass):
-    """A `LocalStep`."""
+    """A `LocalStep` of an engine.
+
+    Args:
+        engine: Engine, whose module is the local model.
+        x: Inputs of the batch.
+        y: Targets of the batch.
+        shift: Shift that the loss adds to the outputs.
+        broadcast: (d,) model that the client started from.
+        memory: The client's memory of the loss. None for zeros.
+    """
 
     def __init__(
-        self, run: ObjectiveRun, x: Tensor, y: Tensor, mean_loss: MeanLoss, broadcast: Tensor, memory: Tensor
+        self, engine: Sequential, x: Tensor, y: Tensor, shift: Tensor | None, broadcast: Tensor, memory: Tensor | None
     ) -> None:
-        super().__init__(run.module, x)
-        self.x, self.y, self.broadcast, self.memory, self.module = x, y, broadcast, memory, run.module
-        self._run, self._mean_loss = run, mean_loss
-        self.loss = mean_loss(self.outputs)
+        super().__init__(engine.module, x)
+        self.x, self.y, self.broadcast, self.module = x, y, broadcast, engine.module
+        self.memory = torch.zeros_like(broadcast) if memory is None else memory
+        self._engine, self._shift = engine, shift
+        self.loss = self._mean_loss(self.outputs)
+
+    def _mean_loss(self, outputs: Tensor) -> Tensor:
+        mean: Tensor = self._engine.losses(outputs, self.y, self._shift).mean()
+        return mean
 
     @cached_property
     def global_model(self) -> Pass:
         return self.frozen(self.broadcast)
 
     def frozen(self, model: Tensor) -> Pass:
-        frozen_module = self._run.other
-        bind(frozen_module, model, layout=self._run.layout)
+        bind(self._engine.frozen_module, model, layout=self._engine.layout)
         with torch.no_grad():
-            return Pass(frozen_module, self.x)
+            return Pass(self._engine.frozen_module, self.x)
 
     def gradient(self) -> Tensor:
         parameters = dict(self.module.named_parameters())
-        flat = torch.zeros(self._run.layout.num_trainable, device=self.broadcast.device)
-        views = self._run.layout.parameter_views(flat)
+        flat = torch.zeros(self._engine.layout.num_trainable, device=self.broadcast.device)
+        views = self._engine.layout.parameter_views(flat)
         trained = [parameters[name] for name in views]
         gradients = torch.autograd.grad(self.loss, trained, retain_graph=True, allow_unused=True)
         for view, gradient in zip(views.values(), gradients, strict=True):
@@ -110,48 +121,25 @@ class Step(Pass):
 
     def loss_at(self, move: Tensor) -> Tensor:
         parameters = dict(self.module.named_parameters())
-        moved = {name: parameters[name] + by for name, by in self._run.layout.parameter_views(move).items()}
+        moved = {name: parameters[name] + by for name, by in self._engine.layout.parameter_views(move).items()}
         buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
         return self._mean_loss(functional_call(self.module, {**moved, **buffers}, (self.x,)))
 
-
-class ObjectiveRun:
-    """Computes the objective of local steps, for one engine.
-
-    Args:
-        loss: One with an objective.
-        module: Local model.
-        layout: Layout of the module.
-    """
-
-    def __init__(self, loss: Loss, module: nn.Module, layout: Layout) -> None:
-        self.part, self.module, self.layout = loss, module, layout
-        self.other = copy_module(module).eval()  # holds the numbers of the last frozen model
-
-    def step(
-        self, x: Tensor, y: Tensor, mean_loss: MeanLoss, broadcast: Tensor, memory: Tensor | None
-    ) -> tuple[Tensor, Any]:
-        """Return the mean loss of a batch, and the objective to minimize.
+    def objective(self) -> Tensor:
+        """Return the number to minimize.
 
         Raises:
             ComponentError: If the objective is not one number that can be differentiated.
         """
-        memory = torch.zeros_like(broadcast) if memory is None else memory
-        step = Step(self, x, y, mean_loss, broadcast, memory)
-        objective = self.part.objective(step)
+        objective: Any = self._engine.loss.objective(self)
         if not isinstance(objective, Tensor) or objective.shape != () or not objective.requires_grad:
-            got = (
-                f"a tensor of shape {tuple(objective.shape)}"
-                if isinstance(objective, Tensor)
-                else type(objective).__name__
-            )
-            if isinstance(objective, Tensor) and objective.shape == ():
-                got = "a constant"
+            constant = isinstance(objective, Tensor) and objective.shape == ()
             raise ComponentError(
-                f"{name_of(self.part)}.objective must return a tensor of one number that torch can differentiate, such "
-                f"as step.loss + ...; got {got}."
+                f"{name_of(self._engine.loss)}.objective must return a tensor of one number that torch can "
+                "differentiate, such as step.loss + ...; got "
+                f"{'a constant' if constant else describe_returned(objective)}."
             )
-        return step.loss, objective
+        return objective
 
 
 # -------------------- Augmentation, seeded by run, round, client and step
@@ -181,14 +169,10 @@ def augment_batch(augmentation: Augmentation, x: Tensor, seed: int, round_: int,
     with seeded_generators(torch_seed(seed, f"augmentation {step}", round_, client), x.device), torch.no_grad():
         augmented_x: Any = augmentation.augment(x.clone())
     if not isinstance(augmented_x, Tensor) or augmented_x.shape != x.shape or augmented_x.dtype != x.dtype:
-        got = (
-            f"{tuple(augmented_x.shape)} of {augmented_x.dtype}"
-            if isinstance(augmented_x, Tensor)
-            else type(augmented_x).__name__
-        )
+        dtype = f" of {augmented_x.dtype}" if isinstance(augmented_x, Tensor) else ""
         raise ComponentError(
             f"The augmentation {name_of(augmentation)} must return inputs as it was given them, {tuple(x.shape)} of "
-            f"{x.dtype}; got {got}."
+            f"{x.dtype}; got {describe_returned(augmented_x)}{dtype}."
         )
     return augmented_x
 
@@ -224,7 +208,6 @@ class Sequential(GroupTrainer):
     """
 
     name = "sequential"
-    sees_more = True
     follows_torch = True
 
     def __init__(self, task: Task, device: torch.device) -> None:
@@ -247,13 +230,9 @@ class Sequential(GroupTrainer):
             check_augmentation(self.augmentation, x)
 
     @cached_property
-    def objective(self) -> ObjectiveRun | None:
-        """Objective of local steps, for losses that see more than outputs; else None."""
-        return ObjectiveRun(self.loss, self.module, self.layout) if self.loss.has_objective else None
-
-    def mean_loss(self, y: Tensor, shift: Tensor | None) -> MeanLoss:
-        """Return the mean loss of a batch as a function of its outputs."""
-        return lambda outputs: self.losses(outputs, y, shift).mean()
+    def frozen_module(self) -> nn.Module:
+        """Copy of the module for other models than the local one."""
+        return copy_module(self.module).eval()
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return every client by itself, the largest first."""
@@ -271,12 +250,10 @@ class Sequential(GroupTrainer):
             try:
                 with seeded_generators(seed, self.device) if self.draws else nullcontext():
                     client_terms = {name: rows[row].to(self.device) for name, rows in terms.items()}
-                    loss_memory = client_terms.pop(LOSS_MEMORY, None)
                     shift = None if shifts is None else shifts[row]
-                    vector, loss = self._train_one(start, plan, lr, client_terms, shift, loss_memory, (round_, client))
+                    vector, loss = self._train_one(start, plan, lr, client_terms, shift, (round_, client))
             except Exception as error:
-                cause = cause_of(error, self.local)
-                raise TrainingError(f"Client {client} failed in round {round_}: {cause}") from error
+                raise TrainingError(f"Client {client} failed in round {round_}: {cause_of(error)}") from error
             update[row].copy_(vector.sub_(start))
             losses.append(loss)
             steps.append(len(plan))
@@ -295,28 +272,20 @@ class Sequential(GroupTrainer):
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def _train_one(
-        self,
-        start: Tensor,
-        plan: Ints,
-        lr: float,
-        terms: Terms,
-        shift: Tensor | None,
-        loss_memory: Tensor | None,
-        key: tuple[int, int],
+        self, start: Tensor, plan: Ints, lr: float, terms: Terms, shift: Tensor | None, key: tuple[int, int]
     ) -> tuple[Tensor, float]:
         local, p = self.local, self.layout.num_trainable
         vector, gradient = start.clone(), torch.zeros(p, device=self.device)
         weights, broadcast = vector[:p], start[:p]
-        moments = [torch.zeros_like(gradient) for _ in range(local.moments)]
+        moments = torch.zeros(local.moments, p, device=self.device)
         total, examples_seen = torch.zeros((), device=self.device), 0
+        loss_memory = terms.pop(LOSS_MEMORY, None)
         self.place(vector, gradient)
         narrow = NarrowParameters(self.module, self.layout, vector, gradient)
         torch_steps = None
         if isinstance(local.optimizer, TorchSteps):
             torch_steps = local.optimizer.begun(self._trained_parameters(), lr)
         self.module.train()
-        if self.objective is not None:
-            self.objective.module = self.module  # which may be a new copy
         used = torch.zeros_like(gradient) if local.weight_decay else None
         hooks = [] if used is None else self._note_used(used)
         for step, batch in enumerate(plan, start=1):
@@ -327,12 +296,13 @@ class Sequential(GroupTrainer):
             gradient.zero_()
             if used is not None:
                 used.zero_()
-            if self.objective is None:
+            if self.loss.has_objective:
+                local_step = Step(self, x, y, shift, start, loss_memory)
+                loss = local_step.loss
+                local_step.objective().backward()
+            else:
                 loss = self.losses(self.module(x), y, shift).mean()
                 loss.backward()
-            else:
-                loss, objective = self.objective.step(x, y, self.mean_loss(y, shift), start, loss_memory)
-                objective.backward()
             narrow.take_gradients()
 
             g = self.solver.correct(gradient, weights, broadcast, **terms)

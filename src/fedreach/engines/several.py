@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,6 @@ from torch import Tensor, nn
 from fedreach._util.arrays import AnyArray
 from fedreach._util.errors import ConfigError
 from fedreach.data.several import has_names
-
-NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,7 @@ class UnpackInputs:
     def tensors(self, packed: Tensor) -> Mapping[str, Tensor]:
         """Return (m, ...) tensors by name for (m, bytes) records."""
         parts: dict[str, Tensor] = {}
-        for name in self.layout.names or ():
-            kind, offset = (self.layout.fields or NO_FIELDS)[name][:2]
+        for name, (kind, offset, *_) in (self.layout.fields or {}).items():
             # A copy is aligned to every item size, as `view` requires.
             field_bytes = packed[:, offset : offset + kind.itemsize].clone(memory_format=torch.contiguous_format)
             parts[name] = field_bytes.view(getattr(torch, kind.base.name)).reshape(len(packed), *kind.shape)

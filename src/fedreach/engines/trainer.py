@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, ClassVar
@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach._util.errors import ComponentError, ConfigError, TrainingError
 from fedreach._util.streams import torch_seed
-from fedreach.data.datasets import Dataset
 from fedreach.data.several import IGNORED
 from fedreach.engines.batches import BatchNormStatistics, Samples, batch_plans, refreshable_layers
 from fedreach.engines.models.draws import evaluate_examples, seed_of, seeded_generators
@@ -126,17 +125,16 @@ class GroupTrainer(ABC):
     name: ClassVar[str]
     written_out: ClassVar[tuple[str, ...]] = ()
     """Attributes of the losses whose gradients it implements, such as cross-entropy. Empty means any loss."""
-    sees_more: ClassVar[bool] = False
-    """Whether it supports losses that see more than outputs and targets (see `fedreach.federation.base.Loss`)."""
     any_optimizer: ClassVar[bool] = True
     """Whether it supports every optimizer; if not, plain steps only, with or without momentum."""
     follows_torch: ClassVar[bool] = False
-    """Whether it supports the optimizers of `torch.optim`, and augments batches."""
+    """Whether it supports losses that see more than outputs and targets (see `fedreach.federation.base.Loss`), the
+    optimizers of `torch.optim`, and augmentations."""
 
     @classmethod
     def refusal(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
         """Return why it cannot train with these components, whatever the model, or None if it can."""
-        if loss.has_objective and not cls.sees_more:
+        if loss.has_objective and not cls.follows_torch:
             return f"hands a loss outputs and targets only, and {name_of(loss)} sees more; 'sequential' trains by it"
         if not cls.follows_torch and isinstance(local.optimizer, TorchSteps):
             return f"does not follow torch.optim.{local.optimizer.optimizer}; 'sequential' does"
@@ -156,18 +154,13 @@ class GroupTrainer(ABC):
                 f"{name_of(task.augmentation)}. Use 'auto'."
             )
         check_targets("loss", task.loss, task.data.dataset)
-        if not self.follows_torch and (why := only_sequential(task.data.dataset)):
+        if not self.follows_torch and (why := only_sequential(task)):
             raise ConfigError(f"engine.name = {self.name!r}: {why}. Use 'auto'.")
         self.device = device
         self.module = copy_module(task.module).to(device)
         d, server = task.data.dataset, task.data.server
         add_hooks(self.module, layout_of(d.train_x), d.positions, d.num_classes)
         self.layout = Layout.of(self.module)
-        if self.layout.narrow and not self.follows_torch:
-            raise ConfigError(
-                f"engine.name = {self.name!r} trains float32 only; the parameters of {type(task.module).__name__} are "
-                f"{narrow_types(task.module)}. Use 'auto' or 'sequential'."
-            )
         self.data, self.solver, self.local, self.seed = task.data, task.solver, task.local, task.seed
         self.loss = task.loss
         reject_mixing(task.solver, self.layout.num_trainable)
@@ -191,8 +184,7 @@ class GroupTrainer(ABC):
         self.constants = constant_arrays(self.module)
         self.beginning = ModuleSnapshot(self.module)
         self.behaviour: Behaviour = behaviour_of(self.module, train, (*d.positions, d.outputs), self.losses)
-        self.draws_in_evaluation = self.behaviour.draws_in_evaluation
-        self.draws = self.behaviour.draws or self.draws_in_evaluation
+        self.draws = self.behaviour.draws or self.behaviour.draws_in_evaluation
         self.pristine = copy_module(self.module) if self.behaviour.remembers else None
         self.owner = self.data.partition.owner() if self.behaviour.mixes else None
 
@@ -404,7 +396,7 @@ class GroupTrainer(ABC):
 
 
 def apply_step(
-    local: LocalSGD, g: Tensor, weights: Tensor, moments: Sequence[Tensor], step: int, lr: float, used: Any = None
+    local: LocalSGD, g: Tensor, weights: Tensor, moments: Any, step: int, lr: float, used: Any = None
 ) -> None:
     """Change `weights` by one local step, in place, after the solver's correction and clipping.
 
@@ -412,7 +404,7 @@ def apply_step(
         local: Optimizer, weight decay and momentum.
         g: Corrected gradient, of the shape of `weights`.
         weights: Weights of one client, or of several.
-        moments: Moments of the optimizer, changed in place: two of Adam, one of momentum, else none.
+        moments: Tensors of moments of the optimizer, changed in place: two of Adam, one of momentum, else none.
         step: Number of the step in the round, from 1.
         lr: Step size.
         used: Whether each number got a gradient; others stay as they are. None: all did.
@@ -465,11 +457,13 @@ class ClientStack:
         return loss, steps, None
 
 
-def only_sequential(data: Dataset) -> str | None:
-    """Return why only `sequential` trains on such data, in words, or None if other engines may."""
-    if data.positions:
+def only_sequential(task: Task) -> str | None:
+    """Return why only `sequential` trains such a model or such data, in words, or None if other engines may."""
+    if types := narrow_types(task.module):
+        return f"parameters of the model are {types}, which 'sequential' trains"
+    if task.data.dataset.positions:
         return "labels at every position are trained by 'sequential'"
-    return "several inputs are handed to a model by 'sequential'" if data.kind == "several" else None
+    return "several inputs are handed to a model by 'sequential'" if task.data.dataset.kind == "several" else None
 
 
 def shares_of_positions(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -556,16 +550,13 @@ def logits_and_features(
     return logits.astype(np.float64), feature_array
 
 
-def cause_of(error: Exception, local: LocalSGD) -> str:
+def cause_of(error: Exception) -> str:
     """Return the message of an error in a step, with advice if BatchNorm got a batch of one example."""
     message = str(error)
     if "more than 1 value per channel" not in message:  # torch's words
         return message
-    another = "a client with a single training example needs another layer, such as GroupNorm"
-    if local.batch_size == 1:
-        advice = "raise local.batch_size, which is 1"
-    elif local.drop_last:
-        advice = f"local.drop_last is on, and {another}"
-    else:
-        advice = f"set local.drop_last = true, which leaves out a last batch that is not full; {another}"
-    return f"{message.rstrip('.')}. BatchNorm cannot normalise a batch of one example: {advice}"
+    return (
+        f"{message.rstrip('.')}. BatchNorm cannot normalise a batch of one example: raise local.batch_size, set "
+        "local.drop_last = true, which leaves out a last batch that is not full, or use another layer, such as "
+        "GroupNorm, for clients with a single training example"
+    )

@@ -8,7 +8,7 @@ because the whole stack uses one random stream.
 
 import warnings
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from fedreach.engines.trainer import ClientStack, Group, GroupTrainer, apply_ste
 
 Rows = slice | Tensor
 Tensors = dict[str, Tensor]
+_Models = tuple[Tensor, Tensor, Tensor, Terms]
+"""Models of the stack, moments of the optimizer, the start, and the terms of the solver."""
 # A stack and its gradients pass through the cache in every step. The C library returns larger pieces of memory to the
 # system each time, which then allocates them again page by page.
 STACK_BYTES = 16_000_000
@@ -62,29 +64,28 @@ class Vmap(GroupTrainer):
         moments = torch.zeros(self.local.moments, len(rows), self.layout.num_trainable, device=self.device)
         total = torch.zeros(len(rows), device=self.device)
         terms = {name: vectors[torch.from_numpy(rows)].to(self.device) for name, vectors in terms.items()}
-        shifts = self.shifts_of(ids[rows])
+        models, shifts = (stack, moments, start, terms), self.shifts_of(ids[rows])
         self.renew()
         self.module.train()
         seed = torch_seed(self.seed, "dropout", round_, int(ids[group].min())) if self.draws else 0
-        with seeded_generators(seed, self.device) if self.draws else nullcontext(), _recurrence(self.module):
+        drawing = seeded_generators(seed, self.device) if self.draws else nullcontext()
+        with drawing, _without_fused_recurrence(self.module):
             for step in range(counts.shape[1]):
                 active = int((counts[:, step] > 0).sum())
                 for alike, count in self._alike(counts[:active, step]):
                     batch = batches[alike, step, : count.max()]
+                    shift = None if shifts is None else shifts[alike]
                     try:
-                        row_shifts = None if shifts is None else shifts[alike]
-                        total[alike] += self._step(
-                            step, stack, moments, start, terms, alike, batch, count, lr, row_shifts
-                        )
+                        loss = self._step(step, models, alike, batch, count, lr, shift)
                     except Exception as error:
-                        cause, all_ids = cause_of(error, self.local).removesuffix("."), sorted(map(int, ids[group]))
+                        cause, all_ids = cause_of(error).removesuffix("."), sorted(map(int, ids[group]))
                         raise TrainingError(
                             f"Client {all_ids[0]} failed in round {round_}: {cause}."
                             if len(all_ids) == 1
                             else f"One of the clients {all_ids} failed in round {round_}: {cause}. "
                             "engine.name = 'sequential' says which."
                         ) from error
-
+                    total[alike] += loss
         stack.sub_(start)
         return clients.finish(total.cpu().numpy())
 
@@ -102,60 +103,31 @@ class Vmap(GroupTrainer):
             yield torch.from_numpy(rows).to(self.device), counts[rows]
 
     def _step(
-        self,
-        step: int,
-        stack: Tensor,
-        moments: Tensor,
-        start: Tensor,
-        terms: Terms,
-        rows: Rows,
-        batch: Tensor,
-        count: Ints,
-        lr: float,
-        shift: Tensor | None,
+        self, step: int, models: _Models, rows: Rows, batch: Tensor, count: Ints, lr: float, shift: Tensor | None
     ) -> Tensor:
         """Take step `step`, from 0, for these rows of the stack; return each row's loss, summed over its samples."""
+        stack, moments, start, terms = models
         local, views, p = self.local, self.layout.parameter_views, self.layout.num_trainable
         full = bool((count == batch.shape[1]).all())
         # Padded with the client's first sample: weight 0 would not cancel another client's infinite loss.
         x, y = self.samples["train"].batch(batch if full else torch.where(batch >= 0, batch, batch[:, :1]))
         weight = None if full else (batch >= 0).float()
-        vectors = stack[rows]  # a view where `rows` is a slice, else a copy that is written back
-        weights, broadcast = views(vectors[:, :p]), views(start[:p])
-        buffers = self.layout.buffer_views(vectors[:, p:])
-        gradient, (loss, statistics) = self._gradients(weights, buffers, x, y, weight, shift)
+        vectors, row_moments = stack[rows], moments[:, rows]  # views where `rows` is a slice, else copies
+        weights, buffers = vectors[:, :p], self.layout.buffer_views(vectors[:, p:])
+        gradient, (loss, statistics) = self._gradients(views(weights), buffers, x, y, weight, shift)
 
-        row_terms = self._terms_of(terms, rows, weights)
-        g = {
-            name: self.solver.correct(gradient[name], weights[name], broadcast[name], **row_terms[name])
-            for name in weights
-        }
+        g = torch.cat([gradient[name].flatten(1) for name in self.layout.parameters], 1)
+        g = self.solver.correct(g, weights, start[:p], **{name: term[rows] for name, term in terms.items()})
         if local.clip_norm is not None:
-            norm = torch.stack([tensor.flatten(1).square().sum(1) for tensor in g.values()]).sum(0).sqrt()
-            scale = torch.clamp(local.clip_norm / norm, max=1.0)
-            g = {name: tensor * scale.view(-1, *[1] * (tensor.dim() - 1)) for name, tensor in g.items()}
-        row_moments = moments[:, rows]
-        named_moments = [views(vector) for vector in row_moments]
-        for name, tensor in weights.items():
-            apply_step(local, g[name], tensor, [moment[name] for moment in named_moments], step + 1, lr)
+            norm = torch.stack([part.flatten(1).square().sum(1) for part in views(g).values()]).sum(0).sqrt()
+            g = g * torch.clamp(local.clip_norm / norm, max=1.0)[:, None]
+        apply_step(local, g, weights, row_moments, step + 1, lr)
         for name, tensor in buffers.items():
             tensor.copy_(statistics[name])
         if not isinstance(rows, slice):
             moments[:, rows] = row_moments
             stack[rows] = vectors
         return loss * torch.from_numpy(count).to(self.device)
-
-    def _terms_of(self, terms: Terms, rows: Rows, weights: Tensors) -> dict[str, Terms]:
-        """Return the terms that the solver prepared for these rows, by parameter: views of vectors, or numbers."""
-        by_parameter: dict[str, Terms] = {name: {} for name in weights}
-        for key, values in terms.items():
-            if values.shape[1] == 1:
-                shaped = {name: values[rows].view(-1, *[1] * (tensor.dim() - 1)) for name, tensor in weights.items()}
-            else:
-                shaped = self.layout.parameter_views(values[rows])
-            for name in weights:
-                by_parameter[name][key] = shaped[name]
-        return by_parameter
 
     def _gradients(
         self, weights: Tensors, buffers: Tensors, x: Tensor, y: Tensor, weight: Tensor | None, shift: Tensor | None
@@ -177,19 +149,14 @@ class Vmap(GroupTrainer):
         return gradient_of(weights, statistics, x, y, weight, shift)
 
 
-class _recurrence:  # noqa: N801 (a context manager, used like a function)
+@contextmanager
+def _without_fused_recurrence(module: nn.Module) -> Iterator[None]:
     """Disable oneDNN for recurrent layers inside the block: vmap has no rule for its fused kernel."""
-
-    def __init__(self, module: nn.Module) -> None:
-        recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())
-        self.flags = torch.backends.mkldnn.flags(enabled=False) if recurrent else None
-
-    def __enter__(self) -> None:
-        if self.flags is not None:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="TF32 acceleration")
-                self.flags.__enter__()
-
-    def __exit__(self, *exc: object) -> None:
-        if self.flags is not None:
-            self.flags.__exit__(None, None, None)
+    if not any(isinstance(layer, nn.RNNBase) for layer in module.modules()):
+        yield
+        return
+    with ExitStack() as stack:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="TF32 acceleration")
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        yield

@@ -176,14 +176,6 @@ def keep_buffers(module: nn.Module, vector: Tensor, layout: Layout) -> None:
                 view.copy_(tensors[name].detach())
 
 
-def unflatten(module: nn.Module, vector: Tensor) -> None:
-    """Copy a (d,) vector into a module."""
-    tensors = module_tensors(module)
-    with torch.no_grad():
-        for name, view in Layout.of(module).views(vector).items():
-            tensors[name].copy_(view)
-
-
 def module_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return parameters and buffers of a module by name."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}

@@ -276,7 +276,6 @@ def build(
         )
     factory = MODELS[model] if isinstance(model, str) else model
     name = model if isinstance(model, str) else getattr(factory, "__name__", "model")
-    accepted = inspect.signature(factory).parameters
     is_several = isinstance(sample_shape, Mapping) or any(
         not isinstance(size, int | np.integer) for size in sample_shape
     )
@@ -284,16 +283,15 @@ def build(
         raise ConfigError(f"The model {model!r} takes one input; got several. Give a module or function of your own.")
     shape = dict(sample_shape) if isinstance(sample_shape, Mapping) else tuple(sample_shape)
     data_arguments = {"sample_shape": shape, "num_classes": num_classes}
-    arguments = {key: value for key, value in data_arguments.items() if key in accepted}
-    if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
-        for key in options:
-            if key not in accepted or key in data_arguments:
-                raise ConfigError(
-                    f"The model {name!r} has no option {key!r}."
-                    + nearest(key, [key for key in accepted if key not in data_arguments])
-                )
+    signature = inspect.signature(factory)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    option_names = [key for key in signature.parameters if key not in data_arguments]
+    for key in options:
+        if key not in option_names and not takes_any:
+            raise ConfigError(f"The model {name!r} has no option {key!r}." + nearest(key, option_names))
+    arguments = {key: value for key, value in data_arguments.items() if key in signature.parameters}
     try:
-        inspect.signature(factory).bind(**arguments, **options)
+        signature.bind(**arguments, **options)
     except TypeError as error:
         raise ConfigError(f"The model {name!r} cannot be built: {error}. Give its arguments as options.") from error
     with seeded_generators(seed):
@@ -327,17 +325,16 @@ def _give_sizes(module: nn.Module, sample_shape: Any) -> None:
             f"The lazy layers of {type(module).__name__} take their sizes from one input, and there are several. Give "
             "the layers their sizes."
         )
-    was_training, failed = module.training, None
+    was_training, failures = module.training, list[Exception]()
     for dtype in (torch.float32, torch.int64):  # tokens are whole numbers
         try:
             with torch.no_grad():
                 module.eval()(torch.zeros(2, *sample_shape, dtype=dtype))
-            break
+            module.train(was_training)
+            return
         except Exception as error:  # a user's module may raise anything
-            failed = error
-    else:
-        raise ConfigError(
-            f"The lazy layers of {type(module).__name__} take their sizes from two examples of shape "
-            f"{tuple(sample_shape)}, and it does not take these: {failed}. Give the layers their sizes."
-        )
-    module.train(was_training)
+            failures.append(error)
+    raise ConfigError(
+        f"The lazy layers of {type(module).__name__} take their sizes from two examples of shape "
+        f"{tuple(sample_shape)}, and it does not take these: {failures[-1]}. Give the layers their sizes."
+    )

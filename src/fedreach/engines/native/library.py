@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedreach._util.arrays import Ints
 from fedreach._util.files import cache_folder
@@ -29,74 +28,47 @@ from fedreach.data.splits import ClientIndex
 from fedreach.engines.batches import Samples, batch_plans
 from fedreach.federation.local_sgd import LocalSGD
 
-# -------------------- The structures of `training.c` and `samples.h`, field by field
+# -------------------- The structures of `layers.h`, `training.c` and `samples.h`, field by field
 
 
-class SampleArrays(ctypes.Structure):
-    """Examples for C."""
+INTEGER, REAL, PLACE = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
-    _fields_ = (
-        ("x", ctypes.c_void_p),
-        ("wide", ctypes.c_int64),
-        ("factor", ctypes.c_void_p),
-        ("offset", ctypes.c_void_p),
-        ("labels", ctypes.c_void_p),
+
+def _structure(name: str, **fields: Any) -> Any:
+    """Return the type of a structure of C."""
+    return type(name, (ctypes.Structure,), {"_fields_": [*fields.items()]})
+
+
+_LAYER = "kind inputs outputs weight bias relu pooled channels height width filters rows columns down right above left"
+_LAYER += " groups source source_down source_right before"
+LayerRow = _structure("LayerRow", **dict.fromkeys(_LAYER.split(), INTEGER), amount=REAL)
+"""A layer of a chain."""
+SampleArrays = _structure("SampleArrays", x=PLACE, wide=INTEGER, factor=PLACE, offset=PLACE, labels=PLACE)
+"""Examples for C."""
+Batches = _structure(
+    "Batches",
+    **{"batch": INTEGER, "steps": PLACE, "drop_last": INTEGER, "order": PLACE, "offsets": PLACE},
+    **{"count": INTEGER, "words": PLACE, "dropout": INTEGER},
+)
+"""Parameters by which C draws batches."""
+Progress = _structure("Progress", client=INTEGER, step=INTEGER, seen=INTEGER, loss=REAL, generator=ctypes.c_uint64 * 12)
+"""Progress of training between two calls."""
+UpdateRule = _structure(
+    "UpdateRule", lr=REAL, momentum=REAL, decay=REAL, clip=REAL, pull=PLACE, shift=PLACE, added=PLACE
+)
+"""Parameters of a gradient step."""
+
+
+def sample_arrays(samples: Samples) -> Any:
+    """Return the structure of these samples; it keeps the tensors that it points to."""
+    factor, offset = (
+        None if numbers is None else numbers.expand(1, *samples.x.shape[1:]).contiguous()
+        for numbers in (samples.factor, samples.offset)
     )
-    kept: list[Tensor]
-
-    @classmethod
-    def of(cls, samples: Samples) -> SampleArrays:
-        """Return the structure of these samples; it keeps the tensors that it points to."""
-        factor, offset = (
-            None if numbers is None else numbers.expand(1, *samples.x.shape[1:]).contiguous()
-            for numbers in (samples.factor, samples.offset)
-        )
-        places = (None if tensor is None else tensor.data_ptr() for tensor in (factor, offset))
-        structure = cls(samples.x.data_ptr(), samples.x.dtype != torch.uint8, *places, samples.y.data_ptr())
-        structure.kept = [tensor for tensor in (samples.x, factor, offset, samples.y) if tensor is not None]
-        return structure
-
-
-class Batches(ctypes.Structure):
-    """Parameters by which C draws batches."""
-
-    _fields_ = (
-        ("batch", ctypes.c_int64),
-        ("steps", ctypes.c_void_p),
-        ("drop_last", ctypes.c_int64),
-        ("order", ctypes.c_void_p),
-        ("offsets", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("words", ctypes.c_void_p),
-        ("dropout", ctypes.c_int64),
-        ("given", ctypes.c_void_p),
-    )
-
-
-class Progress(ctypes.Structure):
-    """Progress of training between two calls."""
-
-    _fields_ = (
-        ("client", ctypes.c_int64),
-        ("step", ctypes.c_int64),
-        ("seen", ctypes.c_int64),
-        ("loss", ctypes.c_double),
-        ("generator", ctypes.c_uint64 * 12),
-    )
-
-
-class UpdateRule(ctypes.Structure):
-    """Parameters of a gradient step."""
-
-    _fields_ = (
-        ("lr", ctypes.c_double),
-        ("momentum", ctypes.c_double),
-        ("decay", ctypes.c_double),
-        ("clip", ctypes.c_double),
-        ("pull", ctypes.c_void_p),
-        ("shift", ctypes.c_void_p),
-        ("added", ctypes.c_void_p),
-    )
+    places = (None if tensor is None else tensor.data_ptr() for tensor in (factor, offset))
+    structure = SampleArrays(samples.x.data_ptr(), samples.x.dtype != torch.uint8, *places, samples.y.data_ptr())
+    structure.kept = samples.x, factor, offset, samples.y
+    return structure
 
 
 def place_of(array: NDArray[Any] | None) -> int | None:
@@ -236,9 +208,8 @@ def _short_hash(content: bytes) -> str:
 
 def _declare_types(loaded: ctypes.CDLL) -> ctypes.CDLL:
     """Declare the argument types of the functions: addresses and integers."""
-    place, number = ctypes.c_void_p, ctypes.c_int64
+    place, number, seconds = PLACE, INTEGER, REAL
     loaded.memory_numbers.argtypes, loaded.memory_numbers.restype = (number, place, place, number, number), number
-    seconds = ctypes.c_double
     loaded.train.argtypes = [number, *[place] * 4, number, number, *[place] * 4, number, *[place] * 6, number, seconds]
     loaded.memory_for_predicting.argtypes, loaded.memory_for_predicting.restype = (number, place), number
     loaded.predict.argtypes = [number, place, place, number, *[place] * 6, seconds]

@@ -1,88 +1,46 @@
 """The engine `native`."""
 
 import ctypes
+import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedreach._util.arrays import Bools, Float32s, Floats, Ints
+from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError, TrainingError
 from fedreach.data.splits import ClientIndex
-from fedreach.engines.batches import batch_plans
-from fedreach.engines.manual import is_identity, trained_chain_of
+from fedreach.engines.batches import examples_per_round
+from fedreach.engines.manual import is_identity
 from fedreach.engines.native.library import (
     Batches,
+    LayerRow,
     NoLibraryError,
     Progress,
-    SampleArrays,
     UpdateRule,
     draws_as_numpy_does,
     library,
     place_of,
+    sample_arrays,
     words_of,
 )
 from fedreach.engines.protocols import Split, Task, Terms
-from fedreach.engines.recognition import (
-    Addition,
-    Convolution,
-    Dense,
-    Dropout,
-    Embedding,
-    Flattening,
-    GroupNormalisation,
-    Layer,
-    NotAChainError,
-    Pooling,
-    Recurrent,
-)
+from fedreach.engines.recognition import Layer, NotAChainError, chain_of
 from fedreach.engines.trainer import Group, GroupTrainer
 from fedreach.federation.base import LocalSolver, Loss
 from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
 
-# --- The layers of a model for C: one row of integers each, the fields of `Layer` in `layers.h`
+# --- The layers of a model for C: one row each
 
+KINDS = ("Linear", "Conv2d", "MaxPool2d", "AvgPool2d", "GroupNorm", "Dropout", "Addition", "Embedding", "LSTM")
+"""Kinds of layers, numbered as in `layers.h`."""
 MAX_LAYERS = 64  # as in `layers.h`
 LARGEST_WINDOW = 256  # as in `pooling.h`
-DENSE, CONVOLUTION, MAXIMUM, MEAN, NORM, DROPOUT, ADDITION, EMBEDDING, RECURRENT = range(9)
-
-
-@dataclass
-class _Row:
-    """A row of the table, with the fields in the order of `layers.h`."""
-
-    kind: int
-    inputs: int
-    outputs: int
-    weight: int = -1
-    bias: int = -1
-    relu: bool = False
-    pooled: bool = False
-    channels: int = 1
-    height: int = 1
-    width: int = 1
-    filters: int = 0
-    rows: int = 0
-    columns: int = 0
-    down: int = 1
-    right: int = 1
-    above: int = 0
-    left: int = 0
-    groups: int = 1
-    source: int = 0
-    source_down: int = 1
-    source_right: int = 1
-    before: int = 0
-    amount: float = 0.0
-
-    def numbers(self) -> list[int]:
-        """Return the row as integers; the last holds the bits of the float `amount`."""
-        *integers, amount = astuple(self)
-        return [*map(int, integers), int(np.float64(amount).view(np.int64))]
 
 
 def layer_table(layers: Sequence[Layer]) -> Ints:
@@ -91,165 +49,85 @@ def layer_table(layers: Sequence[Layer]) -> Ints:
     Raises:
         NotAChainError: If C does not support a layer, or the order of layers.
     """
-    rows: list[_Row] = []
+    rows: list[Any] = []
     channels = 1  # interleaved in the inputs of the next linear layer
-    sources = {layer.source for layer in layers if isinstance(layer, Addition)}
+    image: tuple[int, ...] = ()  # shape of the last outputs before dropout and flattening
+    sources = {layer.source for layer in layers if layer.kind == "Addition"}
     stand = [0]  # stand[n]: number of rows after the first n layers, without dropout
-    for number, layer in enumerate(layers):
-        if isinstance(layer, Dense):
-            rows.append(_dense(layer, channels))
-            channels = 1
-        elif isinstance(layer, Flattening):
-            channels = layer.channels if rows else 1
-        elif isinstance(layer, Dropout):
-            _drop(layer, rows)
-        elif rows and rows[-1].kind == DENSE:
+    for before, layer in zip(["", *(layer.kind for layer in layers)], layers, strict=False):
+        if layer.kind == "Dropout":
+            _drop(layer, rows, image)
+            continue
+        if layer.kind == "Flatten":
+            channels = layer.shape[0] if rows else 1
+            stand.append(len(rows))
+            continue
+        if layer.kind != "Linear" and rows and KINDS[rows[-1].kind] == "Linear":
             raise NotAChainError("it makes images of flat outputs")
-        elif isinstance(layer, Embedding):
-            rows.append(_Row(EMBEDDING, layer.times, layer.outputs, layer.weight.start, channels=layer.vocabulary))
-        elif isinstance(layer, Recurrent):
-            rows.append(_Row(RECURRENT, layer.inputs, layer.outputs, *_places(layer), width=layer.times))
-        elif isinstance(layer, Convolution):
-            rows.append(_convolution(layer))
-        elif isinstance(layer, GroupNormalisation):
-            rows.append(_norm(layer))
-        elif isinstance(layer, Addition):
-            rows.append(_addition(layer, stand[layer.source]))
-        elif (
-            layer.of_pairs
-            and number
-            and isinstance(layers[number - 1], Convolution)
-            and len(stand) - 1 not in sources  # else a shortcut also needs the convolution's outputs
-        ):
-            rows[-1].outputs, rows[-1].pooled = int(np.prod(layer.output_shape)), True
+        # A shortcut from the convolution also needs its outputs.
+        if layer.pools_pairs and before == "Conv2d" and len(stand) - 1 not in sources:
+            rows[-1].outputs, rows[-1].pooled = math.prod(layer.outputs), True
             rows[-1].relu |= layer.relu
         else:
-            rows.append(_pooling(layer))
-        if not isinstance(layer, Dropout):
-            stand.append(len(rows))
-    if not rows or rows[-1].kind != DENSE:
+            rows.append(_row(layer))
+            if layer.kind == "Linear":
+                rows[-1].channels, channels = channels, 1
+            rows[-1].source = stand[layer.source]
+        image = layer.outputs
+        stand.append(len(rows))
+    if not rows or KINDS[rows[-1].kind] != "Linear":
         raise NotAChainError("its last layer is not linear")
     if len(rows) > MAX_LAYERS:
         raise NotAChainError(f"it has more than {MAX_LAYERS} layers")
-    return np.array([row.numbers() for row in rows], np.int64)
+    return np.array([np.frombuffer(row, np.int64) for row in rows])
 
 
-def vocabulary_of(table: Ints) -> int | None:
-    """Return the vocabulary size of the first layer, or None if it is not an embedding."""
-    first = _Row(*table[0].tolist())
-    return first.channels if first.kind == EMBEDDING else None
-
-
-def first_outputs_of(table: Ints) -> int:
-    """Return the number of outputs of the first layer per example. An implicit layer needs fewer examples than that."""
-    return _Row(*table[0].tolist()).outputs
-
-
-def products_of(table: Ints) -> int:
-    """Return the number of multiplications of one example in a forward pass."""
-    products = 0
-    for row in (_Row(*numbers) for numbers in table.tolist()):
-        if row.kind == DENSE:
-            products += row.inputs * row.outputs
-        elif row.kind == CONVOLUTION:
-            products += row.outputs * (4 if row.pooled else 1) * row.rows * row.columns * row.channels
-        elif row.kind == RECURRENT:
-            products += row.width * 4 * row.outputs * (row.inputs + row.outputs)
-    return products
-
-
-def _dense(layer: Dense, channels: int) -> _Row:
-    return _Row(DENSE, layer.inputs, layer.outputs, *_places(layer), layer.relu, channels=channels)
-
-
-def _convolution(layer: Convolution) -> _Row:
-    size = layer.channels, layer.height, layer.width
-    return _Row(
-        CONVOLUTION,
-        int(np.prod(size)),
-        int(np.prod(layer.output_shape)),
-        *_places(layer),
-        layer.relu,
-        False,
-        *size,
-        layer.filters,
-        *layer.kernel,
-        *layer.stride,
-        *layer.padding,
-    )
-
-
-def _pooling(layer: Pooling) -> _Row:
-    if layer.kind == "maximum" and layer.kernel[0] * layer.kernel[1] > LARGEST_WINDOW:
+def _row(layer: Layer) -> Any:
+    if layer.kind == "MaxPool2d" and math.prod(layer.kernel) > LARGEST_WINDOW:
         raise NotAChainError(f"it takes maxima of more than {LARGEST_WINDOW} places")
-    size = layer.channels, layer.height, layer.width
-    return _Row(
-        MAXIMUM if layer.kind == "maximum" else MEAN,
-        int(np.prod(size)),
-        int(np.prod(layer.output_shape)),
-        relu=layer.relu,
-        channels=layer.channels,
-        height=layer.height,
-        width=layer.width,
-        filters=layer.channels,
-        rows=layer.kernel[0],
-        columns=layer.kernel[1],
-        down=layer.stride[0],
-        right=layer.stride[1],
-        above=layer.padding[0],
-        left=layer.padding[1],
+    weight, bias = (-1 if part is None else part.start for part in (layer.weight, layer.bias))
+    row = LayerRow(
+        KINDS.index(layer.kind), layer.shape[-1], layer.outputs[-1], weight, bias, layer.relu, False, 1, 1, 1
+    )
+    row.down, row.right = layer.stride
+    row.above, row.left = layer.padding
+    row.groups, row.before, row.amount = layer.groups, layer.before, layer.amount
+    row.source_down, row.source_right = layer.every
+    if len(layer.shape) == 3:
+        row.inputs, row.outputs = math.prod(layer.shape), math.prod(layer.outputs)
+        row.channels, row.height, row.width = layer.shape
+        row.filters, (row.rows, row.columns) = layer.outputs[0], layer.kernel
+    elif layer.kind == "Embedding":
+        row.channels = _size(layer.weight) // layer.outputs[1]
+    elif layer.kind == "LSTM":
+        row.width = layer.shape[0]
+    return row
+
+
+def _drop(layer: Layer, rows: list[Any], image: tuple[int, ...]) -> None:
+    """Add dropout to the row of the linear or recurrent layer before it, or as a row after a layer of images."""
+    last = KINDS[rows[-1].kind] if rows else "Embedding"
+    if last == "Embedding" or (last in ("Linear", "Dropout", "LSTM") and rows[-1].amount):
+        raise NotAChainError("a dropout does not follow a layer with weights")
+    if layer.amount >= 1:
+        raise NotAChainError("a dropout leaves nothing")
+    if last in ("Linear", "LSTM"):
+        rows[-1].amount = layer.amount
+    else:
+        rows.append(_row(replace(layer, shape=image, outputs=image)))
+
+
+def products_of(layers: Sequence[Layer]) -> int:
+    """Return the number of multiplications of one example in a forward pass."""
+    return sum(
+        _size(layer.weight) * (layer.shape[0] if layer.kind == "LSTM" else math.prod(layer.outputs[1:]))
+        for layer in layers
+        if layer.kind in ("Linear", "Conv2d", "LSTM")
     )
 
 
-def _norm(layer: GroupNormalisation) -> _Row:
-    row = _image(NORM, layer.channels, layer.height, layer.width)
-    row.weight, row.bias = _places(layer)
-    row.relu, row.groups, row.amount = layer.relu, layer.groups, layer.raised
-    return row
-
-
-def _addition(layer: Addition, source: int) -> _Row:
-    row = _image(ADDITION, layer.channels, layer.height, layer.width)
-    row.relu, row.source, row.before = layer.relu, source, layer.before
-    row.source_down, row.source_right = layer.every
-    return row
-
-
-def _drop(layer: Dropout, rows: list[_Row]) -> None:
-    """Add dropout to the row of the linear or recurrent layer before it, or as a row after a layer of images."""
-    if not rows or rows[-1].kind == EMBEDDING or (rows[-1].kind in (DENSE, DROPOUT, RECURRENT) and rows[-1].amount):
-        raise NotAChainError("a dropout does not follow a layer with weights")
-    if layer.probability >= 1:
-        raise NotAChainError("a dropout leaves nothing")
-    if rows[-1].kind in (DENSE, RECURRENT):
-        rows[-1].amount = layer.probability
-        return
-    last = rows[-1]
-    high, wide = _output_size(last)
-    rows.append(_image(DROPOUT, last.filters, high, wide))
-    rows[-1].amount = layer.probability
-
-
-def _image(kind: int, channels: int, height: int, width: int) -> _Row:
-    """Return the row of a layer that keeps the shape of images."""
-    size = channels * height * width
-    row = _Row(kind, size, size, channels=channels, height=height, width=width, filters=channels)
-    row.rows = row.columns = 1
-    return row
-
-
-def _output_size(row: _Row) -> tuple[int, int]:
-    """Return height and width of the outputs of a row."""
-    places = row.outputs // row.filters
-    high = (row.height + 2 * row.above - row.rows) // row.down + 1
-    high //= 2 if row.pooled else 1
-    return high, places // high
-
-
-def _places(layer: Dense | Convolution | GroupNormalisation | Recurrent) -> tuple[int, int]:
-    """Return the positions of weights and biases in the flat vector, -1 for none."""
-    weight, bias = (-1 if part is None else part.start for part in (layer.weight, layer.bias))
-    return weight, bias
+def _size(place: slice | None) -> int:
+    return 0 if place is None else place.stop - place.start
 
 
 # -------------------- The engine `native`: a client's whole training is one call of C
@@ -285,15 +163,19 @@ class Native(GroupTrainer):
     def __init__(self, task: Task, device: torch.device) -> None:
         d = task.data.dataset
         try:
-            self.table = layer_table(trained_chain_of(task.module, d.train_x.shape[1:]))
+            layers = chain_of(task.module, d.train_x.shape[1:])
+            self.table = layer_table(layers)
             self.library = library()
+            if not draws_as_numpy_does():
+                raise NoLibraryError("its C code draws other batches than this release of NumPy")
         except (NotAChainError, NoLibraryError) as error:
             raise ConfigError(
                 "engine.name = 'native' needs a model of linear layers, convolutions, pooling and ReLU, or of an "
                 f"embedding and LSTM layers, and a C compiler; for {type(task.module).__name__}, {error}. Use 'auto'."
             ) from error
         super().__init__(task, device)
-        vocabulary = vocabulary_of(self.table)
+        first = LayerRow.from_buffer(self.table[0])
+        vocabulary = first.channels if KINDS[first.kind] == "Embedding" else None
         for samples in self.samples.values():
             supported_types = (torch.uint8, torch.int64 if samples.kind == "tokens" else torch.float32)
             if device.type != "cpu" or samples.x.dtype not in supported_types:
@@ -311,30 +193,18 @@ class Native(GroupTrainer):
                     f"{int(low)} to {int(high)}."
                 )
         self.uncorrected = is_identity(task.solver)
-        self.given = {split: SampleArrays.of(samples) for split, samples in self.samples.items()}
+        self.given = {split: sample_arrays(samples) for split, samples in self.samples.items()}
         ranges = (self.data.train.order, self.data.train.offsets)
         self.ranges = ClientIndex(*(np.ascontiguousarray(numbers, np.int64) for numbers in ranges))
         self.memory = np.empty(0, np.float32)
         self.room = np.empty(0, np.int64)
-        self.products = 3 * products_of(self.table)  # of an example in a step
-        self.first_outputs = first_outputs_of(self.table)
-        self.work, self.steps = self._work(), self._steps()
-
-    def _work(self) -> Ints:
-        """Return the (n,) expected multiplications of each client in a round."""
-        local, sizes = self.local, np.diff(self.ranges.offsets)
-        if local.steps is None:
-            examples = local.examples_per_epoch(sizes) * local.epochs
-        else:
-            examples = (np.minimum(sizes, local.batch_size) * local.expected_steps(sizes)).astype(np.int64)
-        return examples * self.products + PRODUCTS_OF_A_CLIENT
-
-    def _steps(self) -> Ints | None:
-        """Return the (n,) steps of each client, or None if they differ between rounds."""
-        if isinstance(self.local.steps, UnevenSteps):
-            return None
+        self.products = 3 * products_of(layers)  # of an example in a step
+        self.first_outputs = first.outputs  # an implicit layer needs fewer examples
         sizes = np.diff(self.ranges.offsets)
-        return self.local.steps_of(sizes, np.arange(len(sizes)), self.seed, 1).astype(np.int64, copy=False)
+        self.work = examples_per_round(sizes, self.local) * self.products + PRODUCTS_OF_A_CLIENT  # multiplications
+        # Steps of each client, unless they differ between rounds.
+        uneven = isinstance(self.local.steps, UnevenSteps)
+        self.steps = None if uneven else self.local.steps_of(sizes, np.arange(len(sizes)), self.seed, 1)
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return groups of clients with enough work each, the largest clients first.
@@ -359,28 +229,6 @@ class Native(GroupTrainer):
         sizes = self.ranges.sizes_of(clients)
         if not sizes.all():
             raise TrainingError(f"Client {clients[sizes == 0][0]} has no examples to train on.")
-        if draws_as_numpy_does():
-            return self._train(start, clients, round_, lr, update, group, terms, None)
-        results: list[Group] = []
-        for number, client in enumerate(clients):
-            plan = batch_plans(self.seed, round_, clients[number : number + 1], [self.ranges[int(client)]], self.local)
-            row = slice(number, number + 1)
-            results.append(self._train(start, clients[row], round_, lr, update, group[row], terms, plan))
-        losses, steps, finite = (np.concatenate(column) for column in zip(*results, strict=True))
-        return losses, steps, finite
-
-    def _train(
-        self,
-        start: Tensor,
-        clients: Ints,
-        round_: int,
-        lr: float,
-        update: Tensor,
-        group: Ints,
-        terms: Terms,
-        plan: Ints | None,
-    ) -> tuple[Floats, Ints, Bools]:
-        """Train clients in batches that C draws, or one client by this plan."""
         k, local = len(clients), self.local
         pull, shift = (None, None) if self.uncorrected else self._correction(k, start, terms, group)
         shifts = self.shifts_of(clients)
@@ -390,7 +238,6 @@ class Native(GroupTrainer):
             lr, local.momentum, local.weight_decay, clip, place_of(pull), place_of(shift), place_of(added)
         )
         order, offsets, words = self.ranges.order, self.ranges.offsets, words_of(self.seed, round_)
-        sizes = self.ranges.sizes_of(clients)
         largest = int(sizes.max())
         batch = min(local.batch_size, largest)
         client_steps = local.steps_of(sizes, clients, self.seed, round_) if self.steps is None else self.steps[clients]
@@ -404,7 +251,6 @@ class Native(GroupTrainer):
             len(words),
             place_of(words),
             zlib.crc32(b"dropout") if self.draws else -1,
-            place_of(plan),
         )
         planned, an_epoch = batch * int(client_steps.max()), batch * -(-largest // batch)
         room = largest + min(planned, max(an_epoch, self.first_outputs))
@@ -451,7 +297,7 @@ class Native(GroupTrainer):
     def predict_part(
         self, part: slice, params: Float32s, split: Split, index: Ints, right: Bools | Float32s, loss: Float32s
     ) -> None:
-        self._predict(params, split, index[part], right[part], loss[part], None)
+        self._predict(params, split, index[part], right[part], loss[part])
 
     def _logits(self, vector: Tensor, split: Split, index: Ints) -> Float32s:
         m, index = len(index), np.ascontiguousarray(index, np.int64)
@@ -460,14 +306,9 @@ class Native(GroupTrainer):
         return logits
 
     def _predict(
-        self,
-        params: Float32s,
-        split: Split,
-        index: Ints,
-        right: Bools | Float32s,
-        loss: Float32s,
-        logits: Float32s | None,
+        self, params: Float32s, split: Split, index: Ints, right: AnyArray, loss: Float32s, logits: Any = None
     ) -> None:
+        """Write the results for these examples, in calls that Ctrl-C can interrupt."""
         memory = self._memory_at(self.library.memory_for_predicting(*self._layers()))
         begin = 0
         while begin < len(index):

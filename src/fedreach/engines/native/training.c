@@ -20,7 +20,6 @@ typedef struct {
     int64_t count;
     uint32_t *words;      /* (count,) of the generators, of which the last is replaced by the client */
     int64_t dropout;      /* the word of its purpose, third from the last, for what is dropped; -1: nothing is */
-    const int64_t *given; /* the plan of the only client, where C is not to draw it, or 0 */
 } Batches;
 
 /* W <- W - rate v, v <- momentum v + clipped(g + pull (W - start) + shift) + decay W. */
@@ -118,7 +117,7 @@ static Share share_of(const Batches *batches, int64_t id, int64_t steps)
    wait in `work`, and the batches of its epoch in `room`. */
 static int train_one(
     const Work *work, const Samples *samples, const UpdateRule *rule, float pull, const float *added, Draws *draws,
-    const Share *own, const int64_t *given, int64_t *room, Progress *at, Pause *pause, float *flat, int8_t *finite)
+    const Share *own, int64_t *room, Progress *at, Pause *pause, float *flat, int8_t *finite)
 {
     const Model *model = &work->model;
     int64_t batch = own->batch, steps = own->steps;
@@ -131,8 +130,8 @@ static int train_one(
     }
     while (at->step < steps) {
         int64_t m = batch, next = at->step % together, left = steps - at->step;
-        const int64_t *plan = given ? given + at->step * batch : room + own->size + next * batch;
-        if (!given && next == 0)
+        const int64_t *plan = room + own->size + next * batch;
+        if (next == 0)
             draw_epochs(
                 &at->generator, own->size, own->samples, batch, own->per_epoch, left < together ? left : together, room,
                 room + own->size);
@@ -190,8 +189,8 @@ int64_t train(
         float pull = rule->pull ? rule->pull[client] : 0;
         const float *added = rule->added ? rule->added + client * work.model.classes : 0;
         if (!train_one(
-                &work, samples, rule, pull, added, batches->dropout < 0 ? 0 : &draws, &own, batches->given, room, at,
-                &pause, update + row[client] * d, finite + client))
+                &work, samples, rule, pull, added, batches->dropout < 0 ? 0 : &draws, &own, room, at, &pause,
+                update + row[client] * d, finite + client))
             return 0;
         int64_t whole = own.steps / own.per_epoch, rest = own.steps - whole * own.per_epoch;
         loss[client] = at->loss / (double)(whole * own.kept + rest * own.batch);
