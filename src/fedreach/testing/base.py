@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from fedreach.federation.base import name_of
 NEEDS_LIBRARY = "pip install 'fedreach["  # part of the error message of a component whose optional library is missing
 
 
+@dataclass(eq=False)
 class CheckFailed(AssertionError):  # noqa: N818 (reads as an outcome, as `AssertionError` does)
     """A component fails a check; the message names the check, the input and what happened.
 
@@ -33,32 +33,26 @@ class CheckFailed(AssertionError):  # noqa: N818 (reads as an outcome, as `Asser
           happened: it chose 3
     """
 
-    def __init__(self, component: str, check: str, statement: str, case: str, happened: str) -> None:
-        self.component, self.check, self.statement, self.case, self.happened = (
-            component,
-            check,
-            statement,
-            case,
-            happened,
-        )
-        lines = [
-            f'{component} fails the check "{check}": {statement}',
-            f"  with:     {case}",
-            f"  happened: {happened}",
-        ]
-        super().__init__("\n".join(line for line in lines if not line.endswith(": ")))
+    component: str
+    check: str
+    statement: str
+    case: str
+    happened: str
+
+    def __str__(self) -> str:
+        text = f'{self.component} fails the check "{self.check}": {self.statement}'
+        return text + f"\n  with:     {self.case}" * bool(self.case) + f"\n  happened: {self.happened}"
 
 
-class MissingLibraryError(Exception):
-    """A component cannot be checked, because a library that it needs is not installed."""
-
-
+@dataclass(eq=False)
 class Failure(Exception):  # noqa: N818 (raised inside a check; `Check.failure_of` turns it into `CheckFailed`)
     """The statement of a check does not hold."""
 
-    def __init__(self, happened: str, case: str = "") -> None:
-        super().__init__(happened)
-        self.happened, self.case = happened, case
+    happened: str
+    case: str = ""
+
+    def __str__(self) -> str:
+        return self.happened
 
 
 def fail(happened: str, case: str = "") -> NoReturn:
@@ -87,10 +81,8 @@ class Subject:
         constructor: Callable[..., Any] = type(component)
         function = KINDS[kind].function
         is_function = bool(function) and isinstance(component, import_object(function))
-        default_name = (
-            name_of(component) if is_function else constructor.__name__
-        )  # a class's `name` may be that of a column
-        return cls(kind, name or default_name, component, partial(constructor, **(options or {})))
+        own_name = name_of(component) if is_function else constructor.__name__  # a class's `name` may be a column's
+        return cls(kind, name or own_name, component, partial(constructor, **(options or {})))
 
     def once(self, key: str, compute: Callable[[], Any]) -> Any:
         """Return the result of the first such computation for this subject."""
@@ -107,13 +99,12 @@ class Check:
     statement: str
     test: Callable[..., None]
     inputs: Callable[[], Iterable[Any]] | None = None  # each describes itself by `str`
-    source: str = ""
 
     def failure_of(self, subject: Subject) -> CheckFailed | None:
         """Return how the subject fails this check; None if it passes.
 
         Raises:
-            MissingLibraryError: If a library that the subject needs is not installed.
+            ConfigError: If a library that the subject needs is not installed.
         """
         for case in [None] if self.inputs is None else self.inputs():
             words = "" if case is None else str(case)
@@ -126,7 +117,7 @@ class Check:
                 return CheckFailed(subject.name, self.name, self.statement, failure.case or words, failure.happened)
             except (Exception, SystemExit) as error:
                 if isinstance(error, ConfigError) and NEEDS_LIBRARY in str(error):
-                    raise MissingLibraryError(str(error)) from error
+                    raise
                 return CheckFailed(subject.name, self.name, self.statement, words, _description_of(error))
         return None
 
@@ -137,26 +128,16 @@ def define_check(inputs: Callable[[], Iterable[Any]] | None = None) -> Callable[
     Example:
         >>> @define_check()
         ... def has_a_rate(subject):
-        ...     '''A step has a positive rate.
-        ...
-        ...     Reference: nowhere
-        ...     '''
+        ...     '''A step has a positive rate.'''
         ...     if not subject.component.rate > 0:
         ...         fail(f"the rate is {subject.component.rate}")
-        >>> has_a_rate.name, has_a_rate.statement, has_a_rate.source
-        ('has a rate', 'A step has a positive rate.', 'nowhere')
+        >>> has_a_rate.name, has_a_rate.statement
+        ('has a rate', 'A step has a positive rate.')
     """
 
     def make(test: Callable[..., None]) -> Check:
-        text = inspect.getdoc(test) or ""
-        source = re.search(r"Reference:\s*(.*)\Z", text, re.DOTALL)
-        return Check(
-            name=test.__name__.replace("_", " "),
-            statement=" ".join(text.partition("\n\n")[0].split()),
-            test=test,
-            inputs=inputs,
-            source=" ".join(source[1].split()) if source else "",
-        )
+        statement = " ".join((inspect.getdoc(test) or "").partition("\n\n")[0].split())
+        return Check(test.__name__.replace("_", " "), statement, test, inputs)
 
     return make
 
@@ -181,7 +162,7 @@ def run_checks(subject: Subject, checks: Sequence[Check]) -> CheckResults:
     """Check a component."""
     try:
         failures = [failure for check in checks if (failure := check.failure_of(subject)) is not None]
-    except MissingLibraryError as error:
+    except ConfigError as error:
         return CheckResults(subject.kind, subject.name, skipped=str(error))
     return CheckResults(subject.kind, subject.name, len(checks), tuple(failures))
 

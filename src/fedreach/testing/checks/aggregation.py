@@ -10,7 +10,7 @@ from fedreach._util.arrays import Float32s, Floats
 from fedreach._util.streams import generator
 from fedreach.federation.types import NO_STATE, State
 from fedreach.testing.base import Subject, define_check, fail, must_be_close, shown
-from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, as_it_is, options_are_all_it_is
+from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, as_it_is
 
 ROUNDS = 3
 
@@ -69,19 +69,6 @@ def _play(component: Any, case: Updates, keep: Any = as_it_is) -> list[Outcome]:
 
 
 PLAYING = RepeatedRuns(updates, _play)
-
-CHECKS = (
-    one_update_of_many,
-    whatever_the_order,
-    PLAYING.same_again(
-        "The same updates, state and stream give the same update.",
-        "Draw from the `rng` that is handed in, and keep nothing in `self`.",
-    ),
-    PLAYING.arguments_untouched("An aggregator does not write to its arguments: state, weights and updates."),
-    PLAYING.going_on_from_a_file(),
-    linear_is_the_weighted_sum,
-    options_are_all_it_is,
-)
 
 
 def combined_updates(component: Any, case: Updates, keep: Any = as_it_is) -> list[Floats]:

@@ -118,51 +118,41 @@ def as_it_is(state: State) -> State:
 
 @dataclasses.dataclass(frozen=True)
 class RepeatedRuns:
-    """How the components of a type are run: on which inputs, and what they do there.
-
-    Its methods make checks, each given the statement of the type.
-    """
+    """How the components of a type are run: on which inputs, and what they do there."""
 
     inputs: Callable[[], Iterable[Any]]
     play: Callable[..., Sequence[Outcome]]  # component, input[, keep: what the state goes through] -> by round
+    has_state: bool = True
 
     def straight(self, subject: Subject, case: Any) -> Sequence[Outcome]:
         """Return what the component does, computed once for all checks."""
         outcomes: Sequence[Outcome] = subject.once(str(case), lambda: self.play(subject.component, case))
         return outcomes
 
-    def same_again(self, sentence: str, advice: str) -> Check:
-        """Return the check that nothing counts but what is handed in; `advice` says what else it may have been."""
+    def checks(self) -> list[Check]:
+        """Return the checks that components of all types must pass."""
 
-        def check(subject: Subject, case: Any) -> None:
-            first = self.straight(subject, case)
+        @define_check(self.inputs)
+        def same_again(subject: Subject, case: Any) -> None:
+            """The same inputs, state and stream give the same result, whatever was done with the component before."""
+            advice = ". Draw from the `rng` that is handed in, and keep nothing in `self`."
             for seed in (1, 2):
                 with other_global_seeds(seed):
                     repeated = self.play(subject.component, case)
-                _must_be_alike(first, repeated, "asked again", f". {advice}")
+                _must_be_alike(self.straight(subject, case), repeated, "asked again", advice)
 
-        return Check("same again", sentence, check, self.inputs)
-
-    def arguments_untouched(self, sentence: str) -> Check:
-        """Return the check that no argument is written to."""
-
-        def check(subject: Subject, case: Any) -> None:
+        @define_check(self.inputs)
+        def arguments_untouched(subject: Subject, case: Any) -> None:
+            """A component does not write to its arguments."""
             self.play(WatchedGenerator(subject.component), case)
 
-        return Check("arguments untouched", sentence, check, self.inputs)
-
-    def going_on_from_a_file(
-        self,
-        sentence: str = "The state consists of named arrays; a run that is stored after each round and read again "
-        "goes on alike.",
-    ) -> Check:
-        """Return the check that the state is all that a run needs to resume."""
-
-        def check(subject: Subject, case: Any) -> None:
+        @define_check(self.inputs)
+        def going_on_from_a_file(subject: Subject, case: Any) -> None:
+            """The state consists of named arrays; a run that stores and reads it after each round goes on alike."""
             repeated = self.play(subject.component, case, through_a_file)
             _must_be_alike(self.straight(subject, case), repeated, "with the state read from a file")
 
-        return Check("going on from a file", sentence, check, self.inputs)
+        return [same_again, arguments_untouched, *[going_on_from_a_file] * self.has_state]
 
 
 def _must_be_alike(first: Sequence[Outcome], second: Sequence[Outcome], how: str, advice: str = "") -> None:

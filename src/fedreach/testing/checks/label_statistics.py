@@ -10,7 +10,7 @@ from fedreach._util.arrays import Ints
 from fedreach._util.streams import generator
 from fedreach.federation.labels import entropy_range, released_entropy
 from fedreach.testing.base import Subject, define_check, fail, shown
-from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, options_are_all_it_is
+from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ def _play(component: Any, case: Labels) -> list[Outcome]:
     return [Outcome(f"it released {shown(released)}", released)]
 
 
-PLAYING = RepeatedRuns(labels, _play)
+PLAYING = RepeatedRuns(labels, _play, has_state=False)
 
 
 @define_check(labels)
@@ -67,15 +67,3 @@ def counts_are_possible(subject: Subject, case: Labels) -> None:
     allowed = subject.component.possible(released, sizes)
     if np.shape(allowed) != sizes.shape or not np.all(allowed):
         fail(f"of clients with {shown(sizes)} examples, `possible` says {shown(allowed)} of {shown(released)}")
-
-
-CHECKS = (
-    counts_of_everybody,
-    entropies_in_range,
-    counts_are_possible,
-    PLAYING.same_again(
-        "The same counts and stream release the same numbers.", "Draw from the `rng` that is handed in."
-    ),
-    PLAYING.arguments_untouched("Releasing does not write to the counts."),
-    options_are_all_it_is,
-)

@@ -13,7 +13,7 @@ from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.streams import generator
 from fedreach.federation.checks import ValidRange
 from fedreach.testing.base import Check, Subject, define_check, fail, must_be_close, same, shown
-from fedreach.testing.checks.common import Case, options_are_all_it_is, other_global_seeds
+from fedreach.testing.checks.common import Case, other_global_seeds
 from fedreach.testing.checks.label_statistics import Labels
 
 
@@ -90,9 +90,6 @@ def keeps_its_own(subject: Subject) -> None:
         must_be_close(f"what client {i} keeps, asked alone,", alone[0], new_memory[i])
 
 
-OBJECTIVE_CHECKS = (one_number_with_a_gradient, the_same_objective_again, steps_untouched, keeps_its_own)
-
-
 class ObjectiveStep:
     """The step that an objective was handed, and what checks read of it."""
 
@@ -125,31 +122,6 @@ class ObjectiveStep:
         named = {"x": step.x, "y": step.y, "broadcast": self.broadcast, "memory": self.memory}
         named |= {"the local model": self.vector, "the gradients": self.gradient}
         return {name: tensor.detach().numpy().copy() for name, tensor in named.items()}
-
-    @property
-    def loss_value(self) -> float:
-        """What the loss of the batch is,"""
-        return float(self.step.loss.detach())
-
-    @property
-    def loss_gradient(self) -> Float32s:
-        """and its gradient, (p,)."""
-        gradient: Float32s = self.step.gradient().numpy()
-        return gradient
-
-    def _pass(self, which: str) -> Any:
-        return self.step if which == "local" else self.step.frozen(getattr(self, _MODELS[which]))
-
-    def hidden(self, which: str) -> Any:
-        """Return the (b, 5) features of the "local", "global" or "memory" model, as float64."""
-        return self._pass(which).features().detach().numpy().astype(np.float64)
-
-    def outputs(self, which: str) -> Any:
-        """Return the (b, 3) outputs likewise."""
-        return self._pass(which).outputs.detach().numpy().astype(np.float64)
-
-
-_MODELS = {"global": "broadcast", "memory": "memory"}
 
 
 def _normal(rng: np.random.Generator, *shape: int) -> Any:
@@ -263,17 +235,6 @@ def shifts_by_what_each_has(subject: Subject, case: Labels) -> None:
         fail(f"the shifts should be finite numbers of shape {case.counts.shape}; got {shown(shifts)}")
     alone = np.concatenate([subject.component.shift(row[None]) for row in case.counts])
     must_be_close("the shifts of each client asked alone", alone, shifts, str(case))
-
-
-CHECKS = (
-    one_number_an_example,
-    losses_in_their_range,
-    each_example_by_itself,
-    downhill,
-    shifts_by_what_each_has,
-    *OBJECTIVE_CHECKS,
-    options_are_all_it_is,
-)
 
 
 def loss_and_gradient(component: Any, outputs: Float32s, targets: Ints | Float32s) -> tuple[Floats, Float32s]:

@@ -10,7 +10,7 @@ from fedreach._util.streams import generator
 from fedreach.federation.checks import ValidRange
 from fedreach.federation.types import LocalOutputs
 from fedreach.testing.base import Subject, define_check, fail
-from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, options_are_all_it_is
+from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ def _play(component: Any, case: OutputsCase) -> list[Outcome]:
     return [Outcome(f"it measured {number!r}", number)]
 
 
-PLAYING = RepeatedRuns(outputs, _play)
+PLAYING = RepeatedRuns(outputs, _play, has_state=False)
 
 
 @define_check()
@@ -67,16 +67,3 @@ def a_number_in_its_range(subject: Subject, case: OutputsCase) -> None:
     allowed = ValidRange.of(subject.component)
     if np.isfinite(number) and not allowed.holds(np.float64(number)):
         fail(f"{description}, which should be {allowed}")
-
-
-CHECKS = (
-    has_a_name,
-    a_finite_number,
-    a_number_in_its_range,
-    PLAYING.same_again(
-        "The same outputs and stream give the same number, whatever was measured before.",
-        "Draw from the `rng` that is handed in.",
-    ),
-    PLAYING.arguments_untouched("A measurement does not write to the outputs."),
-    options_are_all_it_is,
-)

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedreach.federation.types import State
 from fedreach.testing.base import Subject, define_check, fail
-from fedreach.testing.checks.common import Outcome, RepeatedRuns, as_it_is, options_are_all_it_is
+from fedreach.testing.checks.common import Outcome, RepeatedRuns, as_it_is
 from fedreach.testing.problems import (
     PlayedRound,
     ToyFederation,
@@ -88,21 +88,6 @@ def open_about_updates(subject: Subject, case: ToyFederation) -> None:
     for a, b in zip(_straight(subject, case), play_rounds(subject.component, changed), strict=True):
         if a != b:
             fail(f"{a}, and {list(b.chosen)} where the updates were others; `reads_updates` is not set")
-
-
-CHECKS = (
-    valid_choice,
-    cohort_size,
-    PLAYING.same_again(
-        "The same state, view and stream give the same choice, whatever was done with the policy before.",
-        "Draw from the `rng` that is handed in, and keep nothing in `self`.",
-    ),
-    PLAYING.arguments_untouched("A policy does not write to its arguments: view, state and reports."),
-    PLAYING.going_on_from_a_file(),
-    renaming,
-    open_about_updates,
-    options_are_all_it_is,
-)
 
 
 def _draws(subject: Subject, case: ToyFederation) -> bool:
