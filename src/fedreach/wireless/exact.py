@@ -167,8 +167,8 @@ def allocate(problem: AllocationProblem) -> Allocation:
     """
     needs = Needs.of(_some(problem))
     needs = Needs(*(values[None] for values in needs))
-    T, mu, u = _saddle(needs, problem.time_weight)
-    u, T = _feasible(needs, T, u)
+    T, mu, u = saddle(needs, problem.time_weight)
+    u, T = feasible(needs, T, u)
     compute_seconds = np.maximum(T[0] - u[0], needs.min_seconds[0])
     hertz = np.divide(problem.cycles, compute_seconds, out=problem.max_hertz.copy(), where=problem.cycles > 0)
     share = problem.upload_seconds / u[0]
@@ -199,8 +199,8 @@ def allocate_batch(problem: AllocationProblem, rows: Ints, counted: Bools) -> tu
     if not counted.any(axis=1).all():
         raise ConfigError(f"counted must hold a client of every set; set {int(counted.any(axis=1).argmin())} has none.")
     needs = Needs.of(problem, rows, counted)
-    T, mu, u = _saddle(needs, problem.time_weight)
-    u, T = _feasible(needs, T, u)
+    T, mu, u = saddle(needs, problem.time_weight)
+    u, T = feasible(needs, T, u)
     x = np.maximum(T[:, None] - u, needs.floor)
     energy = (needs.A * u + needs.Q / (2 * x * x)).sum(axis=1)
     return problem.time_weight * T + energy, T, mu
@@ -227,13 +227,13 @@ def _shortest(needs: Needs) -> Floats:
     return T
 
 
-def _feasible(needs: Needs, T: Floats, u: Floats) -> tuple[Floats, Floats]:
+def feasible(needs: Needs, T: Floats, u: Floats) -> tuple[Floats, Floats]:
     """Return upload times whose shares sum to 1, and a deadline that all keep with them."""
     u = u * np.divide(needs.tau, u, out=np.zeros_like(u), where=needs.tau > 0).sum(axis=1, keepdims=True)
     return u, np.maximum(T, (u + needs.min_seconds).max(axis=1))
 
 
-def _saddle(needs: Needs, a1: float) -> tuple[Floats, Floats, Floats]:
+def saddle(needs: Needs, a1: float) -> tuple[Floats, Floats, Floats]:
     """Return T (m,), mu (m,) and the upload times u (m, n) of the saddle points of m sets."""
     m = len(needs.tau)
     Tmin = _shortest(needs)
