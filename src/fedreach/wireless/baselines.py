@@ -504,7 +504,7 @@ def equal_share_costs(problem: AllocationProblem, sets: Bools, hertz: Floats) ->
     size = sets.sum(axis=1)
     computing = cost.compute_seconds(problem.cycles, hertz)
     seconds = np.where(sets, problem.upload_seconds * size[:, None] + computing, 0.0).max(axis=1)
-    upload = cost.upload_joules(problem.power_watts, problem.upload_seconds)
+    upload = problem.power_watts * problem.upload_seconds
     compute = cost.compute_joules(problem.capacitance, problem.cycles, hertz)
     joules = size * (sets @ upload) + sets @ compute
     return np.asarray(problem.time_weight * seconds + problem.energy_weight * joules)
