@@ -99,6 +99,7 @@ class Check:
     statement: str
     test: Callable[..., None]
     inputs: Callable[[], Iterable[Any]] | None = None  # each describes itself by `str`
+    only: Callable[[Any, Any], bool] = lambda component, case: True  # which components are checked, on which inputs
 
     def failure_of(self, subject: Subject) -> CheckFailed | None:
         """Return how the subject fails this check; None if it passes.
@@ -112,7 +113,8 @@ class Check:
                 # Whether numpy warns depends on the platform; the results do not, and those are checked.
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    self.test(subject, *(() if case is None else (case,)))
+                    if self.only(subject.component, case):
+                        self.test(subject, *(() if case is None else (case,)))
             except Failure as failure:
                 return CheckFailed(subject.name, self.name, self.statement, failure.case or words, failure.happened)
             except (Exception, SystemExit) as error:
@@ -122,8 +124,15 @@ class Check:
         return None
 
 
-def define_check(inputs: Callable[[], Iterable[Any]] | None = None) -> Callable[[Callable[..., None]], Check]:
+def define_check(
+    inputs: Callable[[], Iterable[Any]] | None = None,
+    only: Callable[[Any, Any], bool] = lambda component, case: True,
+) -> Callable[[Callable[..., None]], Check]:
     """Make a check of a function: its name is the check's, the first paragraph of its docstring the statement.
+
+    Args:
+        inputs: Makes the inputs on which components are checked; None: there are none.
+        only: Whether a component is checked on an input, given both.
 
     Example:
         >>> @define_check()
@@ -137,7 +146,7 @@ def define_check(inputs: Callable[[], Iterable[Any]] | None = None) -> Callable[
 
     def make(test: Callable[..., None]) -> Check:
         statement = " ".join((inspect.getdoc(test) or "").partition("\n\n")[0].split())
-        return Check(test.__name__.replace("_", " "), statement, test, inputs)
+        return Check(test.__name__.replace("_", " "), statement, test, inputs, only)
 
     return make
 

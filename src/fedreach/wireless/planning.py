@@ -7,7 +7,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -34,25 +34,13 @@ class OptionRange(NamedTuple):
     columns: tuple[str, ...] = ()
 
 
+def option(default: Any, *rule: Any) -> Any:
+    """Return the field of an option, given its default and the fields of its `OptionRange`."""
+    return field(default=default, metadata={"rule": OptionRange(*rule)})
+
+
 RADIO = ("distance_meters",)
-RANGES = {
-    "min_examples": OptionRange("--min-examples", 1, 2**40),
-    "bandwidth_hertz": OptionRange("--bandwidth", 1e4, 1e12, "It is in hertz: write 2e6 for 2 MHz."),
-    "noise_dbm": OptionRange("--noise-dbm", -300, -50, "It is in dBm a hertz; -174 at room temperature.", RADIO),
-    "carrier_hertz": OptionRange("--carrier", 1e6, 1e12, "It is in hertz: write 2.4e9 for 2.4 GHz.", RADIO),
-    "path_loss": OptionRange("--path-loss", 1, 10, "It is the exponent; 2 in free space.", RADIO),
-    "report_bits": OptionRange("--report-bits", 1, 1e15, "", ("bits_per_second", *RADIO)),
-    "model_parameters": OptionRange("--model-parameters", 1, 1e13, "", ("bits_per_second", *RADIO)),
-    "bits_per_example": OptionRange("--bits-per-example", 1, 1e12, "", ("cycles_per_bit",)),
-    "epochs": OptionRange("--epochs", 1, 1e6, "", ("cycles_per_bit",)),
-    "max_divergence": OptionRange("--max-divergence", 0, math.inf, "It is in nats.", ("divergence", "label_0")),
-    "smoothing": OptionRange("--smoothing", 0, 1e9, "", ("label_0",)),
-    "time_weight": OptionRange("--time-weight", 1e-12, 1e12),
-    "energy_weight": OptionRange("--energy-weight", 0, 1e12),
-    "capacitance": OptionRange("--capacitance", 1e-40, 1e-15, "It is in J / (cycle Hz^2), about 1e-27."),
-    "tolerance": OptionRange("--tolerance", 1e-9, 0.5),
-    "time_limit_seconds": OptionRange("--time-limit", 1e-3, 1e7),
-}
+RATES = ("bits_per_second", *RADIO)
 
 
 @dataclass(frozen=True)
@@ -63,22 +51,28 @@ class Question:
         ConfigError: If an option is outside its range.
     """
 
-    min_examples: int
-    bandwidth_hertz: float | None = None
-    noise_dbm: float | None = None
-    carrier_hertz: float | None = None
-    path_loss: float | None = None
-    report_bits: float | None = None
-    model_parameters: int | None = None
-    bits_per_example: float | None = None
-    epochs: int | None = None
-    max_divergence: float | None = None
-    smoothing: float | None = None
-    time_weight: float = 1.0
-    energy_weight: float = 1.0
-    capacitance: float = 1e-27
-    tolerance: float = 1e-6
-    time_limit_seconds: float = 30.0
+    min_examples: int = option(MISSING, "--min-examples", 1, 2**40)
+    bandwidth_hertz: float | None = option(None, "--bandwidth", 1e4, 1e12, "It is in hertz: write 2e6 for 2 MHz.")
+    noise_dbm: float | None = option(
+        None, "--noise-dbm", -300, -50, "It is in dBm a hertz; -174 at room temperature.", RADIO
+    )
+    carrier_hertz: float | None = option(
+        None, "--carrier", 1e6, 1e12, "It is in hertz: write 2.4e9 for 2.4 GHz.", RADIO
+    )
+    path_loss: float | None = option(None, "--path-loss", 1, 10, "It is the exponent; 2 in free space.", RADIO)
+    report_bits: float | None = option(None, "--report-bits", 1, 1e15, "", RATES)
+    model_parameters: int | None = option(None, "--model-parameters", 1, 1e13, "", RATES)
+    bits_per_example: float | None = option(None, "--bits-per-example", 1, 1e12, "", ("cycles_per_bit",))
+    epochs: int | None = option(None, "--epochs", 1, 1e6, "", ("cycles_per_bit",))
+    max_divergence: float | None = option(
+        None, "--max-divergence", 0, math.inf, "It is in nats.", ("divergence", "label_0")
+    )
+    smoothing: float | None = option(None, "--smoothing", 0, 1e9, "", ("label_0",))
+    time_weight: float = option(1.0, "--time-weight", 1e-12, 1e12)
+    energy_weight: float = option(1.0, "--energy-weight", 0, 1e12)
+    capacitance: float = option(1e-27, "--capacitance", 1e-40, 1e-15, "It is in J / (cycle Hz^2), about 1e-27.")
+    tolerance: float = option(1e-6, "--tolerance", 1e-9, 0.5)
+    time_limit_seconds: float = option(30.0, "--time-limit", 1e-3, 1e7)
 
     def __post_init__(self) -> None:
         for name, rule in RANGES.items():
@@ -119,6 +113,8 @@ class Question:
         """Return the options that are not None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
+
+RANGES: Mapping[str, OptionRange] = {option.name: option.metadata["rule"] for option in fields(Question)}
 
 # -------------------- Columns of a table of clients
 

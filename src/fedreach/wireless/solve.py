@@ -5,13 +5,11 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import count
-from numbers import Real
-from typing import Any
 
 import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
-from fedreach._util.errors import ConfigError
+from fedreach._util.errors import ConfigError, check
 from fedreach.wireless.candidates import Candidates, Incumbent, fractional_cover, improve
 from fedreach.wireless.exact import ClientCost, allocate, cost_of_needs
 from fedreach.wireless.problem import AllocationProblem, Solution, Status, check_coverable, is_whole
@@ -245,7 +243,11 @@ def solve(
         (array([0, 4]), 1.008962065383, 'optimal')
     """
     start = time.monotonic()
-    _check(problem, min_examples, tolerance, time_limit_seconds, max_nodes)
+    check_coverable(problem, min_examples)
+    check("solve", "tolerance", tolerance, "[1e-9, 1)")  # below, rounding begins
+    check("solve", "time_limit_seconds", time_limit_seconds, "(0, inf]")
+    if max_nodes is not None and not is_whole(max_nodes):
+        raise ConfigError(f"max_nodes must be a whole number, at least 1, or None; got {max_nodes!r}.")
     best = Incumbent(problem, min_examples)
     if covers := minimal_covers(problem.num_examples, min_examples, FEW_COVERS):
         best.offer(covers)
@@ -266,18 +268,6 @@ def solve(
     allocation = allocate(problem.only(best.rows))
     status: Status = ("optimal" if proof.complete else "time_limit") if certify else "heuristic"
     return Solution(allocation, min(proof.lower_bound, allocation.cost), status, proof.nodes)
-
-
-def _check(
-    problem: AllocationProblem, min_examples: Any, tolerance: Any, time_limit_seconds: Any, max_nodes: Any
-) -> None:
-    check_coverable(problem, min_examples)
-    if not isinstance(tolerance, Real) or not 1e-9 <= float(tolerance) < 1:
-        raise ConfigError(f"tolerance must be at least 1e-9, where rounding begins, and below 1; got {tolerance!r}.")
-    if not isinstance(time_limit_seconds, Real) or not float(time_limit_seconds) > 0:
-        raise ConfigError(f"time_limit_seconds must be positive; got {time_limit_seconds!r}.")
-    if max_nodes is not None and not is_whole(max_nodes):
-        raise ConfigError(f"max_nodes must be a whole number, at least 1, or None; got {max_nodes!r}.")
 
 
 def _first_set(best: Incumbent, clients: Candidates, earliest: float, tolerance: float) -> None:

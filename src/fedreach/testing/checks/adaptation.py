@@ -81,12 +81,12 @@ def sums_of_one_shape(subject: Subject, case: AdaptationFixture) -> None:
     case.fitted(subject.component)
 
 
-@define_check(adaptation_fixtures)
+@define_check(adaptation_fixtures, lambda rule, _: rule.knows_possible)
 def contributions_are_possible(subject: Subject, case: AdaptationFixture) -> None:
     """A rule that says which contributions are impossible allows those of its own participants, and their sums."""
     component, fitted, holdings = subject.component, UNFITTED, case.held_out(subject.component)
     sizes = [(len(holding.labels), int(holding.counts.sum())) for holding in holdings]
-    while component.knows_possible and (query := next_query(component, fitted)) is not None:
+    while (query := next_query(component, fitted)) is not None:
         answers = [component.contribute(query, *holding) for holding in holdings]
         for k, (answer, size) in enumerate(zip(answers, sizes, strict=True), start=1):
             if not component.possible(query, answer, *size):
@@ -204,34 +204,29 @@ def no_labels_of_those_adapted(subject: Subject, case: AdaptationFixture) -> Non
         component.predict_online(state, component.start(state), sealed)
 
 
-@define_check(ordinary_fixtures)
+@define_check(ordinary_fixtures, lambda rule, _: rule.knows_prior)
 def known_shares_stay_with_their_client(subject: Subject, case: AdaptationFixture) -> None:
     """What `with_prior` learns of one client does not affect another."""
     component = subject.component
-    if component.knows_prior:
-        _stays(subject, case, "with_prior", lambda state, _: component.with_prior(state, uneven_shares(case.classes)))
+    _stays(subject, case, "with_prior", lambda state, _: component.with_prior(state, uneven_shares(case.classes)))
 
 
-@define_check(ordinary_fixtures)
+@define_check(ordinary_fixtures, lambda rule, _: rule.learns_labels)
 def known_labels_stay_with_their_client(subject: Subject, case: AdaptationFixture) -> None:
     """What `with_labels` learns of one client does not affect another. `labels` is a whole number, 0 or more."""
     component = subject.component
-    if not component.learns_labels:
-        return
     if component.labels < 0:
         fail(f"`labels` must be a whole number, 0 or more; it is {component.labels!r}")
     _stays(subject, case, "with_labels", lambda state, outputs: component.with_labels(state, *label_half(outputs)))
 
 
-@define_check(ordinary_fixtures)
+@define_check(ordinary_fixtures, lambda rule, _: rule.knows_prior)
 def known_shares_weigh(subject: Subject, case: AdaptationFixture) -> None:
     """With the shares pi, p is proportional to the calibrated model's p times pi_c / base_c, base the same for all.
 
     So with base itself for shares a client is predicted as before its first input.
     """
     component, c = subject.component, case.classes
-    if not component.knows_prior:
-        return
     state = Rule.of(subject, case).state
     outputs = case.outputs(component, np.concatenate([np.concatenate(batches) for batches in case.clients]))
     plain = component.predict(state, component.start(state), outputs)
@@ -247,16 +242,14 @@ def known_shares_weigh(subject: Subject, case: AdaptationFixture) -> None:
     _alike(f"with the shares {shown(base / base.sum())}, which are base, it predicted", repeated, plain)
 
 
-@define_check(ordinary_fixtures)
+@define_check(ordinary_fixtures, lambda rule, _: rule.learns_labels)
 def no_labels_no_change(subject: Subject, case: AdaptationFixture) -> None:
     """Without any label, `with_labels` leaves predictions as before, to the bit."""
-    component = subject.component
-    if component.learns_labels:
-        rule, inputs = Rule.of(subject, case), np.concatenate(case.clients[0])
-        outputs = case.outputs(component, inputs)
-        client = component.with_labels(rule.state, outputs.rows(slice(0)), np.zeros(0, np.int64))
-        predicted = component.predict(rule.state, client, outputs)
-        _alike("told no label, it predicted", predicted, rule.predict(inputs), 0.0)
+    component, rule, inputs = subject.component, Rule.of(subject, case), np.concatenate(case.clients[0])
+    outputs = case.outputs(component, inputs)
+    client = component.with_labels(rule.state, outputs.rows(slice(0)), np.zeros(0, np.int64))
+    predicted = component.predict(rule.state, client, outputs)
+    _alike("told no label, it predicted", predicted, rule.predict(inputs), 0.0)
 
 
 @define_check(ordinary_fixtures)
@@ -295,15 +288,13 @@ def the_order_of_inputs_counts_little(subject: Subject, case: AdaptationFixture)
             fail(f"client {number} predicts the shares {shown(shares[0])}, and {shown(shares[1])} turned round")
 
 
-@define_check(adaptation_fixtures)
+@define_check(adaptation_fixtures, lambda rule, _: rule.adapts_online)
 def nothing_that_comes_later(subject: Subject, case: AdaptationFixture) -> None:
     """Where inputs are predicted one after the other, none is predicted by those that come after it.
 
     `predict_online(state, client, outputs)` returns predictions and the client, which continues from there.
     """
     component = subject.component
-    if not component.adapts_online:
-        return
     state = Rule.of(subject, case).state
     for batches in case.clients:
         inputs = np.concatenate(batches)

@@ -52,11 +52,9 @@ def whatever_the_order(subject: Subject, case: Updates) -> None:
         must_be_close("the update, with the rows turned round", a, b, str(case), 1e-5)
 
 
-@define_check(updates)
+@define_check(updates, lambda component, _: component.linear)
 def linear_is_the_weighted_sum(subject: Subject, case: Updates) -> None:
     """One that says `linear = True` gives sum_i w_i u_i, so that secure aggregation may replace it."""
-    if not subject.component.linear:
-        return
     for combined, sent in zip(combined_updates(subject.component, case), case.updates, strict=True):
         must_be_close("the update", combined, case.weights @ sent.astype(np.float64), str(case), 1e-9)
 

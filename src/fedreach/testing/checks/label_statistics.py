@@ -46,22 +46,18 @@ def counts_of_everybody(subject: Subject, case: Labels) -> None:
         fail(f"released counts should be finite numbers in float64; got {released.dtype}: {shown(released)}")
 
 
-@define_check(labels)
+@define_check(labels, lambda component, _: not component.only_sum)
 def entropies_in_range(subject: Subject, case: Labels) -> None:
     """The label entropies that follow from what is released are between 0 and ln c nats."""
-    if subject.component.only_sum:
-        return
     ((_, released),) = PLAYING.straight(subject, case)
     entropy, allowed = released_entropy(released), entropy_range(case.counts.shape[1])
     if not allowed.holds(entropy).all():
         fail(f"the entropies are {shown(entropy)}; they should be {allowed}")
 
 
-@define_check(labels)
+@define_check(labels, lambda component, _: component.knows_possible)
 def counts_are_possible(subject: Subject, case: Labels) -> None:
     """Statistics that say which counts are impossible allow those that they release."""
-    if not subject.component.knows_possible:
-        return
     ((_, released),) = PLAYING.straight(subject, case)
     sizes = case.counts.sum(axis=1)
     allowed = subject.component.possible(released, sizes)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.streams import generator
 from fedreach.federation.checks import ValidRange
-from fedreach.testing.base import Check, Subject, define_check, fail, must_be_close, same, shown
+from fedreach.testing.base import Subject, define_check, fail, must_be_close, same, shown
 from fedreach.testing.checks.common import Case, other_global_seeds
 from fedreach.testing.checks.label_statistics import Labels
 
@@ -33,15 +32,7 @@ def moments() -> Iterator[Moment]:
     yield Moment("a step on one example", 1, 0.3, True)
 
 
-def of_objectives(check: Callable[[Subject, Moment], None]) -> Check:
-    """Make a check that is run in moments, of those losses that have an `objective`."""
-
-    @wraps(check)
-    def suited(subject: Subject, case: Moment) -> None:
-        if subject.component.has_objective:
-            check(subject, case)
-
-    return define_check(moments)(suited)
+of_objectives = define_check(moments, lambda component, case: component.has_objective)
 
 
 @of_objectives
@@ -72,11 +63,9 @@ def steps_untouched(subject: Subject, case: Moment) -> None:
         fail(f"it wrote to {', '.join(changed)}; write a - b, not a -= b or a.sub_(b)")
 
 
-@define_check()
+@define_check(only=lambda component, _: component.remembers_clients)
 def keeps_its_own(subject: Subject) -> None:
     """What a client keeps is float32, as long as before, by its own vector and model, and no argument is written to."""
-    if not subject.component.remembers_clients:
-        return
     rng = generator(0, "testing keep")
     memory, local = rng.standard_normal((2, 3, 7)).astype(np.float32)
     before = memory.copy(), local.copy()
@@ -168,15 +157,11 @@ def batches() -> Iterator[Batch]:
         yield Batch(f"{b} examples with {t} numbers, outputs of about {size:g}", outputs, targets)
 
 
-def of_batches(check: Callable[[Subject, Batch], None]) -> Check:
-    """Make a check that is run on batches of classes, or of numbers where the loss needs such."""
+def _fits(component: Any, case: Batch) -> bool:
+    return component.declares("needs_numbers") is (case.targets.dtype.kind == "f")
 
-    @wraps(check)
-    def suited(subject: Subject, case: Batch) -> None:
-        if subject.component.declares("needs_numbers") is (case.targets.dtype.kind == "f"):
-            check(subject, case)
 
-    return define_check(batches)(suited)
+of_batches = define_check(batches, _fits)  # of classes, or of numbers where the loss needs such
 
 
 @of_batches
@@ -225,11 +210,9 @@ def labels() -> Iterator[Labels]:
     yield Labels("one client with labels of ten classes", np.arange(10)[None])
 
 
-@define_check(labels)
+@define_check(labels, lambda component, _: component.shifts_outputs)
 def shifts_by_what_each_has(subject: Subject, case: Labels) -> None:
     """What a loss adds to outputs is one finite number a class, by what labels a client itself has."""
-    if not subject.component.shifts_outputs:
-        return
     shifts = np.asarray(subject.component.shift(case.counts))
     if shifts.shape != case.counts.shape or not np.isfinite(shifts).all():
         fail(f"the shifts should be finite numbers of shape {case.counts.shape}; got {shown(shifts)}")

@@ -1,16 +1,15 @@
 """Checks of metrics."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import wraps
 
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats
 from fedreach._util.streams import generator
 from fedreach.evaluation.metrics import Metric
-from fedreach.testing.base import Check, Subject, define_check, fail
+from fedreach.testing.base import Subject, define_check, fail
 from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns
 
 
@@ -46,15 +45,7 @@ def is_suitable(component: Metric, case: Answers) -> bool:
     return component.needs_numbers is (case.labels.dtype.kind == "f")
 
 
-def of_answers(check: Callable[[Subject, Answers], None]) -> Check:
-    """Make a check that is run on answers in classes, or in numbers where the metric needs such."""
-
-    @wraps(check)
-    def tried(subject: Subject, case: Answers) -> None:
-        if is_suitable(subject.component, case):
-            check(subject, case)
-
-    return define_check(answers)(tried)
+of_answers = define_check(answers, is_suitable)
 
 
 @of_answers

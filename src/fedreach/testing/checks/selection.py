@@ -39,14 +39,12 @@ def valid_choice(subject: Subject, case: ToyFederation) -> None:
     _straight(subject, case)
 
 
-@define_check(toy_federations)
+@define_check(toy_federations, lambda policy, _: not policy.ignores_cohort)
 def cohort_size(subject: Subject, case: ToyFederation) -> None:
     """The cohort has k clients, or all that can be reached if they are fewer, or the remark says why it is smaller.
 
     A client that was drawn several times counts as often. A policy with `ignores_cohort` may choose any number.
     """
-    if subject.component.ignores_cohort:
-        return
     for turn in _straight(subject, case):
         expected_size = min(case.cohort_size, turn.reachable)
         if turn.places != expected_size and not (turn.remark and turn.places < expected_size):
@@ -76,14 +74,12 @@ def renaming(subject: Subject, case: ToyFederation) -> None:
                 fail(f"{a}; with the clients renamed {names} it chose those that were called {was} before")
 
 
-@define_check(distinct_federations)
+@define_check(distinct_federations, lambda policy, _: not policy.reads_updates)
 def open_about_updates(subject: Subject, case: ToyFederation) -> None:
     """A policy whose choice depends on single clients' updates says so: `reads_updates = True`.
 
     Otherwise it would be let into a federation in which the server must see sums only.
     """
-    if subject.component.reads_updates:
-        return
     changed = replace(case, direction=-np.roll(case.direction, 1, axis=0))
     for a, b in zip(_straight(subject, case), play_rounds(subject.component, changed), strict=True):
         if a != b:

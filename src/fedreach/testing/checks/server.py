@@ -223,16 +223,13 @@ def where_the_clients_went(subject: Subject, case: Moves) -> None:
             fail(f"after {number} rounds the model had moved by {shown(moved)}, for the update u = {shown(u)}")
 
 
-@define_check()
+@define_check(only=lambda component, _: component.trains_server)
 def trains_as_the_coin_says(subject: Subject) -> None:
     """Where a server step trains on the server's own data, the round's stream alone decides when."""
-    component = subject.component
-    if not component.trains_server:
-        return
     for number in range(1, 30):
         answers = []
         for seed in (number, number + 1000):  # the first numbers of two seeds alone may be alike
             with other_global_seeds(seed):
-                answers.append(component.trains(generator(0, "coin", number)))
+                answers.append(subject.component.trains(generator(0, "coin", number)))
         if not all(isinstance(answer, bool | np.bool_) for answer in answers) or answers[0] != answers[1]:
             fail(f"trains() must be the same flag again; got {answers}", f"the stream of round {number}")

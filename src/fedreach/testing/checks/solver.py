@@ -9,7 +9,7 @@ import numpy as np
 from fedreach._util.arrays import Float32s, Floats
 from fedreach._util.streams import generator
 from fedreach.federation.base import LocalSolver
-from fedreach.federation.types import ClientResults, State
+from fedreach.federation.types import NO_STATE, ClientResults, State
 from fedreach.testing.base import Subject, define_check, fail, same, shown
 from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, as_it_is
 
@@ -97,12 +97,10 @@ def the_same_in_torch(subject: Subject, case: ClientStack) -> None:
         _alike(np.asarray(solver.correct(*arrays, **terms)), answer.numpy(), "numpy got {} and torch {}", within=1e-5)
 
 
-@define_check(stacks)
+@define_check(stacks, lambda solver, _: solver.affine)
 def affine_if_it_says_so(subject: Subject, case: ClientStack) -> None:
     """A solver that says ``affine = True`` returns g + pull (w - w0) + shift, pull the same for all numbers."""
     solver, none = subject.component, np.zeros_like(case.gradient)
-    if not solver.affine:
-        return
     for number, state in _states(solver, case):
         terms = _terms(solver, case, state)
         shift = np.asarray(solver.correct(none, case.broadcast, case.broadcast, **terms))
@@ -112,12 +110,10 @@ def affine_if_it_says_so(subject: Subject, case: ClientStack) -> None:
         _alike(corrected, expected, f"in round {number} it returned {{}}; affine would be {{}}", within=1e-4)
 
 
-@define_check(stacks)
+@define_check(stacks, lambda solver, _: solver.is_stateful)
 def own_memory(subject: Subject, case: ClientStack) -> None:
     """What a client is handed and what it keeps depends on its own memory and update, not on who else was chosen."""
     solver = subject.component
-    if not solver.is_stateful:
-        return
     for number, state in _states(solver, case):
         handed, new_memory = solver.prepare(case.memory, state, case.share), _new_memory(solver, case, state)
         if new_memory.shape != case.memory.shape or new_memory.dtype != np.float32 or not np.isfinite(new_memory).all():
@@ -132,15 +128,39 @@ def own_memory(subject: Subject, case: ClientStack) -> None:
             _alike(new_memory[i], _new_memory(solver, single, state)[0], text)
 
 
-@define_check(lambda: ("two clients in every round", "two clients, each away in 40% of the rounds"))
-def stops_where_the_clients_balance(subject: Subject, case: str) -> None:
+@define_check(lambda: (1.0, 0.6), lambda solver, _: solver.is_stateful and _clients_follow_it(solver))
+def stops_where_the_clients_balance(subject: Subject, case: float) -> None:
     """Where clients follow their memory, training stops only where a weighted sum of their gradients is zero.
 
     There their gradients point opposite ways, whichever client is away. FedAvg stops elsewhere: local steps bias it. A
     memory that only the server learns of, such as the number of local steps by which FedNova divides, leaves this bias.
+    The input is the probability with which each of two clients takes part; they minimize 1/2 (w - b)' A (w - b).
     """
-    if subject.component.is_stateful and _clients_follow_it(subject.component):
-        _must_balance(subject.component, "away" in case)
+    solver, state = subject.component, NO_STATE
+    A, b = np.array([[1.0, 2.0], [3.0, 0.5]]), np.array([[1.0, -1.0], [-2.0, 4.0]])  # A diagonal
+    x, memory, near, rng = np.full(2, 0.5), np.zeros((2, 2), np.float32), 0, generator(0, "testing balance")
+    for number in range(1, ROUNDS + 1):
+        rows = np.flatnonzero(rng.random(2) < case)
+        if not len(rows):
+            continue
+        w = start = np.tile(x.astype(np.float32), (len(rows), 1)).astype(np.float64)
+        terms = solver.prepare(memory[rows], state, np.array([0.5, 1.5])[rows])
+        for _ in range(STEPS):
+            w = w - LR * np.asarray(solver.correct(A[rows] * (w - b[rows]), w, start, **terms))
+        update = (w - start).astype(np.float32)
+        new = solver.remember(memory[rows], state, update, np.full(len(rows), float(STEPS)), LR)
+        metrics = {"num_examples": np.array([1.0, 3.0])[rows], "loss": np.ones(len(rows))}
+        reports = ClientResults(rows, update, metrics, note=new - memory[rows] if solver.sends_note else None)
+        step, state = solver.conclude(state, reports, update.mean(axis=0, dtype=np.float64), 2)
+        memory[rows] = new
+        x = x + step
+        if number % LOOK == 0:
+            first, second = A * (x - b)
+            off = 1 + first @ second / max(float(np.linalg.norm(first) * np.linalg.norm(second)), 1e-12)
+            near = near + 1 if off < NEAR else 0
+            if near == 3:
+                return
+    fail(f"after {ROUNDS} rounds the clients' gradients are {shown(first)} and {shown(second)}: no weights add up to 0")
 
 
 @define_check()
@@ -160,34 +180,6 @@ def the_same_in_both_engines(subject: Subject) -> None:
             state = simulation.step(state).state
         models.append(state.params)
     _alike(models[0], models[1], "after 3 rounds the models are {} and {}", within=1e-5)
-
-
-def _must_balance(solver: Any, may_be_away: bool) -> None:
-    """Train two clients on 1/2 (w - b)' A (w - b), A diagonal, to the end: their gradients must be opposite there."""
-    A, b = np.array([[1.0, 2.0], [3.0, 0.5]]), np.array([[1.0, -1.0], [-2.0, 4.0]])
-    state: State = {}
-    x, memory, near, rng = np.full(2, 0.5), np.zeros((2, 2), np.float32), 0, generator(0, "testing balance")
-    for number in range(1, ROUNDS + 1):
-        rows = np.flatnonzero(rng.random(2) < (0.6 if may_be_away else 1.0))
-        w = start = np.tile(x.astype(np.float32), (len(rows), 1)).astype(np.float64)
-        terms = solver.prepare(memory[rows], state, np.array([0.5, 1.5])[rows])
-        for _ in range(STEPS):
-            w = w - LR * np.asarray(solver.correct(A[rows] * (w - b[rows]), w, start, **terms))
-        if len(rows):
-            update = (w - start).astype(np.float32)
-            new = solver.remember(memory[rows], state, update, np.full(len(rows), float(STEPS)), LR)
-            metrics = {"num_examples": np.array([1.0, 3.0])[rows], "loss": np.ones(len(rows))}
-            reports = ClientResults(rows, update, metrics, note=new - memory[rows] if solver.sends_note else None)
-            step, state = solver.conclude(state, reports, update.mean(axis=0, dtype=np.float64), 2)
-            memory[rows] = new
-            x = x + step
-        if number % LOOK == 0:
-            first, second = A * (x - b)
-            off = 1 + first @ second / max(float(np.linalg.norm(first) * np.linalg.norm(second)), 1e-12)
-            near = near + 1 if off < NEAR else 0
-            if near == 3:
-                return
-    fail(f"after {ROUNDS} rounds the clients' gradients are {shown(first)} and {shown(second)}: no weights add up to 0")
 
 
 def _states(solver: Any, case: ClientStack) -> Iterator[tuple[int, State]]:

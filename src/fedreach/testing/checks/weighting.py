@@ -45,11 +45,9 @@ def order_does_not_count(subject: Subject, case: ReportSeries) -> None:
             fail(f"the weights were {shown(straight)}; in the order {shown(order)} they are {shown(reordered)}")
 
 
-@define_check(report_series)
+@define_check(report_series, lambda component, _: component.has_own_weights)
 def raw_gives_the_weights(subject: Subject, case: ReportSeries) -> None:
     """Where there is a method `raw`, its numbers divided by their sum are the weights."""
-    if not subject.component.has_own_weights:
-        return
     reports, *_ = case.reports(subject.component)
     raw, weights = np.asarray(subject.component.raw(reports.metrics)), _weights(subject.component, reports)
     if raw.shape != weights.shape or not np.isfinite(raw).all() or (raw < 0).any() or raw.sum() <= 0:
@@ -58,11 +56,9 @@ def raw_gives_the_weights(subject: Subject, case: ReportSeries) -> None:
         fail(f"raw / its sum is {shown(raw / raw.sum())}, the weights are {shown(weights)}")
 
 
-@define_check(report_series)
+@define_check(report_series, lambda component, _: component.has_own_weights)
 def raw_is_each_clients_own(subject: Subject, case: ReportSeries) -> None:
     """Each number of `raw` depends on that client's own metrics only, so that the client can compute it alone."""
-    if not subject.component.has_own_weights:
-        return
     metrics = case.reports(subject.component)[0].metrics
     together = np.asarray(subject.component.raw(metrics))
     for i, number in enumerate(together):
