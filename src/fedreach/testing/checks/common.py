@@ -183,28 +183,19 @@ def options_are_all_it_is(subject: Subject) -> None:
     if not cast(Any, type(component)).__dataclass_params__.frozen:
         fail("its options can be changed during a run; write @dataclass(frozen=True)")
     try:
-        text = json.dumps(_as_json(component))
+        options = _as_json(component)
+        repeated = json.loads(json.dumps(options))
     except (TypeError, ValueError) as error:
         fail(f"its options cannot be written as JSON: {error}", repr(component))
-    repeated = _read(component, json.loads(text))
-    if repeated != component:
-        fail(f"it came back as {repeated!r}", f"{component!r}, written as {text}")
+    if repeated != options:
+        fail(f"they came back as {repeated!r}", f"{component!r}, written as {options!r}")
 
 
 def _as_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if (repeated := dataclasses.replace(value)) != value:
+            fail(f"made again of its options it is {repeated!r}", repr(value))
         return {field.name: _as_json(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
     if isinstance(value, Mapping):
         return {key: _as_json(inner) for key, inner in value.items()}
     return [_as_json(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def _read(like: Any, stored: Any) -> Any:
-    """Return what was stored, with the classes of the value that it came from."""
-    if dataclasses.is_dataclass(like) and not isinstance(like, type):
-        return type(like)(**{key: _read(getattr(like, key), inner) for key, inner in stored.items()})
-    if isinstance(like, Mapping):
-        return {key: _read(like[key], inner) for key, inner in stored.items()}
-    if isinstance(like, list | tuple):
-        return type(like)(_read(a, b) for a, b in zip(like, stored, strict=True))
-    return stored

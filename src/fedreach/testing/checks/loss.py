@@ -125,17 +125,10 @@ def objective_of(component: Any, case: Moment, moved: Float32s | None = None) ->
 
     step = ObjectiveStep(component, case, moved)
     value = component.objective(step.step)
-    if not isinstance(value, torch.Tensor) or value.shape != () or not value.requires_grad:
-        fail(f"the objective should be a tensor of one number that torch can differentiate; got {value!r}")
-    module, layout = step.step.module, step.step._run.layout
-    parameters, flat = dict(module.named_parameters()), torch.zeros(layout.num_trainable)
-    views = layout.parameter_views(flat)
-    trained = [parameters[name] for name in views]
-    gradients = torch.autograd.grad(value, trained, retain_graph=True, allow_unused=True)
-    for view, gradient in zip(views.values(), gradients, strict=True):
-        if gradient is not None:
-            view.copy_(gradient)
-    return float(value.detach()), flat.numpy(), step
+    gradients = torch.autograd.grad(
+        value, [*step.step.module.parameters()], retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return float(value.detach()), torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy(), step
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from fedreach.federation.types import NO_STATE, ClientResults, State
 from fedreach.testing.base import Subject, define_check, fail, same, shown
 from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, as_it_is
 
-ROUNDS, LOOK, STEPS, LR = 3000, 200, 10, 0.1
+ROUNDS, LOOK, STEPS, LR = 3000, 200, 10, 0.1  # of the training in which clients must balance
 NEAR = 1e-4
 """Of 1 + cos of the angle between the clients' gradients, three looks running. FedAvg stops at 0.03 or more."""
 
@@ -47,7 +47,7 @@ def _play(solver: Any, case: ClientStack, keep: Callable[[State], State] = as_it
     outcomes, now = [], replace(case, memory=np.zeros_like(case.memory))
     for number in range(1, 4):
         terms = _terms(solver, now, state)
-        followed = np.asarray(solver.correct(now.gradient, now.params, now.broadcast, **terms))
+        followed = _corrected(solver, now, terms)
         outcomes.append(Outcome(f"in round {number} the clients followed {shown(followed)}", followed))
         if solver.is_stateful:
             new_memory = _new_memory(solver, now, state)
@@ -66,7 +66,7 @@ def number_by_number(subject: Subject, case: ClientStack) -> None:
     solver, arrays = subject.component, (case.gradient, case.params, case.broadcast)
     for number, state in _states(solver, case):
         terms = _terms(solver, case, state)
-        together = np.asarray(solver.correct(*arrays, **terms))
+        together = _corrected(solver, case, terms)
         if together.shape != case.gradient.shape or not np.isfinite(together).all():
             fail(f"for gradients of shape {case.gradient.shape}, correct returned {shown(together)}")
         for i in range(len(together)):
@@ -94,7 +94,7 @@ def the_same_in_torch(subject: Subject, case: ClientStack) -> None:
         for name, old, new in zip(names, before, (*tensors, *named.values()), strict=True):
             if not torch.equal(old, new):
                 fail(f"correct wrote to the tensor `{name}`; write a - b, not a -= b or a.sub_(b)")
-        _alike(np.asarray(solver.correct(*arrays, **terms)), answer.numpy(), "numpy got {} and torch {}", within=1e-5)
+        _alike(_corrected(solver, case, terms), answer.numpy(), "numpy got {} and torch {}", within=1e-5)
 
 
 @define_check(stacks, lambda solver, _: solver.affine)
@@ -106,8 +106,12 @@ def affine_if_it_says_so(subject: Subject, case: ClientStack) -> None:
         shift = np.asarray(solver.correct(none, case.broadcast, case.broadcast, **terms))
         pull = (np.asarray(solver.correct(none, case.broadcast + 1, case.broadcast, **terms)) - shift)[:, :1]
         expected = case.gradient + pull * (case.params - case.broadcast) + shift
-        corrected = np.asarray(solver.correct(case.gradient, case.params, case.broadcast, **terms))
-        _alike(corrected, expected, f"in round {number} it returned {{}}; affine would be {{}}", within=1e-4)
+        _alike(
+            _corrected(solver, case, terms),
+            expected,
+            f"in round {number} it returned {{}}; affine would be {{}}",
+            within=1e-4,
+        )
 
 
 @define_check(stacks, lambda solver, _: solver.is_stateful)
@@ -143,16 +147,15 @@ def stops_where_the_clients_balance(subject: Subject, case: float) -> None:
         rows = np.flatnonzero(rng.random(2) < case)
         if not len(rows):
             continue
-        w = start = np.tile(x.astype(np.float32), (len(rows), 1)).astype(np.float64)
-        terms = solver.prepare(memory[rows], state, np.array([0.5, 1.5])[rows])
+        start = np.tile(x.astype(np.float32), (len(rows), 1))
+        share, steps = np.array([0.5, 1.5])[rows], np.full(len(rows), float(STEPS))
+        now = ClientStack("", start, start, start, memory[rows], share, steps)
+        terms = _terms(solver, now, state)
         for _ in range(STEPS):
-            w = w - LR * np.asarray(solver.correct(A[rows] * (w - b[rows]), w, start, **terms))
-        update = (w - start).astype(np.float32)
-        new = solver.remember(memory[rows], state, update, np.full(len(rows), float(STEPS)), LR)
-        metrics = {"num_examples": np.array([1.0, 3.0])[rows], "loss": np.ones(len(rows))}
-        reports = ClientResults(rows, update, metrics, note=new - memory[rows] if solver.sends_note else None)
-        step, state = solver.conclude(state, reports, update.mean(axis=0, dtype=np.float64), 2)
-        memory[rows] = new
+            now = replace(now, gradient=(A[rows] * (now.params - b[rows])).astype(np.float32))
+            now = replace(now, params=now.params - np.float32(LR) * _corrected(solver, now, terms))
+        memory[rows] = new_memory = _new_memory(solver, now, state)
+        step, state = _conclude(solver, now, state, new_memory, n=2)
         x = x + step
         if number % LOOK == 0:
             first, second = A * (x - b)
@@ -203,13 +206,15 @@ def _clients_follow_it(solver: LocalSolver) -> bool:
     return False
 
 
-def _conclude(solver: LocalSolver, case: ClientStack, state: State, new_memory: Float32s) -> tuple[Floats, State]:
-    """Return the step and the state after a round in which all k clients of 2 k replied."""
+def _conclude(
+    solver: LocalSolver, case: ClientStack, state: State, new_memory: Float32s, n: int = 8
+) -> tuple[Floats, State]:
+    """Return the step and the state after a round in which all k clients of n replied."""
     update, k = case.params - case.broadcast, len(case.params)
     note = (new_memory - case.memory).astype(np.float32) if solver.sends_note else None
     metrics = {"num_examples": case.share * 10, "loss": np.ones(k)}
     step, new = solver.conclude(
-        state, ClientResults(np.arange(k), update, metrics, note=note), update.mean(axis=0, dtype=np.float64), 2 * k
+        state, ClientResults(np.arange(k), update, metrics, note=note), update.mean(axis=0, dtype=np.float64), n
     )
     if np.shape(step) != case.broadcast.shape[1:] or not np.isfinite(step).all():
         fail(f"conclude should return a finite step of {case.broadcast.shape[1]} numbers; got {shown(step)}")
@@ -218,7 +223,11 @@ def _conclude(solver: LocalSolver, case: ClientStack, state: State, new_memory: 
 
 
 def _new_memory(solver: LocalSolver, case: ClientStack, state: State) -> Float32s:
-    return solver.remember(case.memory, state, case.params - case.broadcast, case.steps, 0.1)
+    return solver.remember(case.memory, state, case.params - case.broadcast, case.steps, LR)
+
+
+def _corrected(solver: Any, case: ClientStack, terms: Mapping[str, Float32s]) -> Float32s:
+    return np.asarray(solver.correct(case.gradient, case.params, case.broadcast, **terms))
 
 
 def _terms(solver: Any, case: ClientStack, state: State) -> Mapping[str, Float32s]:
