@@ -16,8 +16,7 @@ from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.fitting import FittedRule, HeldOut, fit
 from fedreach.federation.base import name_of
 from fedreach.federation.types import Outputs, State
-from fedreach.testing.base import Check, Subject, shown
-from fedreach.testing.checks.common import Outcome, RepeatedRuns, as_it_is
+from fedreach.testing.base import Check, Outcome, RepeatedRuns, Subject, as_it_is, shown
 
 INPUTS = 6  # numbers of an input
 EPSILON = 1e-9  # added to variances, so that inputs that are all alike can be normalized

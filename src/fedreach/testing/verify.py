@@ -9,8 +9,7 @@ from typing import Any
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError, nearest
 from fedreach.federation.weighting import ByEntropy, ByExamples
-from fedreach.testing.base import NEEDS_LIBRARY, Check, CheckResults, Subject, run_checks
-from fedreach.testing.checks.common import options_are_all_it_is
+from fedreach.testing.base import NEEDS_LIBRARY, Check, CheckResults, Subject, options_are_all_it_is, run_checks
 
 _PARTS = (ByEntropy(), ByExamples())
 

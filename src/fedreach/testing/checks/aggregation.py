@@ -9,8 +9,17 @@ import numpy as np
 from fedreach._util.arrays import Float32s, Floats
 from fedreach._util.streams import generator
 from fedreach.federation.types import NO_STATE, State
-from fedreach.testing.base import Subject, define_check, fail, must_be_close, shown
-from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, as_it_is
+from fedreach.testing.base import (
+    Case,
+    Outcome,
+    RepeatedRuns,
+    Subject,
+    as_it_is,
+    define_check,
+    fail,
+    must_be_close,
+    shown,
+)
 
 ROUNDS = 3
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from fedreach._util.streams import generator
 from fedreach.federation.checks import check_allocation
-from fedreach.testing.base import Subject, define_check, fail, same, shown
-from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns
+from fedreach.testing.base import Case, Outcome, RepeatedRuns, Subject, define_check, fail, same, shown
 from fedreach.wireless.exact import allocate
 from fedreach.wireless.problem import Allocation, AllocationProblem
 

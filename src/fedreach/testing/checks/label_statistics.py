@@ -9,8 +9,7 @@ import numpy as np
 from fedreach._util.arrays import Ints
 from fedreach._util.streams import generator
 from fedreach.federation.labels import entropy_range, released_entropy
-from fedreach.testing.base import Subject, define_check, fail, shown
-from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns
+from fedreach.testing.base import Case, Outcome, RepeatedRuns, Subject, define_check, fail, shown
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,7 @@ import numpy as np
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.streams import generator
 from fedreach.federation.checks import ValidRange
-from fedreach.testing.base import Subject, define_check, fail, must_be_close, same, shown
-from fedreach.testing.checks.common import Case, other_global_seeds
+from fedreach.testing.base import Case, Subject, define_check, fail, must_be_close, other_global_seeds, same, shown
 from fedreach.testing.checks.label_statistics import Labels
 
 

@@ -9,8 +9,7 @@ import numpy as np
 from fedreach._util.streams import generator
 from fedreach.federation.checks import ValidRange
 from fedreach.federation.types import LocalOutputs
-from fedreach.testing.base import Subject, define_check, fail
-from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns
+from fedreach.testing.base import Case, Outcome, RepeatedRuns, Subject, define_check, fail
 
 
 @dataclass(frozen=True, eq=False)

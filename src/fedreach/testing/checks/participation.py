@@ -3,8 +3,7 @@
 import numpy as np
 
 from fedreach._util.streams import generator
-from fedreach.testing.base import Subject, define_check, fail, same, shown
-from fedreach.testing.checks.common import other_global_seeds
+from fedreach.testing.base import Subject, define_check, fail, other_global_seeds, same, shown
 
 SIZES = 1, 7, 100
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedreach.federation.types import State
-from fedreach.testing.base import Subject, define_check, fail
-from fedreach.testing.checks.common import Outcome, RepeatedRuns, as_it_is
+from fedreach.testing.base import Outcome, RepeatedRuns, Subject, as_it_is, define_check, fail
 from fedreach.testing.problems import (
     PlayedRound,
     ToyFederation,

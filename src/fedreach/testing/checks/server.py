@@ -10,8 +10,17 @@ from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.streams import generator
 from fedreach.federation.steps import server_batches, server_split
 from fedreach.federation.types import NO_STATE, State
-from fedreach.testing.base import Subject, define_check, fail, shown
-from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, as_it_is, other_global_seeds
+from fedreach.testing.base import (
+    Case,
+    Outcome,
+    RepeatedRuns,
+    Subject,
+    as_it_is,
+    define_check,
+    fail,
+    other_global_seeds,
+    shown,
+)
 
 EXAMPLES, INPUTS, CLASSES, CLIENTS, LESSONS, SEED = 100, 10, 4, 3, 8, 3
 D = INPUTS * CLASSES

@@ -10,8 +10,7 @@ from fedreach._util.arrays import Float32s, Floats
 from fedreach._util.streams import generator
 from fedreach.federation.base import LocalSolver
 from fedreach.federation.types import NO_STATE, ClientResults, State
-from fedreach.testing.base import Subject, define_check, fail, same, shown
-from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, as_it_is
+from fedreach.testing.base import Case, Outcome, RepeatedRuns, Subject, as_it_is, define_check, fail, same, shown
 
 ROUNDS, LOOK, STEPS, LR = 3000, 200, 10, 0.1  # of the training in which clients must balance
 NEAR = 1e-4

@@ -9,8 +9,7 @@ import numpy as np
 from fedreach._util.arrays import Floats, Ints
 from fedreach.federation.checks import check_weights
 from fedreach.federation.types import NO_STATE, ClientResults, State
-from fedreach.testing.base import Subject, define_check, fail, shown
-from fedreach.testing.checks.common import Outcome, RepeatedRuns, as_it_is
+from fedreach.testing.base import Outcome, RepeatedRuns, Subject, as_it_is, define_check, fail, shown
 from fedreach.testing.problems import ReportSeries, report_series
 
 
