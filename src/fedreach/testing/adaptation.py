@@ -16,7 +16,7 @@ from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.fitting import FittedRule, HeldOut, fit
 from fedreach.federation.base import name_of
 from fedreach.federation.types import Outputs, State
-from fedreach.testing.base import Check, Outcome, RepeatedRuns, Subject, as_it_is, shown
+from fedreach.testing.base import Check, Outcome, RepeatedRuns, Subject, shown
 
 INPUTS = 6  # numbers of an input
 EPSILON = 1e-9  # added to variances, so that inputs that are all alike can be normalized
@@ -269,7 +269,7 @@ class StoredRule:
 
 
 def adaptation_outcomes(
-    component: Any, case: AdaptationFixture, keep: Callable[[State], State] = as_it_is
+    component: Any, case: AdaptationFixture, keep: Callable[[State], State] = lambda state: state
 ) -> list[Outcome]:
     """Fit the rule and adapt to each client, batch by batch."""
     state, outcomes = case.fitted(StoredRule(component, keep)).state, []

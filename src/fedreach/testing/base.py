@@ -321,11 +321,6 @@ class Outcome(NamedTuple):
     value: Any  # what must be the same again, to the bit
 
 
-def as_it_is(state: State) -> State:
-    """Return a state as it is between the rounds of a run that is not interrupted."""
-    return state
-
-
 @dataclass(frozen=True)
 class RepeatedRuns:
     """How the components of a type are run: on which inputs, and what they do there."""

@@ -9,17 +9,7 @@ import numpy as np
 from fedreach._util.arrays import Float32s, Floats
 from fedreach._util.streams import generator
 from fedreach.federation.types import NO_STATE, State
-from fedreach.testing.base import (
-    Case,
-    Outcome,
-    RepeatedRuns,
-    Subject,
-    as_it_is,
-    define_check,
-    fail,
-    must_be_close,
-    shown,
-)
+from fedreach.testing.base import Case, Outcome, RepeatedRuns, Subject, define_check, fail, must_be_close, shown
 
 ROUNDS = 3
 
@@ -68,7 +58,7 @@ def linear_is_the_weighted_sum(subject: Subject, case: Updates) -> None:
         must_be_close("the update", combined, case.weights @ sent.astype(np.float64), str(case), 1e-9)
 
 
-def _play(component: Any, case: Updates, keep: Any = as_it_is) -> list[Outcome]:
+def _play(component: Any, case: Updates, keep: Any = lambda state: state) -> list[Outcome]:
     results = combined_updates(component, case, keep)
     return [
         Outcome(f"in round {t} the update was {shown(update)}", update) for t, update in enumerate(results, start=1)
@@ -78,7 +68,7 @@ def _play(component: Any, case: Updates, keep: Any = as_it_is) -> list[Outcome]:
 PLAYING = RepeatedRuns(updates, _play)
 
 
-def combined_updates(component: Any, case: Updates, keep: Any = as_it_is) -> list[Floats]:
+def combined_updates(component: Any, case: Updates, keep: Any = lambda state: state) -> list[Floats]:
     """Return the update of each round."""
     state: State = NO_STATE
     results, remembers, last = [], component.remembers_updates, np.zeros_like(case.updates[0])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedreach.federation.types import State
-from fedreach.testing.base import Outcome, RepeatedRuns, Subject, as_it_is, define_check, fail
+from fedreach.testing.base import Outcome, RepeatedRuns, Subject, define_check, fail
 from fedreach.testing.problems import (
     PlayedRound,
     ToyFederation,
@@ -21,7 +21,7 @@ DRAWS = 60
 FAR = 5 * (0.5 / DRAWS) ** 0.5  # five standard errors of the difference between two frequencies, at their largest
 
 
-def _play(policy: Any, case: ToyFederation, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
+def _play(policy: Any, case: ToyFederation, keep: Callable[[State], State] = lambda state: state) -> list[Outcome]:
     return [Outcome(str(turn), turn) for turn in play_rounds(policy, case, keep)]
 
 

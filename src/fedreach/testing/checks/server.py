@@ -10,17 +10,7 @@ from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.streams import generator
 from fedreach.federation.steps import server_batches, server_split
 from fedreach.federation.types import NO_STATE, State
-from fedreach.testing.base import (
-    Case,
-    Outcome,
-    RepeatedRuns,
-    Subject,
-    as_it_is,
-    define_check,
-    fail,
-    other_global_seeds,
-    shown,
-)
+from fedreach.testing.base import Case, Outcome, RepeatedRuns, Subject, define_check, fail, other_global_seeds, shown
 
 EXAMPLES, INPUTS, CLASSES, CLIENTS, LESSONS, SEED = 100, 10, 4, 3, 8, 3
 D = INPUTS * CLASSES
@@ -106,7 +96,7 @@ def first_model() -> Float32s:
 
 def learn_rounds(
     component: Any,
-    keep: Callable[[State], State] = as_it_is,
+    keep: Callable[[State], State] = lambda state: state,
     *,
     rounds: int = LESSONS,
     change: Callable[[Regression], Regression] = lambda data: data,
@@ -172,7 +162,7 @@ def moves() -> Iterator[Moves]:
     )
 
 
-def _run(component: Any, case: Moves, keep: Callable[[State], State] = as_it_is) -> list[Float32s]:
+def _run(component: Any, case: Moves, keep: Callable[[State], State] = lambda state: state) -> list[Float32s]:
     """Return the parameters after each round."""
     params, state, models = case.params.copy(), NO_STATE, []
     for number, update in enumerate(case.updates, start=1):
@@ -194,7 +184,7 @@ def _params_like(params: Float32s, new: Any, when: str) -> Float32s:
     return new.copy()
 
 
-def _play(component: Any, case: Moves, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
+def _play(component: Any, case: Moves, keep: Callable[[State], State] = lambda state: state) -> list[Outcome]:
     return [
         Outcome(f"after {what} {number} the model was {shown(model)}", model)
         for what, models in (("round", _run(component, case, keep)), ("its lesson", learn_rounds(component, keep)[0]))

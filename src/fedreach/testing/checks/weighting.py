@@ -9,11 +9,11 @@ import numpy as np
 from fedreach._util.arrays import Floats, Ints
 from fedreach.federation.checks import check_weights
 from fedreach.federation.types import NO_STATE, ClientResults, State
-from fedreach.testing.base import Outcome, RepeatedRuns, Subject, as_it_is, define_check, fail, shown
+from fedreach.testing.base import Outcome, RepeatedRuns, Subject, define_check, fail, shown
 from fedreach.testing.problems import ReportSeries, report_series
 
 
-def _play(component: Any, case: ReportSeries, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
+def _play(component: Any, case: ReportSeries, keep: Callable[[State], State] = lambda state: state) -> list[Outcome]:
     """Weigh the reports of each round."""
     state: State = NO_STATE
     outcomes = []
