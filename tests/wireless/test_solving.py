@@ -44,9 +44,9 @@ def test_hard_problems_are_solved(kind, draw):
 def test_without_a_proof_the_bound_holds(kind):
     problem, demand = odd(kind, 8, generator(7, kind))
     costs, _ = brute(problem, demand)
-    solution = solve(problem, demand, certify=False)
+    solution = solve(problem, demand, max_nodes=1)
     check(problem, demand, solution, costs[0])
-    assert solution.status == "heuristic"
+    assert solution.status in ("optimal", "time_limit")
     assert solution.cost <= 1.05 * costs[0]
 
 
@@ -57,7 +57,7 @@ def test_cells_as_in_the_paper_are_solved_to_a_proven_gap(cell, clients):
     solution = solve(problem, demand)
     assert solution.status == "optimal"
     assert solution.gap <= 1e-6
-    assert solve(problem, demand, certify=False).lower_bound <= solution.cost
+    assert solve(problem, demand, max_nodes=1).lower_bound <= solution.cost
 
 
 @pytest.mark.parametrize("kind", ["identical", "two_types", "proportional", "no_joules", "wide"])

@@ -159,8 +159,6 @@ def _outcome(plan: Plan) -> list[str]:
         "optimal": f"proven: no choice costs less than {solution.lower_bound:.9g} (gap {solution.gap:.1e})",
         "time_limit": f"the best found in {question.time_limit_seconds:g} s; no choice costs less than "
         f"{solution.lower_bound:.9g} (gap {solution.gap:.1e}): a longer --time-limit may close it",
-        "heuristic": f"the best found without a proof; no choice costs less than {solution.lower_bound:.9g} "
-        f"(gap {solution.gap:.1e})",
     }[solution.status]
     return [
         f"cost {solution.cost:.9g} = {question.time_weight:g} x {seconds:.4g} s + {question.energy_weight:g} x "

@@ -439,7 +439,7 @@ def plan(clients: ClientTable, question: Question, progress: Callable[[str], Non
         solution = solve_for(problem, question.min_examples)
     except KeyboardInterrupt:
         progress("Interrupted: the best that is found without a proof ...")
-        solution = solve(problem, question.min_examples, certify=False)
+        solution = solve(problem, question.min_examples, tolerance=question.tolerance, max_nodes=1)
         return Plan(clients, question, admitted, problem, solution, None, None, interrupted=True)
     answer = Plan(clients, question, admitted, problem, solution, None, None)
     try:

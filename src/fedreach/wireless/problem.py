@@ -174,7 +174,7 @@ class Allocation:
         return float(self.upload_joules.sum() + self.compute_joules.sum())
 
 
-Status = Literal["optimal", "time_limit", "heuristic"]
+Status = Literal["optimal", "time_limit"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,8 +182,7 @@ class Solution:
     """The best set that was found, with its exact allocation, and a proven bound on every other.
 
     `status`: ``"optimal"``, the gap is at most the tolerance; ``"time_limit"``, time or the nodes that were allowed
-    ended before, and the bound holds all the same; ``"heuristic"``, no proof was asked for, and the bound is that of
-    the relaxation alone.
+    ended before, and the bound holds all the same.
     """
 
     allocation: Allocation

@@ -36,15 +36,8 @@ from fedreach.wireless.search import (
 
 FEW = 80  # free clients so few that all their covers may be tried, however wide the interval
 QUICK_COVERS = 200  # covers that are tried so
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much work a node may take."""
-
-    cells: int = 6_000_000  # of the table of whole covers; with 0, fractional bounds and branching on clients do all
-    covers: int = 3_000  # sets that are enumerated to close a node; with 0, none are
-    whole: bool = True  # without whole covers, a node that fractional covers cannot close stays open
+COVERS = 3_000  # sets that are enumerated to close a node; with 0, none are
+CELLS = 6_000_000  # of the table of whole covers; with 0, fractional bounds and branching on clients do all
 
 
 @dataclass(frozen=True)
@@ -56,14 +49,7 @@ class Proof:
     complete: bool
 
 
-def prove(
-    seeds: Iterable[Node],
-    best: Incumbent,
-    *,
-    tolerance: float,
-    go_on: Callable[[int], bool],
-    effort: Effort | None = None,
-) -> Proof:
+def prove(seeds: Iterable[Node], best: Incumbent, *, tolerance: float, go_on: Callable[[int], bool]) -> Proof:
     """Search the seeds for sets that cost less than the best by more than the tolerance, and offer what is found.
 
     Args:
@@ -71,9 +57,8 @@ def prove(
         best: The best set so far.
         tolerance: Relative, positive.
         go_on: Called before each part with the number of examined parts; False ends the search.
-        effort: How much work a node may take.
     """
-    search, order = BranchAndBound(best, tolerance, effort or Effort()), count()
+    search, order = BranchAndBound(best, tolerance), count()
     open_ = [(seed.bound, next(order), seed) for seed in seeds]
     heapq.heapify(open_)
     nodes = 0
@@ -93,7 +78,6 @@ class BranchAndBound:
 
     best: Incumbent
     tolerance: float
-    effort: Effort
 
     @property
     def limit(self) -> float:
@@ -117,7 +101,7 @@ class BranchAndBound:
         wide = self._is_wide(reduced, point.bound, ends.values)
         if not wide and self._offer_rounded(node.clients, point.costs.cost):
             return [reduced]
-        if not self.effort.whole or (wide and reduced.clients.num_free > FEW):
+        if wide and reduced.clients.num_free > FEW:
             return reduced.parts(node)
         return self._whole(reduced, wide)
 
@@ -129,7 +113,7 @@ class BranchAndBound:
             return []
         if not clients.num_free:
             return []
-        covers = WholeCovers.of(clients, node.high, node.band_price, self.effort.cells)
+        covers = WholeCovers.of(clients, node.high, node.band_price, CELLS)
         if covers is None:
             return node.halves() if wide else self._branch(node)
         if covers.band_needed(node.high) > 1:
@@ -154,7 +138,7 @@ class BranchAndBound:
             return []
         if self._is_wide(reduced, point.bound, values):
             return reduced.parts(node)
-        return [] if self._enumerate(covers, ends, table, self.effort.covers) else self._branch(reduced)
+        return [] if self._enumerate(covers, ends, table, COVERS) else self._branch(reduced)
 
     def _relax(self, node: Node, T: float) -> Point:
         return relax(node.clients, T, node.band_price, limit=self.limit, tolerance=self.tolerance)
@@ -180,7 +164,7 @@ class BranchAndBound:
 
     def _enumerate(self, whole_covers: WholeCovers, ends: Ends, table: Floats, max_sets: int) -> bool:
         """Offer every cover that may be better; return whether they were few enough."""
-        covers = whole_covers.below(ends.costs, table, self.limit - ends.base, min(max_sets, self.effort.covers))
+        covers = whole_covers.below(ends.costs, table, self.limit - ends.base, min(max_sets, COVERS))
         if covers is not None:
             self.best.offer(covers)
         return covers is not None
@@ -203,7 +187,6 @@ class BranchAndBound:
 
 FEW_COVERS = 200  # sets so few that all of them are allocated, which is faster than a proof, and is one
 CUTS = 6  # intervals to either side of the first deadline found; each is twice as wide, in log T, as the one before
-UNPROVEN = 40  # nodes that the bound may take where no proof is asked for
 
 
 def solve(
@@ -213,7 +196,6 @@ def solve(
     tolerance: float = 1e-6,
     time_limit_seconds: float = 30.0,
     max_nodes: int | None = None,
-    certify: bool = True,
 ) -> Solution:
     """Return the cheapest set of clients that together hold enough examples, with its best allocation, and a bound.
 
@@ -224,8 +206,6 @@ def solve(
         time_limit_seconds: After which the proof stops where it is; the bound holds all the same. The search for a
             good set that comes before it is always finished: about 0.1 s for 1000 clients, 3 s for 100,000.
         max_nodes: Parts after which the proof stops likewise, on every machine at the same place; None: no limit.
-        certify: Prove the result, unless all sets are tried anyway. Without a proof, the set is the same in nearly all
-            cases, and the bound looser.
 
     Raises:
         InfeasibleError: If all clients together hold too few examples.
@@ -260,13 +240,11 @@ def solve(
     _search(best, nodes, tolerance)
 
     def in_time(looked_at: int) -> bool:
-        if not certify:
-            return looked_at < UNPROVEN
         return (max_nodes is None or looked_at < max_nodes) and time.monotonic() - start < time_limit_seconds
 
-    proof = prove(nodes, best, tolerance=tolerance, go_on=in_time, effort=Effort(whole=certify))
+    proof = prove(nodes, best, tolerance=tolerance, go_on=in_time)
     allocation = allocate(problem.only(best.rows))
-    status: Status = ("optimal" if proof.complete else "time_limit") if certify else "heuristic"
+    status: Status = "optimal" if proof.complete else "time_limit"
     return Solution(allocation, min(proof.lower_bound, allocation.cost), status, proof.nodes)
 
 
