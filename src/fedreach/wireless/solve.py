@@ -10,7 +10,7 @@ import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import ConfigError, check
-from fedreach.wireless.candidates import Candidates, Incumbent, fractional_cover, improve
+from fedreach.wireless.candidates import Candidates, Incumbent, fractional_cover
 from fedreach.wireless.exact import ClientCost, allocate, cost_of_needs
 from fedreach.wireless.problem import AllocationProblem, Solution, Status, check_coverable, is_whole
 from fedreach.wireless.search import (
@@ -252,7 +252,6 @@ def _first_set(best: Incumbent, clients: Candidates, earliest: float, tolerance:
     """Find a good set: from the prices at twice the earliest deadline."""
     T = 2 * earliest
     offer_settled_sets(best, clients.needs, T, relax(clients, T, tolerance=tolerance).band_price)
-    improve(best, clients.needs, worthwhile=0.1 * tolerance)
 
 
 def _seeds(best: Incumbent, clients: Candidates, earliest: float) -> list[Node]:
@@ -281,7 +280,6 @@ def _search(best: Incumbent, nodes: list[Node], tolerance: float) -> None:
             point = relax(node.clients, node.middle, node.band_price, limit=best.cost, tolerance=tolerance)
             if point.bound < best.cost:
                 offer_settled_sets(best, node.clients.needs, node.middle, point.band_price)
-    improve(best, nodes[0].clients.needs, worthwhile=0.1 * tolerance)
 
 
 def minimal_covers(sizes: Ints, demand: int, max_sets: int) -> list[Ints] | None:
