@@ -8,6 +8,7 @@ import numpy as np
 
 from fedreach._util.arrays import Ints
 from fedreach._util.streams import generator
+from fedreach.federation.checks import check_labels
 from fedreach.federation.labels import entropy_range, released_entropy
 from fedreach.testing.base import Case, Outcome, RepeatedRuns, Subject, define_check, fail, shown
 
@@ -58,7 +59,4 @@ def entropies_in_range(subject: Subject, case: Labels) -> None:
 def counts_are_possible(subject: Subject, case: Labels) -> None:
     """Statistics that say which counts are impossible allow those that they release."""
     ((_, released),) = PLAYING.straight(subject, case)
-    sizes = case.counts.sum(axis=1)
-    allowed = subject.component.possible(released, sizes)
-    if np.shape(allowed) != sizes.shape or not np.all(allowed):
-        fail(f"of clients with {shown(sizes)} examples, `possible` says {shown(allowed)} of {shown(released)}")
+    check_labels(subject.component, released, case.counts.sum(axis=1), np.arange(len(released)))
