@@ -82,7 +82,7 @@ def test_the_defaults_are_sane_and_the_papers_frequencies_are_not():
         ({"bandwidth_hertz": 0.0}, r"Radio\.bandwidth_hertz must be positive; got 0\.0"),
         ({"bandwidth_hertz": np.inf}, r"bandwidth_hertz must be positive and finite; got inf"),
         ({"carrier_hertz": np.nan}, r"carrier_hertz must be positive; got nan"),
-        ({"max_hertz": (0.0, 1e9)}, r"max_hertz: each end must be in \[1e5, inf\); got 0\.0"),
+        ({"max_hertz": (0.0, 1e9)}, r"max_hertz: each end must be at least 100000; got 0"),
         ({"max_hertz": (2.0, 5.0)}, "max_hertz: each end must be .*It is in hertz, such as"),
         ({"max_hertz": (5e9, 2e9)}, "max_hertz must be a range"),
         ({"power_dbm": (20.0, np.nan)}, r"power_dbm must be a range \[from, to\]"),
