@@ -8,6 +8,7 @@ import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.streams import generator
+from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.steps import server_batches, server_split
 from fedreach.federation.types import NO_STATE, State
 from fedreach.testing.base import Case, Outcome, RepeatedRuns, Subject, define_check, fail, other_global_seeds, shown
@@ -63,8 +64,7 @@ class Regression:
 
     def loss(self, params: Float32s, index: Ints) -> float:
         self.requests.append(("loss", index))
-        shares = softmax(self.outputs(params, index))
-        return float(-np.log(shares[np.arange(len(index)), self.y[index]]).mean())
+        return float(-log_softmax(self.outputs(params, index))[np.arange(len(index)), self.y[index]].mean())
 
     def local_models(self) -> Iterator[Float32s]:
         self.read_locals = True
@@ -77,8 +77,7 @@ class Regression:
 
 def softmax(logits: Floats | Float32s) -> Floats:
     """Return (b, c) shares of the classes."""
-    powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+    return np.asarray(np.exp(log_softmax(logits.astype(np.float64))))
 
 
 def server_data(number: int) -> Regression:
