@@ -29,7 +29,7 @@ from fedreach.wireless.search import (
 
 # -------------------- Best-first search over intervals of the deadline
 # Each part of the search, a `Node`, holds deadlines from `low` to `high`, clients that may and clients that must take
-# part. Its bound comes from `certificate_interval`, and where that is not enough from `certificate_whole`. A part whose
+# part. Its bound comes from fractional covers, and where that is not enough from whole ones. A part whose
 # bound is at the limit, the best cost minus the tolerance, is closed. The others lose the clients that cannot matter,
 # and are cut in two. The least bound of the open parts is valid at any moment, so that the proof can stop at any
 # moment.
