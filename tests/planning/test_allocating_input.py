@@ -123,18 +123,18 @@ BAD_CELLS = [
     (
         "num_examples",
         "10.5",
-        "num_examples from 0 to 1.09951e+12, written without a point; got 10.5.",
+        "a whole number from 0 to 1.09951e+12, written without a point; got 10.5.",
     ),
     (
         "num_examples",
         "1.000",
-        "num_examples from 0 to 1.09951e+12, written without a point; got 1.000.",
+        "a whole number from 0 to 1.09951e+12, written without a point; got 1.000.",
     ),
     ("num_examples", "1 000", "and with a decimal point; got '1 000'."),
     (
         "num_examples",
         "1e15",
-        "num_examples from 0 to 1.09951e+12, written without a point; got 1e15.",
+        "a whole number from 0 to 1.09951e+12, written without a point; got 1e15.",
     ),
     ("num_examples", "1" * 5000, "written without a point; got 111111111111111111111111111111111111111…."),
     ("num_examples", "-1", "written without a point; got -1."),
