@@ -457,14 +457,14 @@ def genetic_selection(
         array([0, 2])
     """
     K = len(problem)
-    for name, value, interval in (
+    for name, number, interval in (
         ("population", population, "[2, inf)"),
         ("generations", generations, "[0, inf)"),
         ("crossover", crossover, "[0, 1]"),
         ("mutations", mutations, f"[0, {K}]"),
         ("penalty", 1.0 if penalty is None else penalty, "(0, inf)"),
     ):
-        check("genetic_selection", name, value, interval)
+        check("genetic_selection", name, number, interval)
     if wrong := violation(frequency, get_args(Frequency)):
         raise ConfigError(f"genetic_selection: frequency {wrong}")
     if (divergence is None) != (max_divergence is None):
