@@ -174,7 +174,8 @@ def the_same_in_both_engines(subject: Subject) -> None:
     from fedreach.testing.problems import tiny_simulation
 
     toy, models = tiny_simulation(), []
-    federation, task = (replace(owner, solver=subject.component) for owner in (toy.federation, toy.engine.task))
+    federation = replace(toy.federation, solver=subject.component)
+    task = replace(toy.engine.task, solver=subject.component)
     for trainer in (Sequential, Vmap):  # not by name: an engine that differs would give way
         simulation = replace(toy, federation=federation, engine=TorchEngine(trainer, task))
         state = simulation.start()
