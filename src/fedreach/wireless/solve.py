@@ -235,9 +235,9 @@ def solve(
         return Solution(allocation, allocation.cost, "optimal", nodes=0)
     clients = Candidates.of(problem, min_examples)
     earliest = earliest_deadline(clients)
-    _first_set(best, clients, earliest, tolerance)
+    first = relax(clients, 2 * earliest, tolerance=tolerance)
+    offer_settled_sets(best, clients.needs, 2 * earliest, first.band_price)
     nodes = _seeds(best, clients, earliest)
-    _search(best, nodes, tolerance)
 
     def in_time(looked_at: int) -> bool:
         return (max_nodes is None or looked_at < max_nodes) and time.monotonic() - start < time_limit_seconds
@@ -246,12 +246,6 @@ def solve(
     allocation = allocate(problem.only(best.rows))
     status: Status = "optimal" if proof.complete else "time_limit"
     return Solution(allocation, min(proof.lower_bound, allocation.cost), status, proof.nodes)
-
-
-def _first_set(best: Incumbent, clients: Candidates, earliest: float, tolerance: float) -> None:
-    """Find a good set: from the prices at twice the earliest deadline."""
-    T = 2 * earliest
-    offer_settled_sets(best, clients.needs, T, relax(clients, T, tolerance=tolerance).band_price)
 
 
 def _seeds(best: Incumbent, clients: Candidates, earliest: float) -> list[Node]:
@@ -271,15 +265,6 @@ def _seeds(best: Incumbent, clients: Candidates, earliest: float) -> list[Node]:
     bounds = [clients.time_weight * low + energy for low in ends[:-1]]
     mu = best.band_price
     return [Node(a, b, clients, bound, mu) for a, b, bound in zip(ends[:-1], ends[1:], bounds, strict=True)]
-
-
-def _search(best: Incumbent, nodes: list[Node], tolerance: float) -> None:
-    """Look for better sets in every interval whose bound leaves room for one."""
-    for node in nodes:
-        if node.clients.band_needed(node.middle) <= 1:
-            point = relax(node.clients, node.middle, node.band_price, limit=best.cost, tolerance=tolerance)
-            if point.bound < best.cost:
-                offer_settled_sets(best, node.clients.needs, node.middle, point.band_price)
 
 
 def minimal_covers(sizes: Ints, demand: int, max_sets: int) -> list[Ints] | None:
