@@ -4,7 +4,7 @@ import heapq
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, pairwise
 
 import numpy as np
 
@@ -186,7 +186,6 @@ class BranchAndBound:
 # -------------------- The whole problem
 
 FEW_COVERS = 200  # sets so few that all of them are allocated, which is faster than a proof, and is one
-CUTS = 6  # intervals to either side of the first deadline found; each is twice as wide, in log T, as the one before
 
 
 def solve(
@@ -249,22 +248,17 @@ def solve(
 
 
 def _seeds(best: Incumbent, clients: Candidates, earliest: float) -> list[Node]:
-    """Cut the deadlines that may be better than the best set's into intervals, narrow near it and wide far away.
+    """Cut the deadlines of sets that may be better than the best one in two, at its deadline.
 
-    No set is ready before `earliest`, and none that is ready after (best cost - least energy) / a1 is cheaper. Near the
-    optimum bounds must be tight; away from it they rise as the square of the distance, as do the errors of lines.
+    No set is ready before `earliest`, and none that is ready after (best cost - least energy) / a1 is cheaper.
     """
     energy = least_energy(clients)
-    latest = (best.cost - energy) / clients.time_weight * (1 + 1e-9)
-    latest = max(latest, best.deadline)
-    cuts = {earliest, latest}
-    for end in (earliest, latest):
-        reach = np.log(end / best.deadline) / (2**CUTS - 1)
-        cuts |= {best.deadline * float(np.exp(reach * (2**j - 1))) for j in range(CUTS)}
-    ends = sorted(cuts)
-    bounds = [clients.time_weight * low + energy for low in ends[:-1]]
-    mu = best.band_price
-    return [Node(a, b, clients, bound, mu) for a, b, bound in zip(ends[:-1], ends[1:], bounds, strict=True)]
+    latest = max((best.cost - energy) / clients.time_weight * (1 + 1e-9), best.deadline)
+    return [
+        Node(low, high, clients, clients.time_weight * low + energy, best.band_price)
+        for low, high in pairwise((earliest, best.deadline, latest))
+        if low < high
+    ]
 
 
 def minimal_covers(sizes: Ints, demand: int, max_sets: int) -> list[Ints] | None:
