@@ -16,7 +16,6 @@ from fedreach.wireless.problem import AllocationProblem, Solution, Status, check
 from fedreach.wireless.search import (
     Ends,
     Node,
-    Point,
     WholeCovers,
     earliest_deadline,
     fix_clients,
@@ -92,7 +91,7 @@ class BranchAndBound:
         node, T = replace(node, clients=clients), node.middle
         if node.clients.band_needed(T) > 1:  # no set is ready before the middle
             node, T = replace(node, low=T), node.high
-        point = self._relax(node, T)
+        point = relax(node.clients, T, node.band_price, limit=self.limit, tolerance=self.tolerance)
         node = replace(node, band_price=point.band_price)
         ends = self._ends(node, T, point.costs)
         reduced = self._reduce(node, ends.values, ends)
@@ -139,9 +138,6 @@ class BranchAndBound:
         if self._is_wide(reduced, point.bound, values):
             return reduced.parts(node)
         return [] if self._enumerate(covers, ends, table, COVERS) else self._branch(reduced)
-
-    def _relax(self, node: Node, T: float) -> Point:
-        return relax(node.clients, T, node.band_price, limit=self.limit, tolerance=self.tolerance)
 
     def _ends(self, node: Node, T: float, costs: ClientCost) -> Ends:
         return Ends.of(node.clients, node.low, node.high, T, node.band_price, costs)
