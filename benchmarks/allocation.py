@@ -73,7 +73,6 @@ class Method(NamedTuple):
 METHODS = {
     "proven": Method(f"ours, proven to {GAP:g}", ("greedy", "equal", "random"), "our clients"),
     "target": Method("ours, proven to the target gap"),
-    "quick": Method("ours, `certify=False`"),
     "genetic": Method("genetic", ("exact", "greedy", "equal", "random"), "genetic clients", own=False),
     "sorted": Method("sorted", ("exact",), "sorted by sqrt(P tau) / d", own=False),
     "dc_printed": Method("DC as printed, rho = 1", needs="clarabel"),
@@ -81,7 +80,7 @@ METHODS = {
     "dc_perspective": Method("DC, perspective", needs="clarabel"),
     "scip": Method("SCIP", needs="pyscipopt"),
 }
-OURS = ("proven", "target", "quick")
+OURS = ("proven", "target")
 
 
 def target(clients: int) -> tuple[float, float]:
@@ -134,7 +133,7 @@ def find(method: str, problem: Any, min_examples: int, seed: int) -> Found:
 
     if method in OURS:
         tolerance = target(len(problem))[0] if method == "target" else GAP
-        got = solve(problem, min_examples, tolerance=tolerance, time_limit_seconds=1e6, certify=method != "quick")
+        got = solve(problem, min_examples, tolerance=tolerance, time_limit_seconds=1e6)
         facts = {"cost": got.cost, "lower_bound": got.lower_bound, "gap": got.gap, "nodes": got.nodes}
         return Found(problem.rows(got.allocation.ids), facts)
     if method == "genetic":

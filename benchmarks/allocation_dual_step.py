@@ -12,7 +12,6 @@ import numpy as np
 
 from fedreach._util.arrays import Floats
 from fedreach._util.errors import ConfigError, nearest
-from fedreach.wireless import problem as cost
 from fedreach.wireless.problem import AllocationProblem
 from fedreach.wireless.rules import frequency_alone
 
@@ -72,7 +71,7 @@ def subgradient_frequencies(
         (array([220.4, 788. ]), array([0.021, 0.979]))
     """
     _check(problem, version, steps, step_size)
-    t, W, fmax = cost.upload_seconds(problem.upload_seconds, share), problem.cycles, problem.max_hertz
+    t, W, fmax = problem.upload_seconds / share, problem.cycles, problem.max_hertz
     f0 = frequency_alone(problem)
     longest = float(np.max(t + W / np.minimum(f0, fmax)))
     gamma_unit = problem.time_weight * W / np.minimum(f0, fmax) ** 2

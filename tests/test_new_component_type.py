@@ -75,9 +75,6 @@ def never_longer(subject):
     """The step is no longer than the mean update."""
     if not np.linalg.norm(subject.component.shrunk(np.ones(3))) <= np.sqrt(3):
         fail("it is longer", "three ones")
-
-
-CHECKS = (never_longer,)
 '''
 
 ROW = """\

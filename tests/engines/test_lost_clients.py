@@ -20,8 +20,9 @@ from fedreach.federation.selection.random import Full, FunctionSelection
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import OwnWeight
 from fedreach.runs.simulation import Simulation
-from fedreach.testing.problems import tiny_data, tiny_simulation, two_quadratics
+from fedreach.testing.problems import tiny_data, tiny_simulation
 
+from ..quadratics import two_quadratics  # noqa: TID252 (tests are no package that has a name)
 from .tiny import MODEL, REPORT, changed, run
 
 

@@ -24,8 +24,9 @@ from fedreach.federation.solvers import FedAvg
 from fedreach.federation.steps import server_batches
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.runs.simulation import simulate
-from fedreach.testing.problems import tiny_data, two_quadratics
+from fedreach.testing.problems import tiny_data
 
+from ..quadratics import two_quadratics  # noqa: TID252 (tests are no package that has a name)
 from .tiny import changed, run
 
 

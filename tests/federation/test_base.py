@@ -21,7 +21,7 @@ from fedreach.federation.selection.random import FunctionSelection, Uniform
 from fedreach.federation.server import Average, FedDF, FineTune, Safari, ServerOnly
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
 from fedreach.federation.weighting import ByEntropy, ByExamples, Clip, FunctionWeighting, Mix, Product
-from fedreach.testing.checks.common import WatchedGenerator
+from fedreach.testing.base import WatchedGenerator
 from fedreach.wireless.rules import EqualShares
 
 from .small import federation

@@ -14,7 +14,8 @@ from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
 from fedreach.federation.types import Cohort, Probe
 from fedreach.federation.weighting import ByExamples, Equal
-from fedreach.testing.problems import two_quadratics
+
+from ..quadratics import two_quadratics  # noqa: TID252 (tests are no package that has a name)
 
 # Updates, models and memories are float32: half a unit in the last place of numbers below 8 is 2.4e-7 a round.
 TOLERANCE = 2e-6

@@ -27,8 +27,9 @@ from fedreach.federation.steps import (
     update_client_state,
 )
 from fedreach.federation.types import ClientResults
-from fedreach.testing.problems import tiny_simulation, two_quadratics
+from fedreach.testing.problems import tiny_simulation
 
+from ..quadratics import two_quadratics  # noqa: TID252 (tests are no package that has a name)
 from .small import D, federation, make_reports, make_view, start
 
 

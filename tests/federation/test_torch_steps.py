@@ -24,7 +24,9 @@ from fedreach.experiment.load import load
 from fedreach.experiment.schema import LocalSection
 from fedreach.federation.local_sgd import LocalSGD, TorchSteps
 from fedreach.federation.solvers import FedAvg, FedProx, Scaffold
-from fedreach.testing.problems import tiny_data, tiny_federation, two_quadratics
+from fedreach.testing.problems import tiny_data, tiny_federation
+
+from ..quadratics import two_quadratics  # noqa: TID252 (tests are no package that has a name)
 
 IDS = np.arange(4)
 REFUSED = {"Optimizer", "LBFGS", "SparseAdam", "Muon"}  # no optimizer; asks for the loss; sparse; matrices only

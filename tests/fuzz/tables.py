@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedreach.data import table_source
 from fedreach.data.federated import FederatedData
 from fedreach.data.own import of_file
-from fedreach.wireless.planning import COLUMNS, clients_of, read_table
+from fedreach.wireless.planning import COLUMNS, read_clients
 
 from .campaign import Target, WrongError
 from .damage import damaged
@@ -153,7 +153,7 @@ CLIENT_TABLES = client_tables() | damaged(RIGHT_CLIENTS) | CSV
 
 def of_client_table(folder: Path, content: bytes) -> None:
     (folder / "clients.csv").write_bytes(content)
-    clients_of(read_table(folder / "clients.csv", COLUMNS))
+    read_clients(folder / "clients.csv")
 
 
 TARGETS = [

@@ -13,6 +13,7 @@ import pytest
 
 from fedreach._util import registry
 from fedreach.testing.base import Check, Subject
+from fedreach.testing.problems import ToyFederation, ToyRun
 from fedreach.testing.verify import EXAMPLE_OPTIONS
 
 MethodChecks = Mapping[str, Sequence[Check]]
@@ -38,3 +39,10 @@ def must_pass(kind: str, name: str, check: Check) -> None:
     subject = Subject.of(kind, registry.table(kind)[name](**options), options, name)
     failure = check.failure_of(subject)
     assert failure is None, str(failure)
+
+
+def choice(policy: Any, world: ToyFederation, seed: int = 0) -> list[int]:
+    """Return the clients that a policy selects in round 1."""
+    run = ToyRun(policy, world, seed)
+    chosen: list[int] = run.plan(run.start())[1].selection.ids.tolist()
+    return chosen

@@ -10,6 +10,7 @@ from fedreach._util.streams import generator
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
 from fedreach.testing.base import Subject, define_check, fail, must_be_close, shown
 
+from ..quadratics import two_quadratics  # noqa: TID252 (tests are no package that has a name)
 from .running import each_method, must_pass
 
 MANY = 40_000
@@ -26,8 +27,6 @@ def the_truth(subject: Subject) -> None:
 @define_check()
 def the_sum_is_the_weighted_mean(subject: Subject) -> None:
     """The model under secure aggregation is that of a federation in which the server sees every weight and update."""
-    from fedreach.testing.problems import two_quadratics
-
     component = subject.make()
     if (
         not component.only_sum

@@ -9,9 +9,9 @@ import numpy as np
 from fedreach._util.streams import generator
 from fedreach.federation.types import ServerView
 from fedreach.testing.base import Subject, define_check, fail
-from fedreach.testing.problems import ToyFederation, choice, frequencies, toy_federation
+from fedreach.testing.problems import ToyFederation, frequencies, toy_federation
 
-from .running import each_method, must_pass
+from .running import choice, each_method, must_pass
 
 LOSSES = np.array([0.3, 0.9, 0.1, 0.9, 0.5])
 

@@ -11,9 +11,9 @@ from fedreach._util.arrays import AnyArray
 from fedreach._util.streams import generator
 from fedreach.federation.types import ClientResults, ServerView
 from fedreach.testing.base import Subject, define_check, fail, shown
-from fedreach.testing.problems import ToyFederation, choice, toy_federation
+from fedreach.testing.problems import ToyFederation, toy_federation
 
-from .running import each_method, must_pass
+from .running import choice, each_method, must_pass
 
 G = [[1, 0, 0], [0.9, 0.1, 0], [0, 1, 0], [0.1, 0.9, 0.2], [-1, -1, 0.5], [0.8, 0.2, 0.1]]
 P = [[0, 0], [4, 0], [4, 3], [0, 3], [2, 1], [1, 1], [2, 3]]

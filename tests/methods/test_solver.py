@@ -14,6 +14,7 @@ from fedreach.federation.state import FederationState
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.testing.base import Subject, define_check, fail, must_be_close, shown
 
+from ..quadratics import two_quadratics  # noqa: TID252 (tests are no package that has a name)
 from .running import each_method, must_pass
 
 TOLERANCE = 2e-6  # half a unit in the last place of float32 numbers below 8 is 2.4e-7, a round
@@ -53,8 +54,6 @@ def fedprox_without_mu(subject: Subject) -> None:
 @define_check()
 def fedprox_stays_near(subject: Subject) -> None:
     """The larger mu, the nearer local training ends to the broadcast model: at (A + mu I)^-1 (A b + mu x)."""
-    from fedreach.testing.problems import two_quadratics
-
     for mu in (1.0, 10.0, 1000.0):
         engine: Any = two_quadratics(subject.make(mu=mu), local=LocalSGD(steps=400)).engine
         update = engine.train(engine.initial, np.arange(2), round_=1, lr=0.5 / (1 + mu)).update
@@ -96,8 +95,6 @@ def the_rate_of_the_round_divides(subject: Subject) -> None:
 
     Reference: specification, section 1.4
     """
-    from fedreach.testing.problems import two_quadratics
-
     local = LocalSGD(lr=0.1, steps=1, schedule="exponential", decay=0.5)
     simulation = two_quadratics(subject.make(), Equal(), local=local)
     state, engine = simulation.start(), cast(Any, simulation.engine)
@@ -142,8 +139,6 @@ def scaffold_with_identical_clients(subject: Subject) -> None:
 
     Reference: specification, section 7
     """
-    from fedreach.testing.problems import two_quadratics
-
     ends = []
     for solver in (subject.make(), FedAvg()):
         simulation = two_quadratics(solver, Equal())
@@ -221,8 +216,6 @@ def feddyn_with_one_client(subject: Subject) -> None:
 
     Reference: specification, section 1.4
     """
-    from fedreach.testing.problems import two_quadratics
-
     simulation = two_quadratics(subject.make(alpha=0.5), local=LocalSGD(lr=0.1, steps=1))
     population = replace(simulation.data.population, participants=np.array([0]))
     simulation = replace(simulation, data=replace(simulation.data, population=population))
@@ -254,8 +247,6 @@ METHOD_CHECKS = {
 
 
 def _run(solver: Any, weighting: Weighting, rounds: int) -> FederationState:
-    from fedreach.testing.problems import two_quadratics
-
     return _after(two_quadratics(solver, weighting), rounds)
 
 
@@ -267,8 +258,6 @@ def _after(simulation: Any, rounds: int) -> FederationState:
 
 
 def _unreliable(solver: Any) -> Any:
-    from fedreach.testing.problems import two_quadratics
-
     return replace(two_quadratics(solver, Equal()), participation=Bernoulli(act_prob=0.7, reply_prob=0.7))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedreach.wireless.planning import COLUMNS, ClientTable, Question, clients_of, read_table
+from fedreach.wireless.planning import ClientTable, Question, read_clients
 
 Row = Mapping[str, Any]
 
@@ -60,4 +60,4 @@ def with_(rows: Sequence[Row], k: int | None = None, drop: Sequence[str] = (), *
 def read(text: str, folder: Path) -> ClientTable:
     path = folder / "clients.csv"
     path.write_text(text, encoding="utf-8")
-    return clients_of(read_table(path, COLUMNS))
+    return read_clients(path)

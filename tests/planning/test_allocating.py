@@ -325,7 +325,7 @@ def test_ctrl_c_gives_what_was_found_until_then(
     assert "Interrupted. What is printed was found before" in result.stderr
     told = json.loads(result.stdout)
     assert told["cost"] == pytest.approx(1.008962065383, rel=1e-6)
-    assert told["status"] == ("heuristic" if when == 1 else "optimal")
+    assert told["status"] == ("time_limit" if when == 1 else "optimal")
     assert [told["what_if"][name] is None for name in told["what_if"]] == [when <= 2, True]
 
 

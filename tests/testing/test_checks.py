@@ -19,7 +19,6 @@ from fedreach.federation.types import Cohort
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
 from fedreach.testing import CheckFailed, check
 from fedreach.testing.base import Subject, run_checks
-from fedreach.testing.checks import selection as selection_checks
 from fedreach.testing.problems import play_rounds, report_series, toy_federations
 from fedreach.testing.verify import EXAMPLE_OPTIONS, check_built_in, check_component, checks_of, kind_of
 
@@ -175,7 +174,7 @@ def test_components_are_tried_on_inconvenient_federations():
     assert any((world.label_counts == 0).all(axis=1).any() for world in made)
     assert any((np.count_nonzero(world.label_counts, axis=1) == 1).all() for world in made)
     assert any(not world.updates(np.arange(6), 1).any() for world in made if len(world.ids) == 6)
-    assert any(len(given.rounds[1]((), ()).ids) == 1 for given in report_series() if len(given.rounds) > 1)
+    assert any(len(given.rounds[1]) == 1 for given in report_series() if len(given.rounds) > 1)
 
 
 def test_rounds_are_played_as_in_a_simulation():
@@ -210,7 +209,7 @@ def test_checks_do_not_disturb_the_generators_that_everybody_shares():
     np.random.seed(7)  # noqa: NPY002
     wanted = np.random.random(3)  # noqa: NPY002
     np.random.seed(7)  # noqa: NPY002
-    run_checks(Subject.of("selection", Uniform()), selection_checks.CHECKS)
+    run_checks(Subject.of("selection", Uniform()), checks_of("selection"))
     np.testing.assert_array_equal(np.random.random(3), wanted)  # noqa: NPY002
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedreach._util import registry
-from fedreach.testing.checks.common import options_are_all_it_is
+from fedreach.testing.base import options_are_all_it_is
 from fedreach.testing.verify import checks_of
 
 from . import (

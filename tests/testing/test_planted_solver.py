@@ -109,6 +109,12 @@ class PulledOnlyInAStack(FedProx):
         return pulled + 0.1 if len(gradient.shape) == 2 and len(gradient) > 1 else pulled
 
 
+@caught_by("same again")
+class PulledByChance(FedProx):
+    def correct(self, gradient, params, broadcast):
+        return super().correct(gradient, params, broadcast) + np.random.random()  # noqa: NPY002 (that is the fault)
+
+
 @pytest.mark.parametrize(("kind", "cls", "options", "check"), FAULTS)
 def test_a_planted_fault_is_caught(kind, cls, options, check):
     must_be_caught(kind, cls, options, check)

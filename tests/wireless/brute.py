@@ -5,7 +5,7 @@ from itertools import combinations
 
 import numpy as np
 
-from fedreach.wireless.exact import allocate_batch
+from fedreach.wireless.exact import ClientCost, Needs, allocate_batch, cost_of_needs, shortest_deadlines
 from fedreach.wireless.problem import AllocationProblem
 
 HALVINGS = 72
@@ -45,6 +45,18 @@ def drawn(K, rng, *, slow=False, **prices):
 def scaled(problem, **factors):
     """Return the problem with some of its fields multiplied."""
     return replace(problem, **{name: getattr(problem, name) * factor for name, factor in factors.items()})
+
+
+def client_cost(problem, T, mu):
+    """Return what each client costs at the deadline T when the whole band costs mu; NaN for what late ones have not."""
+    cost, u, slope = cost_of_needs(Needs.of(problem), np.asarray(T, np.float64), np.asarray(mu, np.float64))
+    late = np.isinf(cost)
+    return ClientCost(cost, np.where(late, np.nan, u), np.where(late, np.nan, slope))
+
+
+def shortest_deadline(problem):
+    """Return Tmin, the least deadline that all clients can keep: sum_k tau_k / (Tmin - W_k / f_k^max) = 1."""
+    return float(shortest_deadlines(Needs(*(values[None] for values in Needs.of(problem))))[0])
 
 
 def upload_seconds(problem, T, mu):

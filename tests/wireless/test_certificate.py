@@ -10,7 +10,7 @@ from fedreach.wireless import solve
 from fedreach.wireless.candidates import Candidates, Incumbent, pad_sets
 from fedreach.wireless.exact import allocate, allocate_batch, cost_of_needs
 from fedreach.wireless.search import Ends, Node, WholeCovers, earliest_deadline, fix_clients, lines, narrow_node
-from fedreach.wireless.solve import BranchAndBound, Effort, prove
+from fedreach.wireless.solve import BranchAndBound, prove
 
 from .brute import minimal_covers
 from .instances import KINDS, odd
@@ -119,24 +119,28 @@ def test_the_chord_cuts_where_it_meets_the_limit():
     assert narrow_node(node, np.array([np.inf, 2.0]), 3.0).low == 1.0
 
 
-EFFORTS = {
-    "all": (Effort(), 80),
-    "no quick covers": (Effort(), 0),
-    "no covers": (Effort(covers=0), 0),
-    "no tables": (Effort(cells=0), 0),
-    "small tables": (Effort(cells=400), 0),
-    "neither": (Effort(cells=0, covers=0), 0),
-    "fractional": (Effort(whole=False), 0),
+LIMITS = {
+    "all": {},
+    "no quick covers": {"FEW": 0},
+    "no covers": {"FEW": 0, "COVERS": 0},
+    "no tables": {"FEW": 0, "CELLS": 0},
+    "small tables": {"FEW": 0, "CELLS": 400},
+    "neither": {"FEW": 0, "CELLS": 0, "COVERS": 0},
 }
 
 
-@pytest.mark.parametrize("effort", EFFORTS)
-def test_no_step_loses_a_set_below_the_limit(small, effort, monkeypatch):
+def limit(monkeypatch, limits):
+    """Have the search do no more work on a node than this."""
+    for name, value in limits.items():
+        monkeypatch.setattr(solve, name, value)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_no_step_loses_a_set_below_the_limit(small, limits, monkeypatch):
     """Each part that comes of a node is looked at in turn, three deep; what is better stays or has been found."""
-    mine, few = EFFORTS[effort]
-    monkeypatch.setattr(solve, "FEW", few)
+    limit(monkeypatch, LIMITS[limits])
     for cost in (1.5 * small.cost.max(), float(np.median(small.cost)), small.cost.min() * 1.01):
-        search = BranchAndBound(small.incumbent(cost), TOLERANCE, mine)
+        search = BranchAndBound(small.incumbent(cost), TOLERANCE)
         nodes = [small.root()]
         for _ in range(3):
             children = []
@@ -152,41 +156,40 @@ def test_no_step_loses_a_set_below_the_limit(small, effort, monkeypatch):
             nodes = children[:8]
 
 
-@pytest.mark.parametrize("effort", [name for name in EFFORTS if name != "fractional"])
+@pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_search_ends_at_the_optimum_with_any_effort(kind, effort, monkeypatch):
-    mine, few = EFFORTS[effort]
-    monkeypatch.setattr(solve, "FEW", few)
+def test_the_search_ends_at_the_optimum_with_any_effort(kind, limits, monkeypatch):
+    limit(monkeypatch, LIMITS[limits])
     small = Small(kind, 1, clients=6)
     best = small.incumbent(3 * small.cost.max())
-    proof = prove([small.root()], best, tolerance=1e-4, go_on=lambda nodes: nodes < 400, effort=mine)
+    proof = prove([small.root()], best, tolerance=1e-4, go_on=lambda nodes: nodes < 400)
     assert proof.lower_bound <= small.cost.min() * (1 + 1e-12)
     if proof.complete:  # some are slow without tables or enumeration; the bound holds all the same
         assert best.cost <= small.cost.min() * (1 + 1e-4)
         assert proof.lower_bound >= best.cost * (1 - 1e-4)
-    assert proof.complete or effort != "all"
+    assert proof.complete or limits != "all"
 
 
 @pytest.mark.parametrize(
-    ("step", "effort", "few", "kind", "draw"),
+    ("step", "limits", "kind", "draw"),
     [
-        ("_branch", Effort(cells=0), 0, "plain", 0),
-        ("_branch", Effort(covers=0), 0, "dear_seconds", 1),
-        ("_enumerate", Effort(), 80, "plain", 0),
-        ("_enumerate", Effort(), 0, "dear_seconds", 1),
-        ("_offer_rounded", Effort(), 0, "plain", 0),
-        ("_whole", Effort(), 0, "plain", 0),
+        ("_branch", {"CELLS": 0, "FEW": 0}, "plain", 0),
+        ("_branch", {"COVERS": 0, "FEW": 0}, "dear_seconds", 1),
+        ("_enumerate", {}, "plain", 0),
+        ("_enumerate", {"FEW": 0}, "dear_seconds", 1),
+        ("_offer_rounded", {"FEW": 0}, "plain", 0),
+        ("_whole", {"FEW": 0}, "plain", 0),
     ],
 )
-def test_every_step_is_taken(step, effort, few, kind, draw, monkeypatch):
+def test_every_step_is_taken(step, limits, kind, draw, monkeypatch):
     """Guards the tests above: without it they could pass with a step that is never reached."""
     taken = []
     original = getattr(BranchAndBound, step)
-    monkeypatch.setattr(solve, "FEW", few)
+    limit(monkeypatch, limits)
     monkeypatch.setattr(BranchAndBound, step, lambda self, *args: taken.append(step) or original(self, *args))
     small = Small(kind, draw, clients=6)
     best = small.incumbent(small.cost.max())
-    proof = prove([small.root()], best, tolerance=1e-4, go_on=lambda nodes: nodes < 400, effort=effort)
+    proof = prove([small.root()], best, tolerance=1e-4, go_on=lambda nodes: nodes < 400)
     assert taken
     assert proof.lower_bound <= small.cost.min() * (1 + 1e-12)
     assert not proof.complete or best.cost <= small.cost.min() * (1 + 1e-4)
@@ -207,7 +210,7 @@ def test_tangents_fall_below_zero_far_from_where_they_touch():
 
 def test_a_part_in_which_nobody_is_free_is_closed():
     small = Small("plain")
-    search = BranchAndBound(small.incumbent(10 * small.cost.max()), TOLERANCE, Effort())
+    search = BranchAndBound(small.incumbent(10 * small.cost.max()), TOLERANCE)
     low, high = small.root().low, 100 * small.T.max()
 
     def part(kept):

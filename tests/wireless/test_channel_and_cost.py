@@ -15,9 +15,10 @@ def test_the_golden_client_of_the_specification():
     assert noise == pytest.approx(3.9810717055e-21, rel=1e-10)
     rate = bits_per_second(2e6, noise, theta, power)
     assert rate == pytest.approx(2.0223036189e7, rel=1e-10)
-    seconds = problem.upload_seconds(1_421_632 / rate, 0.25)
-    assert seconds == pytest.approx(0.2811906158, rel=1e-9)
-    assert problem.upload_joules(power, seconds) == pytest.approx(0.0561049039, rel=1e-8)
+    client = problem.AllocationProblem([1_421_632 / rate], [power], [1e8], [1e9], [1])
+    sent = problem.Allocation.of(client, slice(None), np.array([0.25]), np.array([1e9]))
+    assert sent.upload_seconds[0] == pytest.approx(0.2811906158, rel=1e-9)
+    assert sent.upload_joules[0] == pytest.approx(0.0561049039, rel=1e-8)
 
 
 def test_computing_takes_cycles_over_frequency_and_its_energy_grows_with_the_square():

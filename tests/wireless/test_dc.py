@@ -25,9 +25,7 @@ OPTIONS = [
     PAPER,
     DC("rlt"),
     DC("rlt", smallest_share=0.05, start=1.0),
-    DC(passes=3, allocation="paper"),
-    DC(local_search=True),
-    DC(local_search=True, allocation="paper", penalties=(1.0,), shares="relaxed"),
+    DC(allocation="paper"),
 ]
 
 
@@ -131,23 +129,6 @@ def test_relaxed_shares_below_the_band_are_left_there():
     assert result.allocation.share.sum() == pytest.approx(result.raw_share_sum, rel=1e-12)
 
 
-def test_a_second_pass_starts_from_the_frequencies_of_the_first():
-    costs = []
-    for seed in range(4):
-        problem, min_examples = gigahertz(20, seed)
-        once, twice = (DC(penalties=(1.0,), first_speed=1.0, passes=n).solve(problem, min_examples) for n in (1, 2))
-        costs.append(twice.allocation.cost / once.allocation.cost)
-    assert max(costs) <= 1.0
-    assert min(costs) < 0.97
-
-
-def test_local_search_and_more_passes_never_make_it_worse():
-    for problem, min_examples in some_problems(K=10):
-        cost = DC().solve(problem, min_examples).allocation.cost
-        assert DC(passes=3).solve(problem, min_examples).allocation.cost <= cost
-        assert DC(local_search=True).solve(problem, min_examples).allocation.cost <= cost
-
-
 def test_scaling_prices_or_time_scales_the_cost_and_nothing_else():
     problem, min_examples = gigahertz(12)
     cost = DC().solve(problem, min_examples).allocation.cost
@@ -196,7 +177,6 @@ def test_joint_is_the_exact_allocation_of_its_clients():
         ({"first_speed": 1.1}, "DC.first_speed"),
         ({"start": -0.1}, r"DC\.start must be in \[0, 1\]"),
         ({"iterations": 0}, "DC.iterations must be at least 1; got 0"),
-        ({"passes": 0}, "DC.passes"),
     ],
 )
 def test_an_option_out_of_its_range_is_refused(options, says):

@@ -7,11 +7,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 from fedreach._util.errors import ConfigError, InfeasibleError
-from fedreach.wireless.exact import allocate, allocate_batch, client_cost, shortest_deadline
+from fedreach.wireless.exact import allocate, allocate_batch
 from fedreach.wireless.problem import AllocationProblem
 
 from .benchmarked import oracles
-from .brute import G1, G2, brute, by_deadline, drawn, minimal_covers, scaled, twin
+from .brute import G1, G2, brute, by_deadline, client_cost, drawn, minimal_covers, scaled, shortest_deadline, twin
 
 CSRA6 = AllocationProblem(
     upload_seconds=np.array([0.06, 0.08, 0.055, 0.12, 0.07, 0.065]),
@@ -233,8 +233,6 @@ def test_sets_at_once_are_each_alone():
 def test_without_clients_there_is_nothing_to_allocate():
     with pytest.raises(ConfigError, match="at least one client; got none"):
         allocate(G1.only([]))
-    with pytest.raises(ConfigError, match="at least one client; got none"):
-        shortest_deadline(G1.only([]))
     with pytest.raises(ConfigError, match="set 1 has none"):
         allocate_batch(G1, np.array([[0, 1], [0, 1]]), np.array([[True, False], [False, False]]))
 

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from fedreach.wireless.exact import client_cost
-
-from .brute import G1, drawn, scaled, upload_seconds
+from .brute import G1, client_cost, drawn, scaled, upload_seconds
 
 
 def cases():

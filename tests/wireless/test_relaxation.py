@@ -5,10 +5,10 @@ import pytest
 
 from fedreach._util.streams import generator
 from fedreach.wireless.candidates import Candidates, pad_sets
-from fedreach.wireless.exact import allocate, allocate_batch, cost_of_needs, shortest_deadline
+from fedreach.wireless.exact import allocate, allocate_batch, cost_of_needs
 from fedreach.wireless.search import Point, ascend, earliest_deadline, least_energy, relax
 
-from .brute import minimal_covers
+from .brute import minimal_covers, shortest_deadline
 from .instances import KINDS, odd
 
 

@@ -18,9 +18,9 @@ from fedreach.wireless.rules import (
     ExactAllocation,
     Greedy,
     Random,
+    bandwidth_worth,
     frequency_alone,
     hand_out_units,
-    marginal_gains,
     own_frequency,
     printed_frequency,
 )
@@ -163,7 +163,9 @@ def test_a_larger_concentration_makes_random_shares_more_alike():
 def test_marginal_gains_are_positive_and_those_of_the_notes():
     # design/algorithms.md 5.6
     problem = AllocationProblem([0.06, 0.08, 0.065], [0.2, 0.5, 0.3], *np.ones((2, 3)), np.ones(3))
-    np.testing.assert_allclose(marginal_gains(problem, np.array([0.2, 0.3, 0.25])), [1.8, 4 / 3, 1.352], rtol=1e-10)
+    np.testing.assert_allclose(
+        bandwidth_worth(problem) / np.array([0.2, 0.3, 0.25]) ** 2, [1.8, 4 / 3, 1.352], rtol=1e-10
+    )
 
 
 def one_by_one(worth, units):

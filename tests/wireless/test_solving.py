@@ -44,9 +44,9 @@ def test_hard_problems_are_solved(kind, draw):
 def test_without_a_proof_the_bound_holds(kind):
     problem, demand = odd(kind, 8, generator(7, kind))
     costs, _ = brute(problem, demand)
-    solution = solve(problem, demand, certify=False)
+    solution = solve(problem, demand, max_nodes=1)
     check(problem, demand, solution, costs[0])
-    assert solution.status == "heuristic"
+    assert solution.status in ("optimal", "time_limit")
     assert solution.cost <= 1.05 * costs[0]
 
 
@@ -57,7 +57,7 @@ def test_cells_as_in_the_paper_are_solved_to_a_proven_gap(cell, clients):
     solution = solve(problem, demand)
     assert solution.status == "optimal"
     assert solution.gap <= 1e-6
-    assert solve(problem, demand, certify=False).lower_bound <= solution.cost
+    assert solve(problem, demand, max_nodes=1).lower_bound <= solution.cost
 
 
 @pytest.mark.parametrize("kind", ["identical", "two_types", "proportional", "no_joules", "wide"])
@@ -122,9 +122,9 @@ def test_clients_keep_their_ids():
         ({"min_examples": 0}, "min_examples must be a whole number, at least 1; got 0"),
         ({"min_examples": 10.0}, "min_examples must be a whole number"),
         ({"min_examples": True}, "min_examples must be a whole number"),
-        ({"tolerance": 0.0}, "tolerance must be at least 1e-9"),
-        ({"tolerance": float("nan")}, "tolerance must be at least 1e-9"),
-        ({"time_limit_seconds": 0}, "time_limit_seconds must be positive; got 0"),
+        ({"tolerance": 0.0}, r"tolerance must be in \[1e-9, 1\)"),
+        ({"tolerance": float("nan")}, r"tolerance must be in \[1e-9, 1\)"),
+        ({"time_limit_seconds": 0}, "time_limit_seconds must be in"),
         ({"max_nodes": 0}, "max_nodes must be a whole number, at least 1, or None; got 0"),
     ],
 )

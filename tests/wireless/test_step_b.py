@@ -12,7 +12,7 @@ from fedreach._util.errors import ConfigError
 from fedreach._util.streams import generator
 from fedreach.wireless import exact
 from fedreach.wireless.baselines import best_frequencies, best_shares
-from fedreach.wireless.problem import Allocation, AllocationProblem
+from fedreach.wireless.problem import Allocation, AllocationProblem, compute_seconds
 from fedreach.wireless.rules import frequency_alone
 
 from .benchmarked import dual_step
@@ -31,6 +31,28 @@ def price(problem, share, hertz):
     return Allocation.of(problem, np.arange(len(problem)), share, hertz).cost
 
 
+def seconds(problem, share, hertz):
+    return Allocation.of(problem, np.arange(len(problem)), share, hertz).seconds
+
+
+def multipliers(problem, share, hertz):
+    """Return (K,) beta, part of a1 that each deadline is worth, and gamma, what f^max is worth, that prove the optimum.
+
+    beta = (f / f0)^3 and gamma = 0; where the shortest deadline binds, the last client makes up for what is missing.
+    """
+    shortest = problem.upload_seconds / share + compute_seconds(problem.cycles, problem.max_hertz)
+    beta = np.where(problem.cycles > 0, (hertz / frequency_alone(problem)) ** 3, 0.0)
+    gamma, last = np.zeros(len(problem)), int(np.argmax(shortest))
+    if seconds(problem, share, hertz) <= shortest.max() * (1 + 1e-15):
+        beta[last] = 0.0
+        beta[last] = 1.0 - beta.sum()
+        if problem.cycles[last] > 0:
+            W, f = problem.cycles[last], hertz[last]
+            gain = beta[last] * problem.time_weight * W / f**2  # of a faster deadline, against the energy for it
+            gamma[last] = gain - 2 * problem.energy_weight * problem.capacitance * W * f
+    return beta, gamma
+
+
 def cases():
     for seed in range(30):
         rng = generator(seed, "cases")
@@ -44,52 +66,56 @@ def cases():
 def test_frequencies_and_prices_are_the_goldens_where_no_processor_is_at_its_limit():
     problem = of_uploads([3e9, 2e9, 5e9])  # design/golden.json, "step_b_interior"
     best = best_frequencies(problem, WHOLE)
-    assert best.deadline_seconds == pytest.approx(0.6567582735500852, rel=1e-13)
-    np.testing.assert_allclose(best.hertz, [437868368.4162522, 637924861.8609556, 538833483.4920282], rtol=1e-12)
-    np.testing.assert_allclose(best.deadline_price, [0.16790387315315, 0.51920465843903, 0.31289146840783], rtol=1e-12)
-    assert best.limit_price.tolist() == [0.0, 0.0, 0.0]
-    assert price(problem, WHOLE, best.hertz) == pytest.approx(0.8229012849796654, rel=1e-13)
+    deadline_price, limit_price = multipliers(problem, WHOLE, best)
+    assert seconds(problem, WHOLE, best) == pytest.approx(0.6567582735500852, rel=1e-13)
+    np.testing.assert_allclose(best, [437868368.4162522, 637924861.8609556, 538833483.4920282], rtol=1e-12)
+    np.testing.assert_allclose(deadline_price, [0.16790387315315, 0.51920465843903, 0.31289146840783], rtol=1e-12)
+    assert limit_price.tolist() == [0.0, 0.0, 0.0]
+    assert price(problem, WHOLE, best) == pytest.approx(0.8229012849796654, rel=1e-13)
 
 
 def test_frequencies_and_prices_are_the_goldens_where_the_shortest_deadline_binds():
     problem = of_uploads([3e8, 4e8, 5e8])  # design/golden.json, "step_b_Tmin"
     best = best_frequencies(problem, WHOLE)
-    assert best.deadline_seconds == pytest.approx(0.8666666666666667, rel=1e-14)
-    np.testing.assert_allclose(best.hertz, [3e8, 272727272.7272727, 391304347.82608694], rtol=1e-12)
-    np.testing.assert_allclose(best.deadline_price, [0.839596667390585, 0.04057099924869, 0.11983233336073], rtol=1e-12)
-    np.testing.assert_allclose(best.limit_price, [1.7457703719790785e-09, 0.0, 0.0], rtol=1e-12)
-    assert price(problem, WHOLE, best.hertz) == pytest.approx(0.938040410983872, rel=1e-13)
+    deadline_price, limit_price = multipliers(problem, WHOLE, best)
+    assert seconds(problem, WHOLE, best) == pytest.approx(0.8666666666666667, rel=1e-14)
+    np.testing.assert_allclose(best, [3e8, 272727272.7272727, 391304347.82608694], rtol=1e-12)
+    np.testing.assert_allclose(deadline_price, [0.839596667390585, 0.04057099924869, 0.11983233336073], rtol=1e-12)
+    np.testing.assert_allclose(limit_price, [1.7457703719790785e-09, 0.0, 0.0], rtol=1e-12)
+    assert price(problem, WHOLE, best) == pytest.approx(0.938040410983872, rel=1e-13)
 
 
 def test_after_step_a_step_b_and_then_the_joint_optimum_cost_what_the_notes_say():
     some = CSRA6.only([0, 1, 5])  # design/golden.json, "csra6"
     share = best_shares(some, some.max_hertz / 4)
     after_b = best_frequencies(some, share)
-    assert price(some, share, after_b.hertz) == pytest.approx(0.920897294790147, rel=1e-7)
+    assert price(some, share, after_b) == pytest.approx(0.920897294790147, rel=1e-7)
     assert exact.allocate(some).cost == pytest.approx(0.8971829796919605, rel=1e-9)
     # Twelve more alternations stay where they are: neither step alone can leave.
     for _ in range(12):
-        share = best_shares(some, after_b.hertz)
+        share = best_shares(some, after_b)
         after_b = best_frequencies(some, share)
-    assert price(some, share, after_b.hertz) == pytest.approx(0.920897294790147, rel=1e-7)
+    assert price(some, share, after_b) == pytest.approx(0.920897294790147, rel=1e-7)
 
 
 def test_no_frequency_is_above_its_limit_and_no_client_late():
     for problem, share in cases():
         best = best_frequencies(problem, share)
-        assert np.all((best.hertz > 0) & (best.hertz <= problem.max_hertz))
-        seconds = Allocation.of(problem, np.arange(len(problem)), share, best.hertz).seconds
-        assert seconds == pytest.approx(best.deadline_seconds, rel=1e-12)
+        assert np.all((best > 0) & (best <= problem.max_hertz))
+        ready = problem.upload_seconds / share + compute_seconds(problem.cycles, best)
+        work = problem.cycles > 0
+        assert np.all(best[~work] == problem.max_hertz[~work])
+        np.testing.assert_allclose(ready[work & (best < problem.max_hertz)], seconds(problem, share, best), rtol=1e-12)
 
 
 def test_slower_or_faster_processors_never_pay():
     for problem, share in cases():
         best = best_frequencies(problem, share)
-        least = price(problem, share, best.hertz)
+        least = price(problem, share, best)
         numbers = generator(0, "frequencies")
         for size in (1e-3, 1e-2, 0.3):
             for _ in range(50):
-                other = best.hertz * np.exp(size * numbers.standard_normal(len(problem)))
+                other = best * np.exp(size * numbers.standard_normal(len(problem)))
                 assert price(problem, share, np.minimum(other, problem.max_hertz)) >= least * (1 - 1e-12)
 
 
@@ -97,9 +123,9 @@ def test_the_prices_prove_the_optimum():
     for problem, share in cases():
         best = best_frequencies(problem, share)
         a1, a2, eps, W, f = (
-            problem.time_weight, problem.energy_weight, problem.capacitance, problem.cycles, best.hertz,
+            problem.time_weight, problem.energy_weight, problem.capacitance, problem.cycles, best,
         )  # fmt: skip
-        beta, gamma = best.deadline_price, best.limit_price
+        beta, gamma = multipliers(problem, share, best)
         assert beta.sum() == pytest.approx(1.0, rel=1e-9) or not W.any()  # stationary in T
         assert np.all(beta > -1e-12)
         assert np.all(gamma * f >= -1e-12 * price(problem, share, f))
@@ -112,7 +138,7 @@ def test_the_prices_prove_the_optimum():
 
 def test_where_no_limit_binds_the_cubes_of_the_frequencies_sum_to_a_constant():
     problem = of_uploads([3e9, 2e9, 5e9])
-    total = np.sum(best_frequencies(problem, WHOLE).hertz ** 3)
+    total = np.sum(best_frequencies(problem, WHOLE) ** 3)
     assert total == pytest.approx(frequency_alone(problem) ** 3, rel=1e-12)  # a1 / (2 a2 eps)
 
 
@@ -160,7 +186,7 @@ def test_the_printed_eq_58_is_a_thousand_times_too_high_where_nothing_binds():
 @pytest.mark.parametrize("max_hertz", [[3e9, 2e9, 5e9], [3e8, 4e8, 5e8]])
 def test_the_corrected_loop_ends_where_step_b_is_at_once_and_the_printed_one_does_not(max_hertz):
     problem = of_uploads(max_hertz)
-    least = price(problem, WHOLE, best_frequencies(problem, WHOLE).hertz)
+    least = price(problem, WHOLE, best_frequencies(problem, WHOLE))
     right = dual_step.subgradient_frequencies(problem, WHOLE, steps=3000)
     assert least <= price(problem, WHOLE, right.hertz) * (1 + 1e-12)
     assert price(problem, WHOLE, right.hertz) == pytest.approx(least, rel=1e-5)

@@ -66,7 +66,7 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
     the effect of 10% more bandwidth or examples.
     """
     from fedreach.wireless import planning
-    from fedreach.wireless.planning import COLUMNS, Question, clients_of, plan, read_table
+    from fedreach.wireless.planning import Question, plan, read_clients
 
     question = Question(**settings)
     options.check_figure(figure)
@@ -75,7 +75,7 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
             raise ConfigError(f"{flag} {path} would replace the table of clients; name another file.")
     silent = quiet or as_json or not sys.stderr.isatty()
     try:
-        table = clients_of(read_table(clients, COLUMNS))
+        table = read_clients(clients)
         answer = plan(table, question, progress=lambda line: None if silent else click.echo(line, err=True))
     except KeyboardInterrupt:
         raise InterruptError("Interrupted before there was an answer.") from None
@@ -127,7 +127,7 @@ def _counts(plan: Plan, record: Mapping[str, Any]) -> list[str]:
     counts, examples = record["counts"], record["examples"]
     beyond = f", {counts['too_divergent']} too divergent" if plan.question.max_divergence is not None else ""
     return [
-        f"{plan.clients.table.path}: {counts['clients']} clients, {counts['chosen']} chosen, "
+        f"{plan.clients.path}: {counts['clients']} clients, {counts['chosen']} chosen, "
         f"{counts['not_chosen']} not chosen{beyond}",
         f"examples: {examples['chosen']} chosen, {examples['needed']} needed, {examples['kept']} to be had",
     ]
@@ -159,8 +159,6 @@ def _outcome(plan: Plan) -> list[str]:
         "optimal": f"proven: no choice costs less than {solution.lower_bound:.9g} (gap {solution.gap:.1e})",
         "time_limit": f"the best found in {question.time_limit_seconds:g} s; no choice costs less than "
         f"{solution.lower_bound:.9g} (gap {solution.gap:.1e}): a longer --time-limit may close it",
-        "heuristic": f"the best found without a proof; no choice costs less than {solution.lower_bound:.9g} "
-        f"(gap {solution.gap:.1e})",
     }[solution.status]
     return [
         f"cost {solution.cost:.9g} = {question.time_weight:g} x {seconds:.4g} s + {question.energy_weight:g} x "

@@ -55,9 +55,9 @@ def check_all(
 
 
 def list_checks() -> list[dict[str, str]]:
-    """Return type, name, statement and source of all checks."""
+    """Return type, name and statement of all checks."""
     return [
-        {"kind": kind, "check": check.name, "statement": check.statement, "source": check.source}
+        {"kind": kind, "check": check.name, "statement": check.statement}
         for kind in registry.VERIFIED
         for check in verify.checks_of(kind)
     ]
@@ -68,9 +68,7 @@ def list_text(checks: Sequence[Mapping[str, str]]) -> str:
     blocks = []
     for kind, group in groupby(checks, itemgetter("kind")):
         lines = [f"every {kind}"]
-        lines += [
-            f"  {row['check']}: {row['statement']}" + f" ({row['source']})" * bool(row["source"]) for row in group
-        ]
+        lines += [f"  {row['check']}: {row['statement']}" for row in group]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 

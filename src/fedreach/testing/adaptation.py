@@ -16,22 +16,11 @@ from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.fitting import FittedRule, HeldOut, fit
 from fedreach.federation.base import name_of
 from fedreach.federation.types import Outputs, State
-from fedreach.testing.base import Check, Subject, shown
-from fedreach.testing.checks.common import Outcome, RepeatedRuns, as_it_is
+from fedreach.testing.base import Check, Outcome, RepeatedRuns, Subject, shown
 
 INPUTS = 6  # numbers of an input
 EPSILON = 1e-9  # added to variances, so that inputs that are all alike can be normalized
 Shares = Callable[[np.random.Generator, int, int], AnyArray]
-
-
-def standard() -> Float32s:
-    """Return means of 0 and variances of 1."""
-    return np.repeat(np.array([0, 1], np.float32), INPUTS)
-
-
-def identity(logits: Floats) -> Floats:
-    """Return the logits as the model gives them."""
-    return logits
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +33,10 @@ class Model:
     means: Floats  # (c, INPUTS), in the middle of classes of variance 1
     scale: float
     offset: Floats  # (c,)
-    changed: Callable[[Floats], Floats] = identity  # what checks do to logits
-    running: Float32s = field(default_factory=standard)  # (2 INPUTS,) means and variances
+    changed: Callable[[Floats], Floats] = lambda logits: logits  # what checks do to logits
+    running: Float32s = field(
+        default_factory=lambda: np.repeat(np.array([0, 1], np.float32), INPUTS)
+    )  # means, variances
     refreshes: bool = True  # or else other statistics are passed over
 
     def of(self, inputs: Float32s, *, all_there_is: bool, statistics: Float32s | None = None) -> Outputs:
@@ -120,27 +111,23 @@ class AdaptationFixture:
 
     def fitted(self, component: Any) -> FittedRule:
         """Return the component fitted by these participants."""
-        held_out = [
-            HeldOut(self.outputs(component, holding.inputs), holding.labels, holding.counts)
-            for holding in self.participants
-        ]
-        return fit(component, held_out)
+        return fit(component, self.held_out(component))
+
+    def held_out(self, component: Any) -> list[HeldOut]:
+        """Return the data by which each participant fits the component."""
+        return [HeldOut(self.outputs(component, own.inputs), own.labels, own.counts) for own in self.participants]
+
+    @property
+    def pooled(self) -> Float32s:
+        """The inputs of all participants."""
+        return np.concatenate([holding.inputs for holding in self.participants])
 
     def relabelled(self, order: Ints) -> AdaptationFixture:
         """Return the federation in which class i is what was class order[i]."""
         place = np.argsort(order)
-
-        def turned(logits: Floats) -> Floats:
-            return np.ascontiguousarray(logits[:, order])
-
-        return replace(
-            self,
-            model=replace(self.model, changed=turned),
-            participants=[
-                replace(holding, labels=place[holding.labels], counts=holding.counts[order])
-                for holding in self.participants
-            ],
-        )
+        model = replace(self.model, changed=lambda logits: np.ascontiguousarray(logits[:, order]))
+        turned = [replace(own, labels=place[own.labels], counts=own.counts[order]) for own in self.participants]
+        return replace(self, model=model, participants=turned)
 
     @property
     def classes(self) -> int:
@@ -195,14 +182,8 @@ def adapted_fixture(
     one_class, alone = drawn(np.full(30, c - 1)), drawn(np.zeros(1, np.int64))
     sorted_ = drawn(np.repeat([0, c - 1], 12))
     clients = [[mixed[:1], mixed[1:2], mixed[2:]], [one_class[:5], one_class[5:]], [alone], [sorted_]]
-    pooled = np.concatenate([holding.inputs for holding in participants])
-    return AdaptationFixture(words, replace(model, running=moments(pooled)), participants, clients)
-
-
-def one_class_each(rng: np.random.Generator, c: int, k: int) -> AnyArray:
-    """Return the shares of a participant that has the class of its number only."""
-    shares: Floats = np.eye(c)[k]
-    return shares
+    fixture = AdaptationFixture(words, model, participants, clients)
+    return replace(fixture, model=replace(model, running=moments(fixture.pooled)))
 
 
 def adaptation_fixtures() -> Iterator[AdaptationFixture]:
@@ -215,7 +196,7 @@ def adaptation_fixtures() -> Iterator[AdaptationFixture]:
         "3 participants with a class each, 4 classes: the last is nobody's",
         4,
         (20, 30, 10),
-        shares=one_class_each,
+        shares=lambda rng, c, k: np.eye(c)[k],
     )
 
 
@@ -229,39 +210,32 @@ def ordinary_fixtures() -> Iterator[AdaptationFixture]:
 
 def alike_fixtures() -> Iterator[AdaptationFixture]:
     """Yield federations whose participants all trained on the same counts, and hold out few and many examples."""
-
-    def counts(rng: np.random.Generator, c: int, k: int) -> AnyArray:
-        return np.arange(1, c + 1) * 5
-
     for c, held_out_counts in ((3, (5, 80, 2, 40)), (10, (60, 8, 90))):
         words = f"{len(held_out_counts)} participants that trained on the same counts, {c} classes"
-        yield adapted_fixture(words, c, held_out_counts, counts=counts)
+        yield adapted_fixture(words, c, held_out_counts, counts=lambda rng, c, k: np.arange(1, c + 1) * 5)
 
 
 def lopsided_fixtures() -> Iterator[AdaptationFixture]:
     """Yield federations that hold out many examples, mostly of the first classes, and trained mostly on the last."""
 
-    def shares(rng: np.random.Generator, c: int, k: int) -> AnyArray:
-        falling: Floats = np.arange(c, 0, -1) / (c * (c + 1) / 2)
-        return falling
-
     def counts(rng: np.random.Generator, c: int, k: int) -> AnyArray:
-        return rng.multinomial(1000, rng.dirichlet(10 * shares(rng, c, k)[::-1]))
+        return rng.multinomial(1000, rng.dirichlet(10 * uneven_shares(c)))
 
     for c, scale in ((3, 3.0), (2, 0.3), (10, 1.5)):
         words = f"3 participants that trained on other classes than they hold out, {c} classes, logits times {scale:g}"
-        yield adapted_fixture(words, c, (150, 200, 150), scale=scale, shares=shares, counts=counts)
+        yield adapted_fixture(
+            words, c, (150, 200, 150), scale=scale, shares=lambda rng, c, k: uneven_shares(c)[::-1], counts=counts
+        )
 
 
 def calibrate(case: AdaptationFixture) -> AdaptationFixture:
     """Return the federation with offsets at which the mean prediction is base, (n_c + 1/2)/(n + C/2)."""
     labels = np.concatenate([holding.labels for holding in case.participants])
     label_counts = np.bincount(labels, minlength=case.classes) + 0.5
-    inputs = np.concatenate([holding.inputs for holding in case.participants])
     base = label_counts / label_counts.sum()
     model = replace(case.model, scale=1.0, offset=np.log(base))
     for _ in range(100):
-        predicted = np.exp(log_softmax(model.of(inputs, all_there_is=False).logits)).mean(axis=0)
+        predicted = np.exp(log_softmax(model.of(case.pooled, all_there_is=False).logits)).mean(axis=0)
         model = replace(model, offset=model.offset + np.log(base / predicted))
     return replace(case, words=f"{case.words}, then calibrated", model=model)
 
@@ -295,43 +269,31 @@ class StoredRule:
 
 
 def adaptation_outcomes(
-    component: Any, case: AdaptationFixture, keep: Callable[[State], State] = as_it_is
+    component: Any, case: AdaptationFixture, keep: Callable[[State], State] = lambda state: state
 ) -> list[Outcome]:
     """Fit the rule and adapt to each client, batch by batch."""
-    state = case.fitted(StoredRule(component, keep)).state
-    outcomes = []
+    state, outcomes = case.fitted(StoredRule(component, keep)).state, []
     for number, batches in enumerate(case.clients, start=1):
         everything = case.outputs(component, np.concatenate(batches))
         client, number_seen = keep(component.start(state)), 0
-        outcomes.append(
-            _outcome(f"client {number}, before its first input", component.predict(state, client, everything))
-        )
+        clients = {"before its first input": client}
         for batch in batches:
-            client, number_seen = (
-                keep(component.update(state, client, case.outputs(component, batch))),
-                number_seen + len(batch),
-            )
-            outcomes.append(
-                _outcome(f"client {number}, after {number_seen}", component.predict(state, client, everything))
-            )
+            client = keep(component.update(state, client, case.outputs(component, batch)))
+            number_seen += len(batch)
+            clients[f"after {number_seen}"] = client
         if component.knows_prior:
-            client = keep(component.with_prior(state, uneven_shares(case.classes)))
-            outcomes.append(
-                _outcome(f"client {number}, its shares known", component.predict(state, client, everything))
-            )
+            clients["its shares known"] = keep(component.with_prior(state, uneven_shares(case.classes)))
         if component.learns_labels:
-            client = keep(component.with_labels(state, *label_half(everything)))
-            outcomes.append(
-                _outcome(f"client {number}, some labels known", component.predict(state, client, everything))
-            )
+            clients["some labels known"] = keep(component.with_labels(state, *label_half(everything)))
+        predicted = {when: component.predict(state, client, everything) for when, client in clients.items()}
         if component.adapts_online:
             online, _ = component.predict_online(state, component.start(state), everything)
-            outcomes.append(_outcome(f"client {number}, each input before it counts", online))
+            predicted["each input before it counts"] = online
+        outcomes += [
+            Outcome(f"of client {number}, {when}, it predicted {shown(values)}", np.asarray(values))
+            for when, values in predicted.items()
+        ]
     return outcomes
-
-
-def _outcome(who: str, predicted: Any) -> Outcome:
-    return Outcome(f"of {who}, it predicted {shown(predicted)}", np.asarray(predicted))
 
 
 def label_half(outputs: Outputs) -> tuple[Outputs, Ints]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-import re
+import json
+import random
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,10 +22,12 @@ from fedreach._util.component import CLIENT_STATISTICS
 from fedreach._util.errors import ConfigError, FedReachError
 from fedreach._util.registry import KINDS, import_object
 from fedreach.federation.base import name_of
+from fedreach.federation.types import State
 
 NEEDS_LIBRARY = "pip install 'fedreach["  # part of the error message of a component whose optional library is missing
 
 
+@dataclass(eq=False)
 class CheckFailed(AssertionError):  # noqa: N818 (reads as an outcome, as `AssertionError` does)
     """A component fails a check; the message names the check, the input and what happened.
 
@@ -33,32 +38,26 @@ class CheckFailed(AssertionError):  # noqa: N818 (reads as an outcome, as `Asser
           happened: it chose 3
     """
 
-    def __init__(self, component: str, check: str, statement: str, case: str, happened: str) -> None:
-        self.component, self.check, self.statement, self.case, self.happened = (
-            component,
-            check,
-            statement,
-            case,
-            happened,
-        )
-        lines = [
-            f'{component} fails the check "{check}": {statement}',
-            f"  with:     {case}",
-            f"  happened: {happened}",
-        ]
-        super().__init__("\n".join(line for line in lines if not line.endswith(": ")))
+    component: str
+    check: str
+    statement: str
+    case: str
+    happened: str
+
+    def __str__(self) -> str:
+        text = f'{self.component} fails the check "{self.check}": {self.statement}'
+        return text + f"\n  with:     {self.case}" * bool(self.case) + f"\n  happened: {self.happened}"
 
 
-class MissingLibraryError(Exception):
-    """A component cannot be checked, because a library that it needs is not installed."""
-
-
+@dataclass(eq=False)
 class Failure(Exception):  # noqa: N818 (raised inside a check; `Check.failure_of` turns it into `CheckFailed`)
     """The statement of a check does not hold."""
 
-    def __init__(self, happened: str, case: str = "") -> None:
-        super().__init__(happened)
-        self.happened, self.case = happened, case
+    happened: str
+    case: str = ""
+
+    def __str__(self) -> str:
+        return self.happened
 
 
 def fail(happened: str, case: str = "") -> NoReturn:
@@ -87,10 +86,8 @@ class Subject:
         constructor: Callable[..., Any] = type(component)
         function = KINDS[kind].function
         is_function = bool(function) and isinstance(component, import_object(function))
-        default_name = (
-            name_of(component) if is_function else constructor.__name__
-        )  # a class's `name` may be that of a column
-        return cls(kind, name or default_name, component, partial(constructor, **(options or {})))
+        own_name = name_of(component) if is_function else constructor.__name__  # a class's `name` may be a column's
+        return cls(kind, name or own_name, component, partial(constructor, **(options or {})))
 
     def once(self, key: str, compute: Callable[[], Any]) -> Any:
         """Return the result of the first such computation for this subject."""
@@ -107,13 +104,13 @@ class Check:
     statement: str
     test: Callable[..., None]
     inputs: Callable[[], Iterable[Any]] | None = None  # each describes itself by `str`
-    source: str = ""
+    only: Callable[[Any, Any], bool] = lambda component, case: True  # which components are checked, on which inputs
 
     def failure_of(self, subject: Subject) -> CheckFailed | None:
         """Return how the subject fails this check; None if it passes.
 
         Raises:
-            MissingLibraryError: If a library that the subject needs is not installed.
+            ConfigError: If a library that the subject needs is not installed.
         """
         for case in [None] if self.inputs is None else self.inputs():
             words = "" if case is None else str(case)
@@ -121,42 +118,40 @@ class Check:
                 # Whether numpy warns depends on the platform; the results do not, and those are checked.
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    self.test(subject, *(() if case is None else (case,)))
+                    if self.only(subject.component, case):
+                        self.test(subject, *(() if case is None else (case,)))
             except Failure as failure:
                 return CheckFailed(subject.name, self.name, self.statement, failure.case or words, failure.happened)
             except (Exception, SystemExit) as error:
                 if isinstance(error, ConfigError) and NEEDS_LIBRARY in str(error):
-                    raise MissingLibraryError(str(error)) from error
+                    raise
                 return CheckFailed(subject.name, self.name, self.statement, words, _description_of(error))
         return None
 
 
-def define_check(inputs: Callable[[], Iterable[Any]] | None = None) -> Callable[[Callable[..., None]], Check]:
+def define_check(
+    inputs: Callable[[], Iterable[Any]] | None = None,
+    only: Callable[[Any, Any], bool] = lambda component, case: True,
+) -> Callable[[Callable[..., None]], Check]:
     """Make a check of a function: its name is the check's, the first paragraph of its docstring the statement.
+
+    Args:
+        inputs: Makes the inputs on which components are checked; None: there are none.
+        only: Whether a component is checked on an input, given both.
 
     Example:
         >>> @define_check()
         ... def has_a_rate(subject):
-        ...     '''A step has a positive rate.
-        ...
-        ...     Reference: nowhere
-        ...     '''
+        ...     '''A step has a positive rate.'''
         ...     if not subject.component.rate > 0:
         ...         fail(f"the rate is {subject.component.rate}")
-        >>> has_a_rate.name, has_a_rate.statement, has_a_rate.source
-        ('has a rate', 'A step has a positive rate.', 'nowhere')
+        >>> has_a_rate.name, has_a_rate.statement
+        ('has a rate', 'A step has a positive rate.')
     """
 
     def make(test: Callable[..., None]) -> Check:
-        text = inspect.getdoc(test) or ""
-        source = re.search(r"Reference:\s*(.*)\Z", text, re.DOTALL)
-        return Check(
-            name=test.__name__.replace("_", " "),
-            statement=" ".join(text.partition("\n\n")[0].split()),
-            test=test,
-            inputs=inputs,
-            source=" ".join(source[1].split()) if source else "",
-        )
+        statement = " ".join((inspect.getdoc(test) or "").partition("\n\n")[0].split())
+        return Check(test.__name__.replace("_", " "), statement, test, inputs, only)
 
     return make
 
@@ -181,7 +176,7 @@ def run_checks(subject: Subject, checks: Sequence[Check]) -> CheckResults:
     """Check a component."""
     try:
         failures = [failure for check in checks if (failure := check.failure_of(subject)) is not None]
-    except MissingLibraryError as error:
+    except ConfigError as error:
         return CheckResults(subject.kind, subject.name, skipped=str(error))
     return CheckResults(subject.kind, subject.name, len(checks), tuple(failures))
 
@@ -226,3 +221,186 @@ def _description_of(error: BaseException) -> str:
         names = ", ".join(CLIENT_STATISTICS)
         hint = f". Facts ({names}) are there only for a component whose attribute `needs` lists them"
     return f"it raised {type(error).__name__}{where}: {message}{hint}"
+
+
+# -------------------- Checks that components of all types must pass
+
+
+class WatchedGenerator:
+    """A component that fails after a call that has changed one of its arguments.
+
+    Example:
+        >>> class Careless:
+        ...     def weights(self, state, reports):
+        ...         reports["loss"][:] = 0.0
+        >>> WatchedGenerator(Careless()).weights({}, {"loss": np.ones(2)})
+        Traceback (most recent call last):
+            ...
+        fedreach.testing.base.Failure: weights wrote to reports.loss: before [1., 1.], after [0., 0.]
+    """
+
+    def __init__(self, component: Any) -> None:
+        self._part = component
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The class of the component, so that its traits and its name are those of the component."""
+        return type(self._part)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._part, name)
+        if not inspect.ismethod(value):
+            return value
+
+        def call(*args: Any, **keywords: Any) -> Any:
+            handed = inspect.signature(value).bind(*args, **keywords).arguments
+            before = {where: array.copy() for where, array in _arrays(handed)}
+            answer = value(*args, **keywords)
+            after = dict(_arrays(handed))
+            for where in before.keys() ^ after.keys():
+                fail(f"{name} {'removed' if where in before else 'added'} {where}")
+            for where, old in before.items():
+                if not same(old, after[where]):
+                    fail(f"{name} wrote to {where}: before {shown(old)}, after {shown(after[where])}")
+            return answer
+
+        return call
+
+
+def _arrays(value: Any, where: str = "") -> Iterator[tuple[str, AnyArray]]:
+    if isinstance(value, np.ndarray):
+        yield where, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _arrays(inner, f"{where}.{key}".lstrip("."))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _arrays(getattr(value, field.name), f"{where}.{field.name}")
+
+
+@contextmanager
+def other_global_seeds(seed: int) -> Iterator[None]:
+    """Have the generators that Python and numpy share begin at this seed, and put them back as they were."""
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002 (it is what must not matter)
+    try:
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)  # noqa: NPY002
+
+
+def through_a_file(state: State) -> State:
+    """Return a state as it comes back from a checkpoint; it must consist of named arrays."""
+    from safetensors.numpy import load, save
+
+    if not isinstance(state, Mapping):
+        fail(f"the state is a {type(state).__name__}; it must be a mapping of named arrays, or a run cannot go on")
+    for key, value in state.items():
+        if not isinstance(key, str) or not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in "biuf":
+            kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+            fail(f"the state holds {key!r}: {kind}; only named arrays of numbers or flags can be stored")
+    return load(save({key: np.asarray(value, order="C") for key, value in state.items()}))
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """An input of a check, which describes itself."""
+
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
+
+
+class Outcome(NamedTuple):
+    """What a component did in a round."""
+
+    description: str  # in words
+    value: Any  # what must be the same again, to the bit
+
+
+@dataclass(frozen=True)
+class RepeatedRuns:
+    """How the components of a type are run: on which inputs, and what they do there."""
+
+    inputs: Callable[[], Iterable[Any]]
+    play: Callable[..., Sequence[Outcome]]  # component, input[, keep: what the state goes through] -> by round
+    has_state: bool = True
+
+    def straight(self, subject: Subject, case: Any) -> Sequence[Outcome]:
+        """Return what the component does, computed once for all checks."""
+        outcomes: Sequence[Outcome] = subject.once(str(case), lambda: self.play(subject.component, case))
+        return outcomes
+
+    def checks(self) -> list[Check]:
+        """Return the checks that components of all types must pass."""
+
+        @define_check(self.inputs)
+        def same_again(subject: Subject, case: Any) -> None:
+            """The same inputs, state and stream give the same result, whatever was done with the component before."""
+            advice = ". Draw from the `rng` that is handed in, and keep nothing in `self`."
+            for seed in (1, 2):
+                with other_global_seeds(seed):
+                    repeated = self.play(subject.component, case)
+                _must_be_alike(self.straight(subject, case), repeated, "asked again", advice)
+
+        @define_check(self.inputs)
+        def arguments_untouched(subject: Subject, case: Any) -> None:
+            """A component does not write to its arguments."""
+            self.play(WatchedGenerator(subject.component), case)
+
+        @define_check(self.inputs)
+        def going_on_from_a_file(subject: Subject, case: Any) -> None:
+            """The state consists of named arrays; a run that stores and reads it after each round goes on alike."""
+            repeated = self.play(subject.component, case, through_a_file)
+            _must_be_alike(self.straight(subject, case), repeated, "with the state read from a file")
+
+        return [same_again, arguments_untouched, *[going_on_from_a_file] * self.has_state]
+
+
+def _must_be_alike(first: Sequence[Outcome], second: Sequence[Outcome], how: str, advice: str = "") -> None:
+    for a, b in zip(first, second, strict=True):
+        if not _equal(a.value, b.value):
+            fail(f"{a.description}; {how}, {b.description}{advice}")
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray):
+        return same(a, b)
+    return len(a) == len(b) and all(map(_equal, a, b)) if isinstance(a, tuple) else bool(a == b)
+
+
+@define_check()
+def options_are_all_it_is(subject: Subject) -> None:
+    """A component is a frozen dataclass, and its options, written as JSON and read again, make an equal component."""
+    component, function = subject.component, KINDS[subject.kind].function
+    if function and isinstance(component, import_object(function)):
+        return  # a function has no options of its own here
+    if not dataclasses.is_dataclass(component):
+        if vars(component):
+            fail(
+                f"it keeps {', '.join(map(repr, vars(component)))}, which its repr does not tell; make it a "
+                "@dataclass(frozen=True) with these as fields"
+            )
+        return
+    if not cast(Any, type(component)).__dataclass_params__.frozen:
+        fail("its options can be changed during a run; write @dataclass(frozen=True)")
+    try:
+        options = _as_json(component)
+        repeated = json.loads(json.dumps(options))
+    except (TypeError, ValueError) as error:
+        fail(f"its options cannot be written as JSON: {error}", repr(component))
+    if repeated != options:
+        fail(f"they came back as {repeated!r}", f"{component!r}, written as {options!r}")
+
+
+def _as_json(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if (repeated := dataclasses.replace(value)) != value:
+            fail(f"made again of its options it is {repeated!r}", repr(value))
+        return {field.name: _as_json(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
+    if isinstance(value, Mapping):
+        return {key: _as_json(inner) for key, inner in value.items()}
+    return [_as_json(inner) for inner in value] if isinstance(value, list | tuple) else value

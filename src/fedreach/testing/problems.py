@@ -4,33 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any, cast
+from functools import cached_property
+from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
-from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
-from fedreach._util.errors import ConfigError
+from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.streams import generator
-from fedreach.data.assignment import Partition
-from fedreach.data.datasets import ServerData, from_arrays
+from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
 from fedreach.data.partition import iid
-from fedreach.data.splits import ClientIndex, Population, draws, split_held_out
+from fedreach.data.splits import Population, draws, split_held_out
 from fedreach.engines.engine import TorchEngine
-from fedreach.engines.models.flat import Layout
 from fedreach.engines.models.networks import build
-from fedreach.engines.protocols import Engine, Task
+from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
-from fedreach.federation.aggregation import weighted_sum
-from fedreach.federation.base import LocalSolver, Measurement, ServerOptimizer, Weighting
+from fedreach.federation.base import Measurement
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
-from fedreach.federation.local_sgd import Adam, LocalSGD
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Always
-from fedreach.federation.selection.random import Full, Uniform
+from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.state import FederationState, initial_state
@@ -46,10 +40,10 @@ from fedreach.federation.steps import (
     run_round,
     run_until_cohort,
 )
-from fedreach.federation.types import ClientResults, LocalOutputs, LocalUpdates, ServerView, State
+from fedreach.federation.types import ClientResults, LocalOutputs, ServerView, State
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.runs.simulation import Simulation
-from fedreach.wireless.radio import Devices, Radio, RadioState
+from fedreach.wireless.radio import Radio, RadioState
 
 # -------------------- Small federations for checks
 
@@ -93,19 +87,8 @@ class ToyFederation:
 
     def with_radio(self, view: ServerView) -> ServerView:
         """Return the view with channels that stay the same, each client's its own."""
-        radio, k = Radio(fading="none"), int(self.who.max(initial=0)) + 1
-        devices = Devices(*(drawn[self.who] for drawn in radio.devices(k, seed=0)))
-        state = radio.state(
-            devices,
-            seed=0,
-            round_=view.round,
-            ids=view.ids,
-            num_examples=view.num_examples,
-            bits_per_example=6272.0,
-            passes=np.ones(len(view.ids)),
-            report_bits=REPORT_BITS,
-        )
-        return replace(view, radio=state)
+        rates = generator(0, "testing rates").uniform(1e7, 4e7, int(self.who.max(initial=0)) + 1)
+        return with_rates(view, rates[self.who])
 
     def reports(
         self, ids: Ints, number: int, needs: Iterable[str], measures: Iterable[Measurement], *, probe: bool = False
@@ -239,42 +222,37 @@ def toy_federations() -> Iterator[ToyFederation]:
 
 def distinct_federations() -> Iterator[ToyFederation]:
     """Yield federations without ties, in which losses are known from the start."""
-    for toy in (
-        toy_federation("7 clients, no two alike", 7, 3),
-        toy_federation("10 clients, no two alike, ids 5 to 14", 10, 4),
-    ):
-        ids = toy.ids + (5 if len(toy.ids) == 10 else 0)
-        yield replace(toy, ids=ids, losses_known=True, rounds=3)
+    seven, ten = toy_federation("7 clients, no two alike", 7, 3), toy_federation("10 clients, no two alike", 10, 4)
+    for toy in (seven, replace(ten, words=f"{ten.words}, ids 5 to 14", ids=ten.ids + 5)):
+        yield replace(toy, losses_known=True, rounds=3)
 
 
 @dataclass(frozen=True, eq=False)
 class ReportSeries:
-    """ClientResults of a few rounds, each a function of what the component needs and measures."""
+    """A federation in which no reply gets lost, and which clients report in each round."""
 
-    words: str
-    rounds: Sequence[Callable[[Iterable[str], Iterable[Measurement]], ClientResults]]
+    world: ToyFederation
+    rounds: Sequence[Ints]
 
     def __str__(self) -> str:
-        return self.words
+        return f"reports of {self.world.words}"
+
+    def reports(self, component: Any) -> list[ClientResults]:
+        """Return the reports of each round, with what the component needs and measures."""
+        parts = [*component.with_inner()]
+        needs = {name for part in parts for name in part.needs}
+        measures = [measure for part in parts for measure in part.measures]
+        return [self.world.reports(ids, t, needs, measures) for t, ids in enumerate(self.rounds, start=1)]
 
 
 def report_series() -> Iterator[ReportSeries]:
     """Yield reports that weightings are checked on: all clients of each world reply, and then half of them."""
     for toy in toy_federations():
         half = toy.ids[: max(1, len(toy.ids) // 2)]
-
-        def reports_of(ids: Ints, number: int, toy: ToyFederation = toy) -> Callable[..., ClientResults]:
-            return lambda needs, measures: replace(toy, lost={}).reports(ids, number, needs, measures)
-
-        yield ReportSeries(
-            f"reports of {toy.words}", [reports_of(toy.ids, 1), reports_of(half, 2), reports_of(toy.ids, 3)]
-        )
-    huge = toy_federation("", 4, 1)
+        yield ReportSeries(replace(toy, lost={}), [toy.ids, half, toy.ids])
+    huge = toy_federation("4 clients with 1 to 10^9 examples and losses of 0 to 10^30", 4, 1)
     huge = replace(huge, num_examples=np.array([1, 10, 10**6, 10**9]), loss=np.array([0.0, 1e-30, 1.0, 1e30]))
-    yield ReportSeries(
-        "reports of 4 clients with 1 to 10^9 examples and losses of 0 to 10^30",
-        [lambda needs, measures: huge.reports(huge.ids, 1, needs, measures)],
-    )
+    yield ReportSeries(huge, [huge.ids])
 
 
 # -------------------- Tiny federations
@@ -304,148 +282,6 @@ def tiny_simulation(seed: int = 0) -> Simulation:
     return Simulation(federation, data, TorchEngine(Sequential, task), rounds=10)
 
 
-@dataclass(frozen=True, eq=False)
-class QuadraticEngine:
-    """Trains client k on f_k(w) = 1/2 (w - b_k)' A_k (w - b_k), in numpy and float64: every answer is known.
-
-    It has one batch: each step sees all of f_k, and an epoch is one step. Only updates are rounded to float32.
-
-    Example:
-        >>> engine = QuadraticEngine(np.eye(1)[None], np.ones((1, 1)), np.zeros(1, np.float32), FedAvg(), LocalSGD())
-        >>> engine.train(engine.initial, np.array([0]), round_=1, lr=0.1).update
-        array([[0.1]], dtype=float32)
-    """
-
-    curvature: Floats  # (n, d, d) A_k, symmetric
-    optimum: Floats  # (n, d) b_k
-    initial: Float32s  # (d,)
-    solver: LocalSolver
-    local: LocalSGD
-
-    @property
-    def task(self) -> Task:
-        """The task without its model and data, which the formula replaces."""
-        return Task(nn.Identity(), cast(FederatedData, None), self.solver, self.local, seed=0)
-
-    @property
-    def layout(self) -> Layout:
-        """One vector w of d numbers, all of them trained."""
-        d = len(self.initial)
-        return Layout(("w",), (), (torch.Size([d]),), d, d)
-
-    @property
-    def num_trainable(self) -> int:
-        return len(self.initial)
-
-    @property
-    def note(self) -> str:
-        """Nothing."""
-        return ""
-
-    @property
-    def constants(self) -> Mapping[str, AnyArray]:
-        """None: all numbers are trained."""
-        return {}
-
-    def start_from(self, constants: Mapping[str, AnyArray]) -> None:
-        """Take no constants, as there are none."""
-
-    def train(
-        self,
-        broadcast: Float32s,
-        ids: Ints,
-        round_: int,
-        lr: float,
-        terms: Mapping[str, Float32s] = MappingProxyType({}),
-    ) -> LocalUpdates:
-        local, start = self.local, broadcast.astype(np.float64)
-        steps = local.steps_of(np.ones_like(ids), ids, self.task.seed, round_)  # an epoch of one example is one step
-        w = np.tile(start, (len(ids), 1))
-        velocity, moments, total = np.zeros_like(w), (np.zeros_like(w), np.zeros_like(w)), np.zeros(len(ids))
-        for step in range(steps.max(initial=0)):
-            active = (step < steps)[:, None]
-            loss, gradient = self._loss_and_gradient(w, ids)
-            g = self.solver.correct(gradient, w, start, **terms)
-            if local.clip_norm is not None:
-                norm = np.linalg.norm(g, axis=1, keepdims=True)
-                g = g * (local.clip_norm / np.maximum(norm, local.clip_norm))
-            if local.optimizer is None:
-                velocity = local.momentum * velocity + g + local.weight_decay * w
-            elif isinstance(local.optimizer, Adam):
-                velocity, moments = local.optimizer.direction(g, w, moments, step + 1, local.weight_decay)
-            else:
-                raise ConfigError(f"Quadratics do not step by torch.optim; got {local.optimizer}. Take Adam().")
-            w = np.where(active, w - lr * velocity, w)
-            total += np.where(active[:, 0], loss, 0.0)
-        return LocalUpdates((w - start).astype(np.float32), total / steps, steps)
-
-    def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
-        return weighted_sum(weights, update)
-
-    def server_step(self, params: Float32s, index: Ints, round_: int, lr: float, step: int = 0) -> Float32s:
-        """Return the step on the server's own objective, 1/2 |w - b|^2 with b = (0, ..., 0, 1)."""
-        away = params.astype(np.float64)
-        away[-1] -= 1
-        return (-lr * away).astype(np.float32)
-
-    def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
-        return self._loss_and_gradient(np.tile(params.astype(np.float64), (len(ids), 1)), ids)[0]
-
-    def _loss_and_gradient(self, w: Floats, ids: Ints) -> tuple[Floats, Floats]:
-        away = w - self.optimum[ids]
-        gradient = np.einsum("kij,kj->ki", self.curvature[ids], away)
-        return 0.5 * (away * gradient).sum(axis=1), gradient
-
-
-def two_quadratics(
-    solver: LocalSolver | None = None,
-    weighting: Weighting | None = None,
-    server: ServerOptimizer | None = None,
-    local: LocalSGD | None = None,
-) -> Simulation:
-    """Return two clients that disagree: A_0 = diag(1, 2), b_0 = (1, -1), A_1 = diag(3, 1/2), b_1 = (-2, 4).
-
-    They hold 1 and 3 examples, both take part in every round, the model starts at (1/2, 1/2), and unless said
-    otherwise each takes three steps of rate 0.1. FedAvg then stops near (-1.64, 1.34), not at the minimum (-1.7, 8/7)
-    of the weighted objective: local steps bias it.
-
-    Example:
-        >>> two_quadratics().step(two_quadratics().start()).state.params.round(4)
-        array([-0.698 ,  0.6914], dtype=float32)
-    """
-    dataset = from_arrays(np.zeros((4, 1), np.float32), [0, 1, 0, 1], name="two quadratics")
-    partition = Partition.from_owner([0, 1, 1, 1], num_clients=2, kind="natural")
-    train, nobody = ClientIndex(partition.order, partition.offsets), np.empty(0, np.int64)
-    data = FederatedData(
-        dataset,
-        dataset.train_y,
-        partition,
-        Population(np.arange(2), nobody),
-        train,
-        ClientIndex(nobody, np.zeros(3, int)),
-        None,
-        ServerData(dataset.train_x[:1], dataset.train_y[:1]),  # it says that there is one: `server_step` needs no data
-    )
-    federation = Federation(
-        selection=Full(),
-        weighting=weighting or ByExamples(),
-        solver=solver or FedAvg(),
-        local=local or LocalSGD(lr=0.1, steps=3),
-        server=server or Average(),
-        cohort_size=2,
-        seed=0,
-    )
-    engine = QuadraticEngine(
-        curvature=np.array([np.diag([1.0, 2.0]), np.diag([3.0, 0.5])]),
-        optimum=np.array([[1.0, -1.0], [-2.0, 4.0]]),
-        initial=np.full(2, 0.5, np.float32),
-        solver=federation.solver,
-        local=federation.local,
-    )
-    # A simulation asks no more of an engine than `task`, `initial`, `train`, `training_loss` and `weighted_sum`.
-    return Simulation(federation, data, cast(Engine, engine), rounds=600)
-
-
 # -------------------- Rounds of a synthetic federation
 
 
@@ -466,26 +302,24 @@ class PlayedRound:
         return f"in round {self.round} it chose {list(self.chosen)}{probed}"
 
 
-def federation_of(policy: Any, world: ToyFederation, seed: int = 0) -> Federation:
-    """Return a federation of plain components around a selection policy."""
-    radio = Radio(fading="none") if policy.declares("needs_radio") else None
-    return Federation(
-        policy, Equal(), FedAvg(), LocalSGD(), Average(), cohort_size=world.cohort_size, seed=seed, radio=radio
-    )
-
-
-def initial_toy_state(policy: Any, world: ToyFederation) -> FederationState:
-    """Return the state before round 1."""
-    federation = federation_of(policy, world)
-    return initial_state(federation, np.zeros(world.direction.shape[1], np.float32), world.view(federation.needs()))
-
-
 @dataclass(frozen=True, eq=False)
-class _Clients:
-    """The `Side` of a synthetic federation."""
+class ToyRun:
+    """A selection policy among plain components, and the `ClientBackend` of a synthetic federation."""
 
-    federation: Federation
+    policy: Any
     world: ToyFederation
+    seed: int = 0
+
+    @cached_property
+    def federation(self) -> Federation:
+        radio = Radio(fading="none") if self.policy.declares("needs_radio") else None
+        plain = Equal(), FedAvg(), LocalSGD(), Average()
+        return Federation(self.policy, *plain, cohort_size=self.world.cohort_size, seed=self.seed, radio=radio)
+
+    def start(self) -> FederationState:
+        """Return the state before round 1."""
+        params = np.zeros(self.world.direction.shape[1], np.float32)
+        return initial_state(self.federation, params, self.world.view(self.federation.needs()))
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:
         ids = request.probe.ids
@@ -493,11 +327,11 @@ class _Clients:
         return dict(zip(ids.tolist(), losses.tolist(), strict=True))
 
     def updates(self, request: AskUpdates) -> ClientResults:
-        ids, needs, measures = request.selection.ids, self.federation.needs(), self.federation.measurements()
-        return self.world.reports(ids, request.view.round, needs, measures, probe=request.probe)
+        needs, measures = self.federation.needs(), self.federation.measurements()
+        return self.world.reports(request.selection.ids, request.view.round, needs, measures, probe=request.probe)
 
     def learnt(self, request: AskServer) -> FederationState:
-        raise AssertionError("the server of `federation_of` holds no data")
+        raise AssertionError("the server of a toy federation holds no data")
 
     def plan(self, state: FederationState) -> tuple[Steps, AskUpdates]:
         """Run the next round until the cohort is asked to train."""
@@ -511,13 +345,6 @@ class _Clients:
         return steps, request
 
 
-def choice(policy: Any, world: ToyFederation, seed: int = 0) -> list[int]:
-    """Return the clients that a policy selects in round 1."""
-    _, request = _Clients(federation_of(policy, world, seed), world).plan(initial_toy_state(policy, world))
-    chosen: list[int] = request.selection.ids.tolist()
-    return chosen
-
-
 def play_rounds(
     policy: Any, world: ToyFederation, keep: Callable[[State], State] = lambda state: state, seed: int = 0
 ) -> list[PlayedRound]:
@@ -525,10 +352,11 @@ def play_rounds(
 
     Between two rounds the policy's state goes through `keep`.
     """
-    clients, state, rounds = _Clients(federation_of(policy, world, seed), world), initial_toy_state(policy, world), []
+    run, rounds = ToyRun(policy, world, seed), []
+    state = run.start()
     for number in range(1, world.rounds + 1):
-        steps, request = clients.plan(state)
-        done = next_request(steps, clients.updates(request))
+        steps, request = run.plan(state)
+        done = next_request(steps, run.updates(request))
         assert isinstance(done, RoundOutcome)
         state = replace(done.state, selection=keep(done.state.selection))
         view, selection = request.view, request.selection
@@ -548,8 +376,8 @@ def play_rounds(
 
 def frequencies(policy: Any, world: ToyFederation, draws: int) -> Floats:
     """Return (n,) how often each client is chosen in round 1, over `draws` seeds."""
-    count, start = np.zeros(len(world.ids)), initial_toy_state(policy, world)
+    count, start = np.zeros(len(world.ids)), ToyRun(policy, world).start()
     for seed in range(draws):
-        _, request = _Clients(federation_of(policy, world, seed), world).plan(start)
+        _, request = ToyRun(policy, world, seed).plan(start)
         count[request.view.rows(request.selection.ids)] += 1
     return count / draws

@@ -9,7 +9,7 @@ from typing import Any
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError, nearest
 from fedreach.federation.weighting import ByEntropy, ByExamples
-from fedreach.testing.base import NEEDS_LIBRARY, Check, CheckResults, Subject, run_checks
+from fedreach.testing.base import NEEDS_LIBRARY, Check, CheckResults, Subject, options_are_all_it_is, run_checks
 
 _PARTS = (ByEntropy(), ByExamples())
 
@@ -57,11 +57,12 @@ def kind_of(thing: Any) -> str:
 
 
 def checks_of(kind: str) -> tuple[Check, ...]:
-    """Return the checks of a component type."""
+    """Return the checks of a component type: those in its module, of all types that are run likewise, and of all."""
     if kind not in registry.VERIFIED:
         raise ConfigError(f"There is no kind of part {kind!r}.{nearest(kind, registry.VERIFIED)}")
-    checks: tuple[Check, ...] = importlib.import_module(registry.KINDS[kind].checks).CHECKS
-    return checks
+    contents = vars(importlib.import_module(registry.KINDS[kind].checks))
+    checks = [value for value in contents.values() if isinstance(value, Check)]
+    return (*checks, *(contents["PLAYING"].checks() if "PLAYING" in contents else ()), options_are_all_it_is)
 
 
 def check_component(

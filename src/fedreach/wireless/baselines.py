@@ -8,17 +8,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedreach._util.arrays import Bools, Floats, Ints
-from fedreach._util.errors import ConfigError, FedReachError, nearest, require
+from fedreach._util.errors import ConfigError, FedReachError, check, require, violation
 from fedreach.wireless import exact
 from fedreach.wireless import problem as cost
-from fedreach.wireless.candidates import Incumbent, improve
 from fedreach.wireless.exact import Needs
 from fedreach.wireless.problem import Allocation, AllocationProblem, check_coverable
 from fedreach.wireless.rules import frequency_alone, own_frequency
 
 # -------------------- The paper's two steps: best shares, best frequencies
-
-HALVINGS = 200  # of an interval of float64, until nothing is left between its ends
 
 
 def best_shares(problem: AllocationProblem, hertz: Floats) -> Floats:
@@ -27,9 +24,6 @@ def best_shares(problem: AllocationProblem, hertz: Floats) -> Floats:
     With v = W / f the time to compute, and r = sqrt(a2 P tau)::
 
         minimize  a1 T + sum r^2 / b    subject to  b >= m(T) = tau / (T - v),  sum b <= 1
-
-    For a deadline T the best are b = max(m, r / s) with the s for which they sum to 1; and T is where the clients that
-    are held up by it, b = m, would together pay a1 for a second more.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", P3 with a given
     selection, solved exactly.
@@ -40,67 +34,18 @@ def best_shares(problem: AllocationProblem, hertz: Floats) -> Floats:
         array([0.3333, 0.6667])
     """
     tau, v = problem.upload_seconds, cost.compute_seconds(problem.cycles, hertz)
-    r = np.sqrt(problem.energy_weight * problem.power_watts * tau)
-    low = _shortest(tau, v)
-    if problem.energy_weight == 0:
-        return _normalize(tau / (low - v))
-    high = max(low, float(np.max(v + tau * r.sum() / r)))  # from here on no client is held up
-    for _ in range(HALVINGS):
-        T = low + (high - low) / 2
-        if not low < T < high:
-            break
-        m = tau / (T - v)
-        s = _level(r, m)
-        # A share of 1 is worth s^2; a client held up at m has it for r^2 / m^2 less, at dm/dT = -m^2 / tau.
-        delay_value = float(np.sum(np.maximum(s**2 * m**2 - r**2, 0.0) / tau))
-        low, high = (T, high) if delay_value > problem.time_weight else (low, T)
-    m = tau / (high - v)
-    return _normalize(np.maximum(m, r / _level(r, m)))
-
-
-def _normalize(share: Floats) -> Floats:
+    A = problem.energy_weight * problem.power_watts
+    fixed = Needs(tau, np.sqrt(tau), A, np.zeros_like(tau), v, np.ones_like(tau), A)  # what computing costs is settled
+    fixed = Needs(*(values[None] for values in fixed))
+    T, _, u = exact.saddle(fixed, problem.time_weight)
+    share = tau / exact.feasible(fixed, T, u)[0][0]
     return np.asarray(share / share.sum())
-
-
-def _level(r: Floats, m: Floats) -> float:
-    """Return the s with sum max(m, r / s) = 1, given sum m <= 1."""
-    order = np.argsort(m / r, kind="stable")  # held up, from the last on: those with m > r / s, 1 / s < m / r
-    r, m = r[order], m[order]
-    free = np.cumsum(r)  # the first n are free
-    free_band = 1.0 - (m.sum() - np.cumsum(m))  # what those have to share
-    # With the first n free, 1 / s = left / free; right for the first n whose next client is indeed held up.
-    rates = np.maximum(free_band, np.finfo(float).tiny) / free
-    right = rates <= np.append(m[1:] / r[1:], np.inf)
-    return float(1.0 / rates[int(np.argmax(right))])
-
-
-def _shortest(tau: Floats, v: Floats) -> float:
-    """Return the T with sum tau / (T - v) = 1, by Newton steps on 1 / sum - 1, concave: they come from below."""
-    T = float(np.max(tau + v))
-    for _ in range(HALVINGS):
-        need = tau / (T - v)
-        total = float(need.sum())
-        step = total * (total - 1.0) / float(np.sum(need**2 / tau))
-        if not T + step > T:
-            break
-        T += step
-    return float(T)
 
 
 NEWTON_STEPS = 100
 
 
-@dataclass(frozen=True, eq=False)
-class BestFrequencies:
-    """The best frequencies at fixed shares, with the multipliers that prove it."""
-
-    hertz: Floats  # (K,) f
-    deadline_seconds: float  # T
-    deadline_price: Floats  # (K,) beta, part of a1 that client k's own deadline is worth; sum 1
-    limit_price: Floats  # (K,) gamma, what f_k^max is worth: cost per hertz more
-
-
-def best_frequencies(problem: AllocationProblem, share: Floats) -> BestFrequencies:
+def best_frequencies(problem: AllocationProblem, share: Floats) -> Floats:
     """Return the frequencies f that cost all clients of the problem least at these shares b (K,) > 0 of the band.
 
     With t = tau / b the time to upload, energy grows with f, so no client computes faster than the deadline asks::
@@ -118,18 +63,16 @@ def best_frequencies(problem: AllocationProblem, share: Floats) -> BestFrequenci
 
     Example:
         >>> problem = AllocationProblem(*np.array([[0.1, 0.2], [1, 1], [1e8, 2e8], [1e9, 1e9]]), np.array([5, 5]))
-        >>> best = best_frequencies(problem, np.array([0.5, 0.5]))
-        >>> (best.hertz / 1e6).round(1), round(best.deadline_seconds, 4), best.deadline_price.round(3)
-        (array([220.4, 788. ]), 0.6538, array([0.021, 0.979]))
+        >>> (best_frequencies(problem, np.array([0.5, 0.5])) / 1e6).round(1)
+        array([220.4, 788. ])
     """
-    t = cost.upload_seconds(problem.upload_seconds, share)
+    t = problem.upload_seconds / share
     shortest = t + cost.compute_seconds(problem.cycles, problem.max_hertz)
-    f0 = frequency_alone(problem)
-    T = max(_best_deadline(t, problem.cycles / f0), float(shortest.max()))
+    T = max(_best_deadline(t, problem.cycles / frequency_alone(problem)), float(shortest.max()))
     hertz = problem.max_hertz.copy()
     can_slow_down = (problem.cycles > 0) & (shortest < T)
     hertz[can_slow_down] = np.minimum(hertz[can_slow_down], problem.cycles[can_slow_down] / (T - t[can_slow_down]))
-    return BestFrequencies(hertz, T, *_prices(problem, hertz, f0, int(np.argmax(shortest)), not shortest.max() < T))
+    return hertz
 
 
 def _best_deadline(t: Floats, w: Floats) -> float:
@@ -150,19 +93,6 @@ def _best_deadline(t: Floats, w: Floats) -> float:
             break
         T += step
     return float(T)
-
-
-def _prices(problem: AllocationProblem, hertz: Floats, f0: float, last: int, capped: bool) -> tuple[Floats, Floats]:
-    """Return beta = (f / f0)^3 and gamma = 0; where T_min binds, the last client makes up for what is missing."""
-    beta, gamma = np.where(problem.cycles > 0, (hertz / f0) ** 3, 0.0), np.zeros(len(problem))
-    if capped:
-        beta[last] = 0.0
-        beta[last] = 1.0 - beta.sum()
-        if problem.cycles[last] > 0:
-            W, f = problem.cycles[last], hertz[last]
-            gain = beta[last] * problem.time_weight * W / f**2  # of a faster deadline, against the energy for it
-            gamma[last] = gain - 2 * problem.energy_weight * problem.capacitance * W * f
-    return beta, gamma
 
 
 # -------------------- Selection by energy per example
@@ -382,10 +312,8 @@ class DC:
         iterations: Most convex problems of a step (a).
         shares: ``"best"``, the best for the clients that were chosen (`best_shares`); ``"relaxed"``, b = 1 / u of the
             relaxation, scaled down where they are more than the band, and 1 / K for a client that joined.
-        passes: How often steps (a) and (b) are done in turn; the paper does them once. The cheapest pass counts.
         first_speed: Frequencies of the first step (a), as a part of f^max, above 0 and at most 1; None begins with
             those that suit each client alone (`own_frequency`).
-        local_search: Drop and swap clients as long as the exact cost falls (`moves.improve`).
         allocation: ``"joint"`` or ``"paper"``, see above.
 
     Raises:
@@ -409,9 +337,7 @@ class DC:
     start: float = 0.5
     iterations: int = 15
     shares: Shares = "best"
-    passes: int = 1
     first_speed: float | None = None
-    local_search: bool = False
     allocation: Literal["joint", "paper"] = "joint"
 
     def __post_init__(self) -> None:
@@ -422,56 +348,37 @@ class DC:
             first_speed="(0, 1]",
             start="[0, 1]",
             iterations="[1, inf)",
-            passes="[1, inf)",
         )
         if not self.penalties or not all(0 < rho < np.inf for rho in self.penalties):
             raise ConfigError(f"DC.penalties must be positive numbers, at least one; got {self.penalties!r}.")
 
     def solve(self, problem: AllocationProblem, min_examples: int) -> DCResult:
-        """Return the cheapest result of all penalties and passes.
+        """Return the cheapest result of all penalties.
 
         Raises:
             ConfigError: If `min_examples` is not a whole number from 1.
             InfeasibleError: If all clients together hold fewer.
         """
         check_coverable(problem, min_examples)
-        results = []
-        for rho in self.penalties:
-            hertz = own_frequency(problem) if self.first_speed is None else self.first_speed * problem.max_hertz
-            for _ in range(self.passes):
-                result, hertz = self._pass(problem, min_examples, hertz, rho)
-                results.append(result)
+        hertz = own_frequency(problem) if self.first_speed is None else self.first_speed * problem.max_hertz
+        results = [self._solve(problem, min_examples, hertz, rho) for rho in self.penalties]
         return min(results, key=lambda result: result.allocation.cost)
 
-    def _pass(
-        self, problem: AllocationProblem, min_examples: int, hertz: Floats, rho: float
-    ) -> tuple[DCResult, Floats]:
+    def _solve(self, problem: AllocationProblem, min_examples: int, hertz: Floats, rho: float) -> DCResult:
         part, u = self._relax(problem, min_examples, hertz, rho)
         chosen = np.flatnonzero(part > 0.5)
         rows = cover(problem, min_examples, by_energy(problem), first=chosen)
         share = self._share(problem, rows, chosen, u, hertz)
-        after_a = Allocation.of(problem, rows, share, hertz[rows])
-        best = best_frequencies(problem.only(rows), share).hertz
-        after_b = Allocation.of(problem, rows, share, best)
-        final = after_b
-        if self.local_search:
-            rows = _improve_locally(problem, min_examples, rows)
-        if self.allocation == "joint":
-            final = exact.allocate(problem.only(rows))
-        elif self.local_search:
-            final = _paper_allocation(problem, rows, hertz)
-        hertz = hertz.copy()  # those left out keep theirs: the paper does not say
-        hertz[rows] = final.hertz
-        result = DCResult(
-            allocation=final,
-            after_shares=after_a.cost,
+        after_b = Allocation.of(problem, rows, share, best_frequencies(problem.only(rows), share))
+        return DCResult(
+            allocation=exact.allocate(problem.only(rows)) if self.allocation == "joint" else after_b,
+            after_shares=Allocation.of(problem, rows, share, hertz[rows]).cost,
             after_frequencies=after_b.cost,
             part=part,
             raw_share_sum=float(np.sum(1 / u[chosen])),
             not_binary=int(np.sum((part > BINARY) & (part < 1 - BINARY))),
             coverage_failed=int(problem.num_examples[chosen].sum()) < min_examples,
         )
-        return result, hertz
 
     def _relax(self, problem: AllocationProblem, min_examples: int, hertz: Floats, rho: float) -> tuple[Floats, Floats]:
         """Return a and u of Algorithm 1."""
@@ -492,20 +399,6 @@ class DC:
             return best_shares(problem.only(rows), hertz[rows])
         share = np.where(np.isin(rows, chosen), 1 / u[rows], 1 / len(problem))
         return share / max(1.0, float(share.sum()))
-
-
-def _improve_locally(problem: AllocationProblem, min_examples: int, rows: Ints) -> Ints:
-    """Return the rows that local search ends with, never costlier when allocated exactly."""
-    best = Incumbent(problem, min_examples)
-    best.offer([rows])
-    improve(best, Needs.of(problem))
-    return best.rows
-
-
-def _paper_allocation(problem: AllocationProblem, rows: Ints, hertz: Floats) -> Allocation:
-    """Return steps (a) and (b) once for clients that are settled."""
-    share = best_shares(problem.only(rows), hertz[rows])
-    return Allocation.of(problem, rows, share, best_frequencies(problem.only(rows), share).hertz)
 
 
 # -------------------- Genetic selection
@@ -564,7 +457,18 @@ def genetic_selection(
         array([0, 2])
     """
     K = len(problem)
-    _check(K, divergence, max_divergence, population, generations, crossover, mutations, penalty, frequency)
+    for name, number, interval in (
+        ("population", population, "[2, inf)"),
+        ("generations", generations, "[0, inf)"),
+        ("crossover", crossover, "[0, 1]"),
+        ("mutations", mutations, f"[0, {K}]"),
+        ("penalty", 1.0 if penalty is None else penalty, "(0, inf)"),
+    ):
+        check("genetic_selection", name, number, interval)
+    if wrong := violation(frequency, get_args(Frequency)):
+        raise ConfigError(f"genetic_selection: frequency {wrong}")
+    if (divergence is None) != (max_divergence is None):
+        raise ConfigError("divergence and max_divergence must be given together.")
     D = np.zeros(K) if divergence is None else np.asarray(divergence, np.float64)
     e1 = np.inf if max_divergence is None else max_divergence
     within = np.less_equal(D, e1)
@@ -600,7 +504,7 @@ def equal_share_costs(problem: AllocationProblem, sets: Bools, hertz: Floats) ->
     size = sets.sum(axis=1)
     computing = cost.compute_seconds(problem.cycles, hertz)
     seconds = np.where(sets, problem.upload_seconds * size[:, None] + computing, 0.0).max(axis=1)
-    upload = cost.upload_joules(problem.power_watts, problem.upload_seconds)
+    upload = problem.power_watts * problem.upload_seconds
     compute = cost.compute_joules(problem.capacitance, problem.cycles, hertz)
     joules = size * (sets @ upload) + sets @ compute
     return np.asarray(problem.time_weight * seconds + problem.energy_weight * joules)
@@ -617,37 +521,6 @@ def _children(sets: Bools, value: Floats, rng: np.random.Generator, crossover: f
     return np.asarray(children ^ (rng.random(children.shape) < mutations / K))
 
 
-def _check(
-    K: int,
-    divergence: Floats | None,
-    max_divergence: float | None,
-    population: int,
-    generations: int,
-    crossover: float,
-    mutations: float,
-    penalty: float | None,
-    frequency: str,
-) -> None:
-    if (divergence is None) != (max_divergence is None):
-        raise ConfigError("divergence and max_divergence must be given together.")
-    if divergence is not None and np.shape(divergence) != (K,):
-        raise ConfigError(f"divergence must hold one number for each of the {K} clients; got {np.shape(divergence)}.")
-    for name, value, low, high in (
-        ("population", population, 2, np.inf),
-        ("generations", generations, 0, np.inf),
-        ("crossover", crossover, 0, 1),
-        ("mutations", mutations, 0, K),
-    ):
-        if not low <= value <= high:
-            raise ConfigError(f"{name} must be from {low} to {high}; got {value!r}.")
-    if penalty is not None and not 0 < penalty < np.inf:
-        raise ConfigError(f"penalty must be positive and finite; got {penalty!r}.")
-    if frequency not in get_args(Frequency):
-        raise ConfigError(
-            f"frequency must be 'own' or 'maximum'; got {frequency!r}." + nearest(str(frequency), get_args(Frequency))
-        )
-
-
 def penalty_terms(
     sets: Bools, divergence: Floats, max_divergence: float, num_examples: Ints, min_examples: int
 ) -> tuple[Floats, Floats]:
@@ -656,7 +529,7 @@ def penalty_terms(
     c1 = sum_k max(0, a_k (D_k - e1)) and c2 = max(0, e2 - sum_k a_k d_k), of each of p sets (p, K).
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 61, set
-    right: see `printed_penalty_terms`.
+    right: as printed, c1 is nearly always 0, and c2 grows with the examples that a set holds.
 
     Example:
         >>> D, d = np.array([0.1, 0.35, 0.15, 0.6]), np.array([700, 650, 900, 400])
@@ -667,21 +540,3 @@ def penalty_terms(
     inside = sets.astype(np.float64)
     beyond = inside @ np.maximum(divergence - max_divergence, 0.0)
     return beyond, np.maximum(min_examples - inside @ num_examples, 0.0)
-
-
-def printed_penalty_terms(
-    sets: Bools, divergence: Floats, max_divergence: float, num_examples: Ints, min_examples: int
-) -> tuple[Floats, Floats]:
-    """Return c1 and c2 as the paper prints them; for comparison only.
-
-    c1 = max(0, sum_k (a_k D_k - e1)) is nearly always 0, as each client left out counts -e1; and
-    c2 = max(0, sum_k a_k d_k - 1 / e2) grows with the examples that a set holds.
-
-    Example:
-        >>> D, d = np.array([0.1, 0.35, 0.15, 0.6]), np.array([700, 650, 900, 400])
-        >>> printed_penalty_terms(np.array([[True, True, False, False]]), D, 0.2, d, 2000)
-        (array([0.]), array([1349.9995]))
-    """
-    inside = sets.astype(np.float64)
-    c1 = np.maximum(inside @ divergence - len(divergence) * max_divergence, 0.0)
-    return c1, np.maximum(inside @ num_examples - 1 / min_examples, 0.0)

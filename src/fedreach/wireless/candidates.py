@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
@@ -10,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedreach._util.arrays import AnyArray, Bools, Floats, Ints
-from fedreach.wireless.exact import Needs, allocate_batch, cost_of_needs, sending
+from fedreach._util.arrays import Bools, Floats, Ints
+from fedreach.wireless.exact import Needs, allocate_batch
 from fedreach.wireless.problem import AllocationProblem
 
 # -------------------- Cheapest covers: fractional, exact, and all below a limit
@@ -303,165 +302,3 @@ def repair_cover(chosen: Bools, costs: Floats, sizes: Ints, demand: int) -> Bool
             chosen[item] = False
             over -= int(sizes[item])
     return chosen
-
-
-# -------------------- Nearest feasible thresholds
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """What a divergence threshold keeps, and the nearest thresholds that can be met."""
-
-    clients: int
-    max_divergence: float  # e1, in nats, as asked for; inf keeps all clients
-    min_examples: int  # e2, as asked for
-    kept: int  # clients within max_divergence
-    covered: int  # examples that they hold: the largest min_examples that can be met at this max_divergence
-    most_examples: int  # the largest that can be met at any finite max_divergence
-    smallest_divergence: float | None  # the smallest max_divergence that meets min_examples; None if none does
-    infinite: int  # clients whose divergence is inf: no finite max_divergence admits them
-
-    @property
-    def feasible(self) -> bool:
-        """Whether the kept clients hold enough examples; if not, `message` names thresholds that would."""
-        return self.kept > 0 and self.covered >= self.min_examples
-
-    def message(self) -> str:
-        """Return the held and needed examples and what to change, for an `InfeasibleError`."""
-        ways = [f"lower min_examples to {self.covered} or less"] if self.covered else []
-        if self.max_divergence == math.inf:
-            sentences = [f"All {self.clients} clients together hold {self.covered} examples;"]
-        else:
-            sentences = [f"{self.kept} of {self.clients} clients are within max_divergence = {self.max_divergence:g}"]
-            sentences += [f"and hold {self.covered} examples;"]
-            if self.smallest_divergence is not None:
-                # Rounded up, so that what is printed is enough, too.
-                ways.append(f"raise max_divergence to {math.ceil(self.smallest_divergence * 1e4) / 1e4:.4f}")
-        sentences.append(f"min_examples = {self.min_examples} are needed.")
-        if ways:
-            sentences.append(" or ".join(ways).capitalize() + ".")
-        if self.max_divergence < math.inf and self.smallest_divergence is None:
-            sentences.append(f"No max_divergence is enough: clients at a finite one hold {self.most_examples} in all.")
-        if self.max_divergence < math.inf and self.infinite:
-            sentences.append(
-                f"Infinite it is for {self.infinite}, who lack a class: smoothing above 0 makes it finite."
-            )
-        return " ".join(sentences)
-
-
-def nearest_thresholds(
-    divergence: AnyArray, num_examples: AnyArray, max_divergence: float, min_examples: int
-) -> Thresholds:
-    """Return what clients within `max_divergence` hold, and which thresholds come nearest if that is too little.
-
-    Args:
-        divergence: (K,) nats from the labels of all clients together, not negative; inf allowed.
-        num_examples: (K,) whole numbers.
-        max_divergence: e1; a client at exactly e1 is kept. inf keeps all clients.
-        min_examples: e2.
-
-    Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", constraints
-    37e and 37f, of which the paper does not say that they can contradict each other.
-
-    Example:
-        >>> found = nearest_thresholds(np.array([0.1, 0.3, np.inf, 0.2]), np.array([50, 70, 90, 40]), 0.2, 120)
-        >>> found.kept, found.covered, found.most_examples, found.smallest_divergence, found.infinite
-        (2, 90, 160, 0.3, 1)
-    """
-    divergence, examples = np.asarray(divergence, np.float64), np.asarray(num_examples, np.int64)
-    within, finite = divergence <= max_divergence, np.isfinite(divergence)
-    order = np.argsort(divergence[finite], kind="stable")
-    total_examples = np.cumsum(examples[finite][order])  # by those that are at most so far, nearest first
-    enough = int(np.searchsorted(total_examples, min_examples))
-    return Thresholds(
-        clients=len(divergence),
-        max_divergence=float(max_divergence),
-        min_examples=int(min_examples),
-        kept=int(within.sum()),
-        covered=int(examples[within].sum()),
-        most_examples=int(total_examples[-1]) if len(total_examples) else 0,
-        smallest_divergence=float(divergence[finite][order][enough]) if enough < len(total_examples) else None,
-        infinite=int(np.isposinf(divergence).sum()),
-    )
-
-
-# -------------------- Local search: drop or swap a client
-# At the saddle point (T, mu) of a set the cost is L(T, mu) = a1 T - mu + sum c_k(T, mu), with slope 0. A move changes L
-# by Delta = sum +-c_k, with the slope g = (dDelta/dT, dDelta/dmu); the new saddle value is, to second order,
-# L + Delta - 1/2 g' H^-1 g with H the second derivatives of L, two by two. So all moves are scored at once, and the
-# best
-# few are evaluated exactly.
-
-NEIGHBORS = 300  # clients inside and outside that moves are made of: those that the prices hold nearest the border
-TRIED_MOVES = 40, 8  # moves that are evaluated exactly, in sets of up to 300 clients and in larger ones
-ROUNDS = 30
-
-
-def improve(best: Incumbent, needs: Needs, *, worthwhile: float = 0.0) -> None:
-    """Move from the best set to better ones until no move tried gains more than this part of the cost."""
-    for _ in range(ROUNDS):
-        before, tried = best.cost, TRIED_MOVES[len(best.rows) > 300]
-        best.offer(promising_sets(best, needs, tried))
-        if best.cost >= before * (1 - worthwhile):
-            break
-
-
-def promising_sets(best: Incumbent, needs: Needs, count: int) -> list[Ints]:
-    """Return the sets that the `count` most promising moves from the best set lead to."""
-    problem, inside = best.problem, np.zeros(len(best.problem), bool)
-    inside[best.rows] = True
-    costs = cost_of_needs(needs, best.deadline, best.band_price)
-    slopes = np.stack([costs.slope, needs.tau / costs.upload_seconds])  # in T and in mu
-    spare = int(problem.num_examples[best.rows].sum()) - best.min_examples
-    leaving, joining = _neighbours(problem, inside, costs.cost)
-    curvature = curvatures(problem, needs, best.rows, best.deadline, best.band_price)
-
-    drops = leaving[problem.num_examples[leaving] <= spare]
-    gain = [_change(-costs.cost[drops], -slopes[:, drops], curvature)]
-    fits = problem.num_examples[leaving][:, None] - problem.num_examples[joining] <= spare
-    out, into = (side[index] for side, index in zip((leaving, joining), np.nonzero(fits), strict=True))
-    gain.append(_change(costs.cost[into] - costs.cost[out], slopes[:, into] - slopes[:, out], curvature))
-
-    change = np.concatenate(gain)
-    order = np.argsort(change, kind="stable")[:count]
-    sets = []
-    for move in order:
-        rows = best.rows[best.rows != (drops[move] if move < len(drops) else out[move - len(drops)])]
-        sets.append(rows if move < len(drops) else np.append(rows, into[move - len(drops)]))
-    return [rows for rows in sets if len(rows)]
-
-
-def _neighbours(problem: AllocationProblem, inside: Bools, cost: Floats) -> tuple[Ints, Ints]:
-    """Return the clients of the set with the highest cost per example, and the others with the lowest."""
-    ratio = cost / np.maximum(problem.num_examples, 0.5)
-    rows, outside = np.flatnonzero(inside), np.flatnonzero(~inside & np.isfinite(cost))
-    leaving = rows[np.argsort(-ratio[rows], kind="stable")[:NEIGHBORS]]
-    return leaving, outside[np.argsort(ratio[outside], kind="stable")[:NEIGHBORS]]
-
-
-def curvatures(problem: AllocationProblem, needs: Needs, rows: Ints, T: float, mu: float) -> Floats:
-    """Return H (2, 2), the second derivatives of L in T and mu for the clients at these rows.
-
-    From dc/dT = A - mu tau / u^2, dc/dmu = tau / u and the slopes of u: with x = T - u, h = sqrt(A + Q / x^3) and
-    h' = 3 Q / (2 x^4 h), du/dT = u h' / (h + u h') and du/dmu = sqrt(tau / mu) / (2 (h + u h')); where u is clipped
-    1 and 0.
-    """
-    set_needs = needs.only(rows)
-    u, x, h, clipped = sending(set_needs, T, np.sqrt(mu))
-    bend = 1.5 * u * set_needs.Q / (x**4 * h)
-    u_T = np.where(clipped, 1.0, bend / (h + bend))
-    u_mu = np.where(clipped, 0.0, np.sqrt(set_needs.tau / mu) / (2 * (h + bend)))
-    per_u = set_needs.tau / (u * u)
-    TT, Tm, mm = (2 * mu * per_u / u * u_T).sum(), -(per_u * u_T).sum(), -(per_u * u_mu).sum()
-    return np.array([[TT, Tm], [Tm, mm]])
-
-
-def _change(delta: Floats, slope: Floats, curvature: Floats) -> Floats:
-    """Return Delta - 1/2 g' H^-1 g, (moves,); where H has no inverse, Delta alone."""
-    (TT, Tm), (_, mm) = curvature
-    determinant = TT * mm - Tm * Tm
-    if not determinant < 0:
-        return delta
-    g_T, g_m = slope
-    second: Floats = (mm * g_T * g_T - 2 * Tm * g_T * g_m + TT * g_m * g_m) / (2 * determinant)
-    return delta - second

@@ -62,7 +62,7 @@ class Sending(NamedTuple):
 
 
 class ClientCost(NamedTuple):
-    """c(T, mu), the upload time u that attains it, and dc/dT; infinite, NaN and NaN where T <= W / f^max."""
+    """c(T, mu), the upload time u that attains it, and dc/dT; c is infinite where T <= W / f^max."""
 
     cost: Floats
     upload_seconds: Floats
@@ -93,7 +93,7 @@ def sending(needs: Needs, T: Any, root_mu: Any) -> Sending:
 
 
 def cost_of_needs(needs: Needs, T: Any, mu: Any) -> ClientCost:
-    """Return what `client_cost` does, for clients whose needs are known; where T is too short, only the cost counts."""
+    """Return what each client costs at deadlines T and band prices mu; where T is too short, only the cost counts."""
     late = needs.min_seconds >= T
     with np.errstate(over="ignore"):
         u, x, _, clipped = sending(needs, np.where(late, 2 * needs.min_seconds + 1.0, T), np.sqrt(mu))
@@ -101,26 +101,6 @@ def cost_of_needs(needs: Needs, T: Any, mu: Any) -> ClientCost:
         cost = np.where(late, np.inf, needs.A * u + needs.Q / (2 * x * x) + rent)
         slope = np.where(clipped, needs.A - rent / u, -needs.Q / (x * x * x))
     return ClientCost(cost, u, slope)
-
-
-def client_cost(problem: AllocationProblem, T: Any, mu: Any) -> ClientCost:
-    """Return what each client costs at the deadline T when the whole band costs mu.
-
-    Args:
-        T: Seconds, positive; broadcasts against (K,), as (m, 1) to have m deadlines at once.
-        mu: Price of the whole band, not negative; broadcasts likewise.
-
-    Reference: ours; see the head of this file.
-
-    Example:
-        >>> client = AllocationProblem(*np.array([[0.1], [0.5], [1e8], [2e9]]), np.array([100]))
-        >>> cost, seconds, slope = client_cost(client, 1.0, 1.0)
-        >>> cost.round(9), seconds.round(9)
-        (array([0.45045599]), array([0.44214879]))
-    """
-    cost, u, slope = cost_of_needs(Needs.of(problem), np.asarray(T, np.float64), np.asarray(mu, np.float64))
-    late = np.isinf(cost)
-    return ClientCost(cost, np.where(late, np.nan, u), np.where(late, np.nan, slope))
 
 
 # -------------------- The best allocation for given clients
@@ -134,21 +114,6 @@ def client_cost(problem: AllocationProblem, T: Any, mu: Any) -> ClientCost:
 
 MAX_NEWTON_STEPS = 100  # newton steps at most, inside as outside; 4 to 8 are usual
 RELATIVE_TOLERANCE = 1e-13  # relative change of T or of the sum of shares that is left to rounding
-
-
-def shortest_deadline(problem: AllocationProblem) -> float:
-    """Return Tmin, the least deadline that all clients can keep: sum_k tau_k / (Tmin - W_k / f_k^max) = 1.
-
-    Raises:
-        ConfigError: If there is no client.
-
-    Example:
-        >>> clients = np.array([[0.1, 0.3], [1.0, 1.0], [0.0, 0.0], [1e9, 1e9]])
-        >>> round(shortest_deadline(AllocationProblem(*clients, np.array([5, 5]))), 12)
-        0.4
-    """
-    needs = Needs.of(_some(problem))
-    return float(_shortest(Needs(*(values[None] for values in needs)))[0])
 
 
 def allocate(problem: AllocationProblem) -> Allocation:
@@ -165,10 +130,11 @@ def allocate(problem: AllocationProblem) -> Allocation:
         >>> round(best.cost, 10), best.share.round(6)
         (1.0089620654, array([0.382248, 0.617752]))
     """
-    needs = Needs.of(_some(problem))
-    needs = Needs(*(values[None] for values in needs))
-    T, mu, u = _saddle(needs, problem.time_weight)
-    u, T = _feasible(needs, T, u)
+    if not len(problem):
+        raise ConfigError("an allocation must have at least one client; got none.")
+    needs = Needs(*(values[None] for values in Needs.of(problem)))
+    T, mu, u = saddle(needs, problem.time_weight)
+    u, T = feasible(needs, T, u)
     compute_seconds = np.maximum(T[0] - u[0], needs.min_seconds[0])
     hertz = np.divide(problem.cycles, compute_seconds, out=problem.max_hertz.copy(), where=problem.cycles > 0)
     share = problem.upload_seconds / u[0]
@@ -199,20 +165,14 @@ def allocate_batch(problem: AllocationProblem, rows: Ints, counted: Bools) -> tu
     if not counted.any(axis=1).all():
         raise ConfigError(f"counted must hold a client of every set; set {int(counted.any(axis=1).argmin())} has none.")
     needs = Needs.of(problem, rows, counted)
-    T, mu, u = _saddle(needs, problem.time_weight)
-    u, T = _feasible(needs, T, u)
+    T, mu, u = saddle(needs, problem.time_weight)
+    u, T = feasible(needs, T, u)
     x = np.maximum(T[:, None] - u, needs.floor)
     energy = (needs.A * u + needs.Q / (2 * x * x)).sum(axis=1)
     return problem.time_weight * T + energy, T, mu
 
 
-def _some(problem: AllocationProblem) -> AllocationProblem:
-    if not len(problem):
-        raise ConfigError("an allocation must have at least one client; got none.")
-    return problem
-
-
-def _shortest(needs: Needs) -> Floats:
+def shortest_deadlines(needs: Needs) -> Floats:
     """Return Tmin of each set, (m,): Newton's method on 1 / sum tau / (T - least) = 1, concave, from the left."""
     tau, min_seconds = needs.tau, needs.min_seconds
     start: Floats = (min_seconds * (1 + 1e-15) + tau).max(axis=1)
@@ -227,16 +187,16 @@ def _shortest(needs: Needs) -> Floats:
     return T
 
 
-def _feasible(needs: Needs, T: Floats, u: Floats) -> tuple[Floats, Floats]:
+def feasible(needs: Needs, T: Floats, u: Floats) -> tuple[Floats, Floats]:
     """Return upload times whose shares sum to 1, and a deadline that all keep with them."""
     u = u * np.divide(needs.tau, u, out=np.zeros_like(u), where=needs.tau > 0).sum(axis=1, keepdims=True)
     return u, np.maximum(T, (u + needs.min_seconds).max(axis=1))
 
 
-def _saddle(needs: Needs, a1: float) -> tuple[Floats, Floats, Floats]:
+def saddle(needs: Needs, a1: float) -> tuple[Floats, Floats, Floats]:
     """Return T (m,), mu (m,) and the upload times u (m, n) of the saddle points of m sets."""
     m = len(needs.tau)
-    Tmin = _shortest(needs)
+    Tmin = shortest_deadlines(needs)
     longest = Tmin[:, None] - needs.min_seconds
     # At Tmin everyone is at the upper end. It is the answer if the price that then balances a1 keeps them there.
     mu = (a1 + needs.A.sum(axis=1)) / (needs.tau / (longest * longest)).sum(axis=1)

@@ -6,8 +6,8 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -18,7 +18,6 @@ from fedreach._util.divergence import label_divergences
 from fedreach._util.errors import ConfigError, DataError, InfeasibleError, nearest
 from fedreach.wireless import problem as cost
 from fedreach.wireless import radio
-from fedreach.wireless.candidates import nearest_thresholds
 from fedreach.wireless.problem import AllocationProblem, Solution
 from fedreach.wireless.solve import solve
 
@@ -35,25 +34,13 @@ class OptionRange(NamedTuple):
     columns: tuple[str, ...] = ()
 
 
+def option(default: Any, *rule: Any) -> Any:
+    """Return the field of an option, given its default and the fields of its `OptionRange`."""
+    return field(default=default, metadata={"rule": OptionRange(*rule)})
+
+
 RADIO = ("distance_meters",)
-RANGES = {
-    "min_examples": OptionRange("--min-examples", 1, 2**40),
-    "bandwidth_hertz": OptionRange("--bandwidth", 1e4, 1e12, "It is in hertz: write 2e6 for 2 MHz."),
-    "noise_dbm": OptionRange("--noise-dbm", -300, -50, "It is in dBm a hertz; -174 at room temperature.", RADIO),
-    "carrier_hertz": OptionRange("--carrier", 1e6, 1e12, "It is in hertz: write 2.4e9 for 2.4 GHz.", RADIO),
-    "path_loss": OptionRange("--path-loss", 1, 10, "It is the exponent; 2 in free space.", RADIO),
-    "report_bits": OptionRange("--report-bits", 1, 1e15, "", ("bits_per_second", *RADIO)),
-    "model_parameters": OptionRange("--model-parameters", 1, 1e13, "", ("bits_per_second", *RADIO)),
-    "bits_per_example": OptionRange("--bits-per-example", 1, 1e12, "", ("cycles_per_bit",)),
-    "epochs": OptionRange("--epochs", 1, 1e6, "", ("cycles_per_bit",)),
-    "max_divergence": OptionRange("--max-divergence", 0, math.inf, "It is in nats.", ("divergence", "label_0")),
-    "smoothing": OptionRange("--smoothing", 0, 1e9, "", ("label_0",)),
-    "time_weight": OptionRange("--time-weight", 1e-12, 1e12),
-    "energy_weight": OptionRange("--energy-weight", 0, 1e12),
-    "capacitance": OptionRange("--capacitance", 1e-40, 1e-15, "It is in J / (cycle Hz^2), about 1e-27."),
-    "tolerance": OptionRange("--tolerance", 1e-9, 0.5),
-    "time_limit_seconds": OptionRange("--time-limit", 1e-3, 1e7),
-}
+RATES = ("bits_per_second", *RADIO)
 
 
 @dataclass(frozen=True)
@@ -64,22 +51,28 @@ class Question:
         ConfigError: If an option is outside its range.
     """
 
-    min_examples: int
-    bandwidth_hertz: float | None = None
-    noise_dbm: float | None = None
-    carrier_hertz: float | None = None
-    path_loss: float | None = None
-    report_bits: float | None = None
-    model_parameters: int | None = None
-    bits_per_example: float | None = None
-    epochs: int | None = None
-    max_divergence: float | None = None
-    smoothing: float | None = None
-    time_weight: float = 1.0
-    energy_weight: float = 1.0
-    capacitance: float = 1e-27
-    tolerance: float = 1e-6
-    time_limit_seconds: float = 30.0
+    min_examples: int = option(MISSING, "--min-examples", 1, 2**40)
+    bandwidth_hertz: float | None = option(None, "--bandwidth", 1e4, 1e12, "It is in hertz: write 2e6 for 2 MHz.")
+    noise_dbm: float | None = option(
+        None, "--noise-dbm", -300, -50, "It is in dBm a hertz; -174 at room temperature.", RADIO
+    )
+    carrier_hertz: float | None = option(
+        None, "--carrier", 1e6, 1e12, "It is in hertz: write 2.4e9 for 2.4 GHz.", RADIO
+    )
+    path_loss: float | None = option(None, "--path-loss", 1, 10, "It is the exponent; 2 in free space.", RADIO)
+    report_bits: float | None = option(None, "--report-bits", 1, 1e15, "", RATES)
+    model_parameters: int | None = option(None, "--model-parameters", 1, 1e13, "", RATES)
+    bits_per_example: float | None = option(None, "--bits-per-example", 1, 1e12, "", ("cycles_per_bit",))
+    epochs: int | None = option(None, "--epochs", 1, 1e6, "", ("cycles_per_bit",))
+    max_divergence: float | None = option(
+        None, "--max-divergence", 0, math.inf, "It is in nats.", ("divergence", "label_0")
+    )
+    smoothing: float | None = option(None, "--smoothing", 0, 1e9, "", ("label_0",))
+    time_weight: float = option(1.0, "--time-weight", 1e-12, 1e12)
+    energy_weight: float = option(1.0, "--energy-weight", 0, 1e12)
+    capacitance: float = option(1e-27, "--capacitance", 1e-40, 1e-15, "It is in J / (cycle Hz^2), about 1e-27.")
+    tolerance: float = option(1e-6, "--tolerance", 1e-9, 0.5)
+    time_limit_seconds: float = option(30.0, "--time-limit", 1e-3, 1e7)
 
     def __post_init__(self) -> None:
         for name, rule in RANGES.items():
@@ -121,13 +114,12 @@ class Question:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
+RANGES: Mapping[str, OptionRange] = {option.name: option.metadata["rule"] for option in fields(Question)}
+
 # -------------------- Columns of a table of clients
 
-INF = math.inf
 
-
-@dataclass(frozen=True)
-class TableColumn:
+class TableColumn(NamedTuple):
     """What a column may hold; numbers outside `low` to `high` are taken for a mistake in the unit."""
 
     low: float
@@ -135,23 +127,22 @@ class TableColumn:
     hint: str = ""
     zero: bool = False  # allowed, whatever `low` is
     whole: bool = False
-    signed: bool = False  # negative numbers are as good as others
-    infinite: bool = False  # inf is allowed
 
 
+EXAMPLES = TableColumn(0, 2**40, whole=True)
 COLUMNS = {
-    "num_examples": TableColumn(0, 2**40, zero=True, whole=True),
+    "num_examples": EXAMPLES,
     "upload_seconds": TableColumn(1e-9, 1e5, "It is the time to send the report over the whole band, in seconds."),
     "bits_per_second": TableColumn(1e3, 1e13, "It is the rate over the whole band: write 2e7 for 20 Mbit/s."),
     "distance_meters": TableColumn(1, 1e5, "Write 250 for 0.25 km."),
     "fading_gain": TableColumn(1e-9, 1e3, "It is the power gain |h|^2, about 1, and not in decibels."),
     "power_watts": TableColumn(1e-6, 10, "Power in dBm belongs into the column power_dbm: 23 dBm are 0.2 W."),
-    "power_dbm": TableColumn(-30, 60, "Power in watts belongs into the column power_watts.", signed=True),
+    "power_dbm": TableColumn(-30, 60, "Power in watts belongs into the column power_watts."),
     "cycles": TableColumn(1e3, 1e18, "It is the work of all passes over the client's examples: write 2e8.", zero=True),
     "cycles_per_bit": TableColumn(1e-3, 1e6, zero=True),
     "max_hertz": TableColumn(1e5, 1e11, "A frequency in gigahertz belongs into the column max_gigahertz."),
     "max_gigahertz": TableColumn(1e-4, 100, "A frequency in hertz belongs into the column max_hertz."),
-    "divergence": TableColumn(0, INF, zero=True, infinite=True),
+    "divergence": TableColumn(0, math.inf),
 }
 FORMS = {  # each of these in exactly one form
     "the upload": ("upload_seconds", "bits_per_second", "distance_meters"),
@@ -160,16 +151,17 @@ FORMS = {  # each of these in exactly one form
     "the highest CPU frequency": ("max_hertz", "max_gigahertz"),
 }
 LABEL = re.compile(r"label_(0|[1-9]\d{0,5})")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_GROUPED = re.compile(r"[+-]?\d{1,3}(\.\d{3})+")
-_LABELS = TableColumn(0, 2**40, zero=True, whole=True)
+DELIMITERS = ",;\t"
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|inf|infinity", re.ASCII | re.IGNORECASE)
+_GROUPED = re.compile(r"[+-]?\d{1,3}(\.\d{3})+")  # 1.000: one, or a thousand where people group by points
 
 
 @dataclass(frozen=True, eq=False)
 class ClientTable:
     """A table of K clients as numbers."""
 
-    table: CsvTable
+    path: Path
+    lines: tuple[int, ...]  # (K,) in the file
     names: tuple[str, ...]  # (K,)
     numbers: dict[str, Floats]  # (K,) each, by column
     labels: Ints | None  # (K, c)
@@ -181,35 +173,42 @@ class ClientTable:
 
     def refuse(self, k: int, what: str) -> NoReturn:
         """Raise the error that names file, line and client."""
-        raise DataError(f"{self.table.path}:{self.table.lines[k]}: client {self.names[k]!r}: {what}")
+        raise DataError(f"{self.path}:{self.lines[k]}: client {self.names[k]!r}: {what}")
 
 
-def clients_of(table: CsvTable) -> ClientTable:
-    """Return the table as numbers.
+def read_clients(path: Path) -> ClientTable:
+    """Return the table in a CSV file: UTF-8 (or UTF-16 with its mark), a header, then a client a line.
 
     Raises:
-        DataError: If a column is unknown, missing, given twice in different units, or a cell is not a number or not
-            plausible; it names file, line, client and column.
+        DataError: If it is not such a file, a column is unknown, missing, or given twice in different units, or a cell
+            is not a plausible number; it names file, line, client and column.
     """
-    _check_columns(table)
-    clients = ClientTable(table, _names(table), {}, None)
-    for name in (name for name in COLUMNS if name in table.cells):
-        clients.numbers[name] = _numbers(clients, name, COLUMNS[name])
-    count = sum(LABEL.fullmatch(name) is not None for name in table.cells)
+    cells, lines = _read_cells(path)
+    _check_columns(path, cells)
+    names = cells.get("client") or tuple(map(str, range(len(lines))))
+    line_of: dict[str, int] = {}
+    for name, line in zip(names, lines, strict=True):
+        if not name:
+            raise DataError(f"{path}:{line}: the client has no name.")
+        if line_of.setdefault(name, line) != line:
+            raise DataError(f"{path}:{line}: client {name!r} is in line {line_of[name]} already.")
+    clients = ClientTable(path, lines, names, {}, None)
+    for name in filter(cells.__contains__, COLUMNS):
+        clients.numbers[name] = _numbers(clients, name, cells[name], COLUMNS[name])
+    count = sum(LABEL.fullmatch(name) is not None for name in cells)
     if not count:
         return clients
-    per_class = [_numbers(clients, f"label_{c}", _LABELS) for c in range(count)]
+    per_class = [_numbers(clients, f"label_{c}", cells[f"label_{c}"], EXAMPLES) for c in range(count)]
     labels: Ints = np.stack(per_class, axis=1).astype(np.int64)
     for k in np.flatnonzero(labels.sum(axis=1) != clients.num_examples)[:1]:
         total, examples = labels[k].sum(), clients.num_examples[k]
         clients.refuse(int(k), f"its labels sum to {total}, but num_examples is {examples}.")
-    return ClientTable(table, clients.names, clients.numbers, labels)
+    return replace(clients, labels=labels)
 
 
-def _check_columns(table: CsvTable) -> None:
-    path, have = table.path, set(table.cells)
+def _check_columns(path: Path, have: Iterable[str]) -> None:
     known_names = ["client", *COLUMNS]
-    for name in table.cells:
+    for name in have:
         if name not in known_names and not LABEL.fullmatch(name):
             guess = name.lower().replace("ghz", "gigahertz").replace("_hz", "_hertz")
             raise DataError(f"{path}: unknown column {name!r}.{nearest(guess, [*known_names, 'label_0'])}")
@@ -226,92 +225,30 @@ def _check_columns(table: CsvTable) -> None:
         if len(present) > 1:
             raise DataError(f"{path} gives {what} twice, as {' and '.join(present)}; keep one of them.")
     if "fading_gain" in have and "distance_meters" not in have:
-        upload_column = next(name for name in FORMS["the upload"] if name in have)
-        raise DataError(
-            f"{path}: fading_gain belongs to distance_meters; {upload_column} already says what fading leaves."
-        )
+        raise DataError(f"{path}: fading_gain belongs to distance_meters; other columns include what fading leaves.")
     if labels and "divergence" in have:
         raise DataError(f"{path} has both divergence and label_0; keep the divergence or the labels.")
 
 
-def _names(table: CsvTable) -> tuple[str, ...]:
-    names = table.cells.get("client") or tuple(map(str, range(len(table))))
-    line_of: dict[str, int] = {}
-    for name, line in zip(names, table.lines, strict=True):
-        if not name:
-            raise DataError(f"{table.path}:{line}: the client has no name.")
-        if name in line_of:
-            raise DataError(f"{table.path}:{line}: client {name!r} stands in line {line_of[name]} already.")
-        line_of[name] = line
-    return names
-
-
-def _numbers(clients: ClientTable, name: str, column: TableColumn) -> Floats:
-    values = np.empty(len(clients.names))
-    for k, text in enumerate(clients.table.cells[name]):
-        shown_text = text if len(text) <= 40 else text[:39] + "…"
-        if not _NUMBER.fullmatch(text) and text.lower() not in ("inf", "infinity"):
-            clients.refuse(k, f"{name} {_no_number(shown_text)}")
-        if column.whole and _GROUPED.fullmatch(text):  # 1.000: one, or a thousand where people group by points
-            clients.refuse(k, f"{name} must be a whole number; got {shown_text}. Write it without a point.")
-        values[k] = float(text)
-        if wrong := _rule(values[k], column):
-            clients.refuse(k, f"{name} must be {wrong}; got {shown_text}." + (f" {column.hint}" if column.hint else ""))
+def _numbers(clients: ClientTable, name: str, cells: Sequence[str], column: TableColumn) -> Floats:
+    values = np.empty(len(cells))
+    for k, text in enumerate(cells):
+        shown = text if len(text) <= 40 else text[:39] + "…"
+        if not _NUMBER.fullmatch(text):
+            rule = "must be a number, without a unit or thousands separators, and with a decimal point"
+            clients.refuse(k, f"{name} {rule}; got {shown!r}.")
+        value = values[k] = float(text)
+        is_whole = not column.whole or (value % 1 == 0 and not _GROUPED.fullmatch(text))
+        if not is_whole or not (column.low <= value <= column.high or (column.zero and value == 0)):
+            rule = f"from {column.low:g} to {column.high:g}" + ", or 0" * column.zero
+            rule = f"a whole number {rule}, written without a point" if column.whole else rule
+            clients.refuse(k, f"{name} must be {rule}; got {shown}. {column.hint}".rstrip())
     return values
 
 
-def _rule(value: float, column: TableColumn) -> str:
-    """Return the rule that a number breaks; nothing if it is as it should be."""
-    if math.isinf(value) and not column.infinite:
-        return "finite"
-    if not column.signed and (value < 0 or (value == 0 and not column.zero)):
-        return "not negative" if column.zero else "positive"
-    if column.whole and value != math.floor(value):
-        return "a whole number"
-    if value > column.high:
-        return f"at most {column.high:g}"
-    if value < column.low and not (value == 0 and column.zero):
-        return f"at least {column.low:g}"
-    return ""
-
-
-def _no_number(text: str) -> str:
-    if not text:
-        return "is empty."
-    rule = f"must be a number; got {text!r}."
-    if re.fullmatch(r"[+-]?[\d ,'’_\u00a0\u202f.]+([eE][+-]?\d+)?", text):
-        return f"{rule} Write it without thousands separators, and with a decimal point."
-    if re.match(r"[+-]?\d", text):
-        return f"{rule} The unit stands in the name of the column."
-    return rule
-
-
-DELIMITERS = ",;\t"
-
-
-@dataclass(frozen=True)
-class CsvTable:
-    """Text cells, and their lines in the file."""
-
-    path: Path
-    cells: dict[str, tuple[str, ...]]  # by column
-    lines: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.lines)
-
-
-def read_table(path: Path, column_names: Iterable[str]) -> CsvTable:
-    """Return the table in a CSV file.
-
-    Args:
-        path: The file: UTF-8 (or UTF-16 with its mark), a header, then a client a line.
-        column_names: Names of columns, by which the delimiter is found: comma, semicolon or tab.
-
-    Raises:
-        DataError: If it is not such a file, naming the line.
-    """
-    rows = _rows(path, _text(path), set(column_names))
+def _read_cells(path: Path) -> tuple[dict[str, tuple[str, ...]], tuple[int, ...]]:
+    """Return the cells of each column of a CSV file, and in which lines they are."""
+    rows = _rows(path)
     if not rows:
         raise DataError(f"{path} is empty. The first line names the columns, and each other line is a client.")
     (first, header), *body = rows
@@ -329,41 +266,29 @@ def read_table(path: Path, column_names: Iterable[str]) -> CsvTable:
             hint = " Is a decimal comma or a thousands separator in it?" if len(row) > len(header) else ""
             raise DataError(f"{path}:{line}: the line has {len(row)} cells, but there are {len(header)} columns.{hint}")
     cells = {name: tuple(row[j] for _, row in body) for j, name in enumerate(header)}
-    return CsvTable(path, cells, tuple(line for line, _ in body))
+    return cells, tuple(line for line, _ in body)
 
 
-def _text(path: Path) -> str:
-    if path.is_dir():
-        raise DataError(f"{path} is a folder; give a CSV file.")
+def _rows(path: Path) -> list[tuple[int, list[str]]]:
+    """Return (line, stripped cells) of the lines that are not blank."""
     content = path.read_bytes()
-    if content.startswith(b"PK"):
-        raise DataError(f"{path} is a workbook or an archive, not text; save it as CSV (UTF-8).")
-    encoding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
     try:
-        return content.decode(encoding)
+        text = content.decode("utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise DataError(f"{path}:{line}: this is not UTF-8; save it as CSV (UTF-8).") from error
-
-
-def _rows(path: Path, text: str, column_names: set[str]) -> list[tuple[int, list[str]]]:
-    """Return (line, stripped cells) of the lines that are not blank."""
     header = next(filter(str.strip, text.splitlines()), "")
 
-    def count_matches(delimiter: str) -> int:
-        return len(column_names.intersection(name.strip(' "') for name in header.split(delimiter)))
+    def count_columns(delimiter: str) -> int:
+        return len(COLUMNS.keys() & {name.strip(' "') for name in header.split(delimiter)})
 
-    delimiter = max(DELIMITERS, key=count_matches)
+    delimiter = max(DELIMITERS, key=count_columns)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
-    rows = []
     try:
-        for row in reader:
-            cells = [cell.strip() for cell in row]
-            if any(cells):
-                rows.append((reader.line_num, cells))
+        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
     except csv.Error as error:
         raise DataError(f"{path}:{reader.line_num}: {error}.") from error
-    return rows
+    return [(line, cells) for line, cells in rows if any(cells)]
 
 
 # -------------------- Plans
@@ -499,7 +424,7 @@ def plan(clients: ClientTable, question: Question, progress: Callable[[str], Non
         InfeasibleError: If the clients hold too few examples; the message says which thresholds would do.
     """
     columns = dict(clients.numbers) | ({} if clients.labels is None else {"label_0": None})
-    question.fit(columns, str(clients.table.path))
+    question.fit(columns, str(clients.path))
     everybody = problem_of(clients, question)
     admitted = _admit(clients, question)
     problem = everybody.only(admitted)
@@ -514,7 +439,7 @@ def plan(clients: ClientTable, question: Question, progress: Callable[[str], Non
         solution = solve_for(problem, question.min_examples)
     except KeyboardInterrupt:
         progress("Interrupted: the best that is found without a proof ...")
-        solution = solve(problem, question.min_examples, certify=False)
+        solution = solve(problem, question.min_examples, tolerance=question.tolerance, max_nodes=1)
         return Plan(clients, question, admitted, problem, solution, None, None, interrupted=True)
     answer = Plan(clients, question, admitted, problem, solution, None, None)
     try:
@@ -535,10 +460,49 @@ def _admit(clients: ClientTable, question: Question) -> Bools:
     divergence = divergence_of(clients, question) if question.max_divergence is not None else None
     if divergence is None:
         divergence = np.zeros(len(clients.names))
-    thresholds = nearest_thresholds(divergence, clients.num_examples, limit, question.min_examples)
-    if not thresholds.feasible:
-        raise InfeasibleError(f"{clients.table.path}: {thresholds.message()}")
+    if message := too_few_examples(divergence, clients.num_examples, limit, question.min_examples):
+        raise InfeasibleError(f"{clients.path}: {message}")
     return np.asarray(divergence <= limit)
+
+
+def too_few_examples(divergence: Floats, num_examples: Ints, max_divergence: float, min_examples: int) -> str:
+    """Return which thresholds come nearest if clients within `max_divergence` hold too few examples; "" if enough.
+
+    Args:
+        divergence: (K,) nats from the labels of all clients together, not negative; inf allowed.
+        num_examples: (K,) whole numbers.
+        max_divergence: e1; a client at exactly e1 is kept. inf keeps all clients.
+        min_examples: e2.
+
+    Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", constraints
+    37e and 37f, of which the paper does not say that they can contradict each other.
+
+    Example:
+        >>> too_few_examples(np.array([0.1, 0.3, 0.2]), np.array([50, 70, 40]), 0.2, 120)[-64:]
+        'Lower min_examples to 90 or less or raise max_divergence to 0.3000.'
+    """
+    within, finite = divergence <= max_divergence, np.isfinite(divergence)
+    covered = int(num_examples[within].sum())
+    if covered >= min_examples:
+        return ""
+    ways, notes = [f"lower min_examples to {covered} or less"] if covered else [], []
+    if max_divergence == math.inf:
+        kept = f"All {len(divergence)} clients together hold {covered} examples;"
+    else:
+        kept = f"{within.sum()} of {len(divergence)} clients are within max_divergence = {max_divergence:g}"
+        kept += f" and hold {covered} examples;"
+        order = np.argsort(divergence[finite], kind="stable")
+        totals = np.cumsum(num_examples[finite][order])  # by those that are at most so far, nearest first
+        enough = int(np.searchsorted(totals, min_examples))
+        if enough < len(totals):
+            # Rounded up, so that what is printed is enough, too.
+            ways.append(f"raise max_divergence to {math.ceil(divergence[finite][order][enough] * 1e4) / 1e4:.4f}")
+        else:
+            notes = [f"No max_divergence is enough: clients at a finite one hold {num_examples[finite].sum()} in all."]
+        if not finite.all():
+            notes.append(f"It is infinite for {(~finite).sum()} that lack a class: smoothing above 0 makes it finite.")
+    advice = [f"{' or '.join(ways).capitalize()}."] if ways else []
+    return " ".join([kept, f"min_examples = {min_examples} are needed.", *advice, *notes])
 
 
 # -------------------- Plans as records and rows

@@ -1,4 +1,4 @@
-"""Costs of sending and computing: four formulas and the cycles of local training.
+"""Costs of sending and computing, and what is to be allocated.
 
 Shapes broadcast. Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks",
 eq. 4 to 8, in which the number of examples replaces their number of bits.
@@ -12,23 +12,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedreach._util.arrays import Floats, Ints
+from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ConfigError, InfeasibleError
 
 
 def training_cycles(passes: Any, num_examples: Any, bits_per_example: Any, cycles_per_bit: Any) -> Any:
     """Return W = passes * examples * bits per example * cycles per bit, the work of local training in CPU cycles."""
     return passes * np.asarray(num_examples, dtype=np.float64) * bits_per_example * cycles_per_bit
-
-
-def upload_seconds(whole_band_seconds: Any, share: Any) -> Any:
-    """Return tau / b: the time to send, given that over the whole band and the share of it."""
-    return whole_band_seconds / share
-
-
-def upload_joules(power_watts: Any, seconds: Any) -> Any:
-    """Return P t, the energy to send for so long."""
-    return power_watts * seconds
 
 
 def compute_seconds(cycles: Any, hertz: Any) -> Any:
@@ -64,7 +54,7 @@ class AllocationProblem:
     Example:
         >>> AllocationProblem(np.array([0.1, 0.0]), *np.ones((3, 2)), np.array([5, 5]))
         Traceback (most recent call last):
-        fedreach.ConfigError: upload_seconds must be positive; client 1 has 0.0.
+        fedreach.ConfigError: upload_seconds must be positive and below 1e+100; client 1 has 0.0.
     """
 
     upload_seconds: Floats  # tau (K,), time to send the report over the whole band; positive
@@ -78,12 +68,10 @@ class AllocationProblem:
     capacitance: float = 1e-27  # eps, in J / (cycle Hz^2); positive
 
     def __post_init__(self) -> None:
-        K = np.size(self.upload_seconds)
         if not np.size(self.ids):
-            object.__setattr__(self, "ids", np.arange(K))
-        for name in ("upload_seconds", "power_watts", "cycles", "max_hertz"):
-            object.__setattr__(self, name, self._positive_column(name, K, may_be_zero=name == "cycles"))
-        object.__setattr__(self, "num_examples", self._examples(K))
+            object.__setattr__(self, "ids", np.arange(np.size(self.upload_seconds)))
+        for name in ("upload_seconds", "power_watts", "cycles", "max_hertz", "num_examples"):
+            object.__setattr__(self, name, self._column(name))
         for name, zero in {"time_weight": False, "energy_weight": True, "capacitance": False}.items():
             value = getattr(self, name)
             if not (value > 0 or (zero and value == 0)) or not value < TOO_LARGE:
@@ -95,40 +83,22 @@ class AllocationProblem:
                 f"cycles must be smaller: the energy of client {self._first(~(work < TOO_LARGE))} is lost in infinity."
             )
 
-    def _positive_column(self, name: str, K: int, *, may_be_zero: bool) -> Floats:
+    def _column(self, name: str) -> AnyArray:
+        """Return the numbers of all clients, floats or whole; they must be in the range of the column."""
+        K, is_whole = np.size(self.upload_seconds), name == "num_examples"
         try:
             values = np.asarray(getattr(self, name), dtype=np.float64)
         except (TypeError, ValueError):
             raise ConfigError(f"{name} must be numbers, one a client; got {getattr(self, name)!r}.") from None
         if values.shape != (K,):
             raise ConfigError(f"{name} must hold one number for each of the {K} clients; got shape {values.shape}.")
-        for bad, rule in (
-            (~np.isfinite(values), "finite"),
-            (values < 0 if may_be_zero else values <= 0, "not negative" if may_be_zero else "positive"),
-            (values >= TOO_LARGE, f"below {TOO_LARGE:g}"),
-        ):
-            if bad.any():
-                raise ConfigError(f"{name} must be {rule}; client {self._first(bad)} has {values[bad][0]}.")
-        return values
-
-    def _examples(self, K: int) -> Ints:
-        values = np.asarray(self.num_examples)
-        if values.shape != (K,):
-            raise ConfigError(
-                f"num_examples must hold one number for each of the {K} clients; got shape {values.shape}."
-            )
-        if values.dtype.kind not in "ui":
-            wrong = (
-                ~(np.isfinite(values) & (values == np.floor(values))) if values.dtype.kind == "f" else np.ones(K, bool)
-            )
-            if wrong.any():
-                raise ConfigError(
-                    f"num_examples must be whole numbers; client {self._first(wrong)} has {values[wrong][0]}."
-                )
-        for bad, rule in ((values < 0, "not negative"), (values > 2**40, "at most 2^40")):
-            if bad.any():
-                raise ConfigError(f"num_examples must be {rule}; client {self._first(bad)} has {values[bad][0]}.")
-        return values.astype(np.int64)
+        good = (values >= 0) & (values <= 2**40) & (np.floor(values) == values) if is_whole else values < TOO_LARGE
+        good &= values >= 0 if name == "cycles" else (values > 0) | is_whole
+        if not good.all():
+            sign = "not negative" if name == "cycles" else "positive"
+            rule = "whole numbers from 0 to 2^40" if is_whole else f"{sign} and below {TOO_LARGE:g}"
+            raise ConfigError(f"{name} must be {rule}; client {self._first(~good)} has {values[~good][0]}.")
+        return values.astype(np.int64) if is_whole else values
 
     def _first(self, bad: Any) -> Any:
         return self.ids[np.flatnonzero(bad)[0]]
@@ -188,11 +158,8 @@ class Allocation:
     ) -> Allocation:
         """Return the allocation of shares and frequencies to the clients at these rows."""
         chosen = problem.only(rows)
-        sending, computing = upload_seconds(chosen.upload_seconds, share), compute_seconds(chosen.cycles, hertz)
-        joules = (
-            upload_joules(chosen.power_watts, sending),
-            compute_joules(problem.capacitance, chosen.cycles, hertz),
-        )
+        sending, computing = chosen.upload_seconds / share, compute_seconds(chosen.cycles, hertz)
+        joules = chosen.power_watts * sending, compute_joules(problem.capacitance, chosen.cycles, hertz)
         total = problem.time_weight * np.max(sending + computing, initial=0.0) + problem.energy_weight * np.sum(joules)
         return cls(chosen.ids, share, hertz, sending, computing, *joules, float(total), band_price)
 
@@ -207,7 +174,7 @@ class Allocation:
         return float(self.upload_joules.sum() + self.compute_joules.sum())
 
 
-Status = Literal["optimal", "time_limit", "heuristic"]
+Status = Literal["optimal", "time_limit"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,8 +182,7 @@ class Solution:
     """The best set that was found, with its exact allocation, and a proven bound on every other.
 
     `status`: ``"optimal"``, the gap is at most the tolerance; ``"time_limit"``, time or the nodes that were allowed
-    ended before, and the bound holds all the same; ``"heuristic"``, no proof was asked for, and the bound is that of
-    the relaxation alone.
+    ended before, and the bound holds all the same.
     """
 
     allocation: Allocation

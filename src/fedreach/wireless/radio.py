@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
-from fedreach._util.errors import ConfigError, require
+from fedreach._util.errors import ConfigError, require, violation
 from fedreach._util.streams import generator
 from fedreach.wireless.problem import AllocationProblem, training_cycles
 
@@ -64,6 +64,14 @@ def bits_per_second(bandwidth_hertz: Any, noise_watts_per_hertz: Any, gain: Any,
 # -------------------- Devices and channels
 
 Fading = Literal["rayleigh", "none"]
+
+
+RANGES = {
+    "distance_meters": "(0, inf)",
+    "max_hertz": "[1e5, inf): It is in hertz, such as [2e9, 5e9].",
+    "cycles_per_bit": "(0, inf)",
+    "power_dbm": "(-100, 100)",
+}
 
 
 class Devices(NamedTuple):
@@ -148,19 +156,12 @@ class Radio:
             noise_dbm_per_hertz="(-300, 0): That of heat is -174.",
             fading=get_args(Fading),
         )
-        for name in ("distance_meters", "max_hertz", "cycles_per_bit", "power_dbm"):
-            self._check_range(name)
-
-    def _check_range(self, name: str) -> None:
-        value = getattr(self, name)
-        lowest = -np.inf if name == "power_dbm" else 0.0
-        if np.shape(value) != (2,) or not lowest < value[0] <= value[1] < np.inf:
-            rule = "of finite numbers" if name == "power_dbm" else "of positive, finite numbers"
-            raise ConfigError(f"Radio.{name} must be a range [from, to] {rule}; got {value}.")
-        if name == "max_hertz" and value[1] < 1e5:
-            raise ConfigError(f"Radio.max_hertz is in hertz, such as [2e9, 5e9]; got {value}. Are these gigahertz?")
-        if name == "power_dbm" and not (value[0] > -100 and value[1] < 100):
-            raise ConfigError(f"Radio.power_dbm must be between -100 and 100 dBm; got {value}.")
+        for name, rule in RANGES.items():
+            value = getattr(self, name)
+            if np.shape(value) != (2,) or not value[0] <= value[1]:
+                raise ConfigError(f"Radio.{name} must be a range [from, to]; got {value}.")
+            if wrong := violation(value[0], rule) or violation(value[1], rule):
+                raise ConfigError(f"Radio.{name}: each end {wrong}")
 
     @property
     def noise_watts_per_hertz(self) -> float:

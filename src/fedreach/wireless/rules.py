@@ -111,15 +111,6 @@ class ExactAllocation(AllocationRule):
 Frequency = Literal["corrected", "printed"]
 
 
-def marginal_gains(problem: AllocationProblem, share: Floats) -> Floats:
-    """Return (a1 tau_k + a2 P_k tau_k) / b_k^2 (K,): how fast its cost falls as client k is given more of the band.
-
-    The paper prints both terms with a minus, with which the largest gain would be that of the client that needs the
-    band least.
-    """
-    return _worth(problem) / share**2
-
-
 @dataclass(frozen=True)
 class Greedy(AllocationRule):
     """Greedy allocation: the band in equal units, each to the client whose cost falls fastest.
@@ -158,7 +149,7 @@ class Greedy(AllocationRule):
     def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
         units = max(len(problem), int(1 / self.unit * (1 + 1e-12)))
         hertz = own_frequency(problem) if self.frequency == "corrected" else printed_frequency(problem)
-        share = hand_out_units(_worth(problem), units) / units
+        share = hand_out_units(bandwidth_worth(problem), units) / units
         return Allocation.of(problem, np.arange(len(problem)), share, hertz)
 
 
@@ -187,7 +178,12 @@ def hand_out_units(worth: Floats, units: int) -> Ints:
     return counts
 
 
-def _worth(problem: AllocationProblem) -> Floats:
+def bandwidth_worth(problem: AllocationProblem) -> Floats:
+    """Return (a1 + a2 P_k) tau_k (K,): over b_k^2 it is how fast the cost falls as client k is given more of the band.
+
+    The paper prints both terms with a minus, with which the largest gain would be that of the client that needs the
+    band least.
+    """
     return (problem.time_weight + problem.energy_weight * problem.power_watts) * problem.upload_seconds
 
 

@@ -4,21 +4,18 @@ import heapq
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import count
-from numbers import Real
-from typing import Any
+from itertools import count, pairwise
 
 import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
-from fedreach._util.errors import ConfigError
-from fedreach.wireless.candidates import Candidates, Incumbent, fractional_cover, improve
+from fedreach._util.errors import ConfigError, check
+from fedreach.wireless.candidates import Candidates, Incumbent, fractional_cover
 from fedreach.wireless.exact import ClientCost, allocate, cost_of_needs
 from fedreach.wireless.problem import AllocationProblem, Solution, Status, check_coverable, is_whole
 from fedreach.wireless.search import (
     Ends,
     Node,
-    Point,
     WholeCovers,
     earliest_deadline,
     fix_clients,
@@ -31,22 +28,15 @@ from fedreach.wireless.search import (
 
 # -------------------- Best-first search over intervals of the deadline
 # Each part of the search, a `Node`, holds deadlines from `low` to `high`, clients that may and clients that must take
-# part. Its bound comes from `certificate_interval`, and where that is not enough from `certificate_whole`. A part whose
+# part. Its bound comes from fractional covers, and where that is not enough from whole ones. A part whose
 # bound is at the limit, the best cost minus the tolerance, is closed. The others lose the clients that cannot matter,
 # and are cut in two. The least bound of the open parts is valid at any moment, so that the proof can stop at any
 # moment.
 
 FEW = 80  # free clients so few that all their covers may be tried, however wide the interval
 QUICK_COVERS = 200  # covers that are tried so
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much work a node may take."""
-
-    cells: int = 6_000_000  # of the table of whole covers; with 0, fractional bounds and branching on clients do all
-    covers: int = 3_000  # sets that are enumerated to close a node; with 0, none are
-    whole: bool = True  # without whole covers, a node that fractional covers cannot close stays open
+COVERS = 3_000  # sets that are enumerated to close a node; with 0, none are
+CELLS = 6_000_000  # of the table of whole covers; with 0, fractional bounds and branching on clients do all
 
 
 @dataclass(frozen=True)
@@ -58,14 +48,7 @@ class Proof:
     complete: bool
 
 
-def prove(
-    seeds: Iterable[Node],
-    best: Incumbent,
-    *,
-    tolerance: float,
-    go_on: Callable[[int], bool],
-    effort: Effort | None = None,
-) -> Proof:
+def prove(seeds: Iterable[Node], best: Incumbent, *, tolerance: float, go_on: Callable[[int], bool]) -> Proof:
     """Search the seeds for sets that cost less than the best by more than the tolerance, and offer what is found.
 
     Args:
@@ -73,9 +56,8 @@ def prove(
         best: The best set so far.
         tolerance: Relative, positive.
         go_on: Called before each part with the number of examined parts; False ends the search.
-        effort: How much work a node may take.
     """
-    search, order = BranchAndBound(best, tolerance, effort or Effort()), count()
+    search, order = BranchAndBound(best, tolerance), count()
     open_ = [(seed.bound, next(order), seed) for seed in seeds]
     heapq.heapify(open_)
     nodes = 0
@@ -95,7 +77,6 @@ class BranchAndBound:
 
     best: Incumbent
     tolerance: float
-    effort: Effort
 
     @property
     def limit(self) -> float:
@@ -110,7 +91,7 @@ class BranchAndBound:
         node, T = replace(node, clients=clients), node.middle
         if node.clients.band_needed(T) > 1:  # no set is ready before the middle
             node, T = replace(node, low=T), node.high
-        point = self._relax(node, T)
+        point = relax(node.clients, T, node.band_price, limit=self.limit, tolerance=self.tolerance)
         node = replace(node, band_price=point.band_price)
         ends = self._ends(node, T, point.costs)
         reduced = self._reduce(node, ends.values, ends)
@@ -119,7 +100,7 @@ class BranchAndBound:
         wide = self._is_wide(reduced, point.bound, ends.values)
         if not wide and self._offer_rounded(node.clients, point.costs.cost):
             return [reduced]
-        if not self.effort.whole or (wide and reduced.clients.num_free > FEW):
+        if wide and reduced.clients.num_free > FEW:
             return reduced.parts(node)
         return self._whole(reduced, wide)
 
@@ -131,7 +112,7 @@ class BranchAndBound:
             return []
         if not clients.num_free:
             return []
-        covers = WholeCovers.of(clients, node.high, node.band_price, self.effort.cells)
+        covers = WholeCovers.of(clients, node.high, node.band_price, CELLS)
         if covers is None:
             return node.halves() if wide else self._branch(node)
         if covers.band_needed(node.high) > 1:
@@ -156,10 +137,7 @@ class BranchAndBound:
             return []
         if self._is_wide(reduced, point.bound, values):
             return reduced.parts(node)
-        return [] if self._enumerate(covers, ends, table, self.effort.covers) else self._branch(reduced)
-
-    def _relax(self, node: Node, T: float) -> Point:
-        return relax(node.clients, T, node.band_price, limit=self.limit, tolerance=self.tolerance)
+        return [] if self._enumerate(covers, ends, table, COVERS) else self._branch(reduced)
 
     def _ends(self, node: Node, T: float, costs: ClientCost) -> Ends:
         return Ends.of(node.clients, node.low, node.high, T, node.band_price, costs)
@@ -182,7 +160,7 @@ class BranchAndBound:
 
     def _enumerate(self, whole_covers: WholeCovers, ends: Ends, table: Floats, max_sets: int) -> bool:
         """Offer every cover that may be better; return whether they were few enough."""
-        covers = whole_covers.below(ends.costs, table, self.limit - ends.base, min(max_sets, self.effort.covers))
+        covers = whole_covers.below(ends.costs, table, self.limit - ends.base, min(max_sets, COVERS))
         if covers is not None:
             self.best.offer(covers)
         return covers is not None
@@ -204,8 +182,6 @@ class BranchAndBound:
 # -------------------- The whole problem
 
 FEW_COVERS = 200  # sets so few that all of them are allocated, which is faster than a proof, and is one
-CUTS = 6  # intervals to either side of the first deadline found; each is twice as wide, in log T, as the one before
-UNPROVEN = 40  # nodes that the bound may take where no proof is asked for
 
 
 def solve(
@@ -215,7 +191,6 @@ def solve(
     tolerance: float = 1e-6,
     time_limit_seconds: float = 30.0,
     max_nodes: int | None = None,
-    certify: bool = True,
 ) -> Solution:
     """Return the cheapest set of clients that together hold enough examples, with its best allocation, and a bound.
 
@@ -226,8 +201,6 @@ def solve(
         time_limit_seconds: After which the proof stops where it is; the bound holds all the same. The search for a
             good set that comes before it is always finished: about 0.1 s for 1000 clients, 3 s for 100,000.
         max_nodes: Parts after which the proof stops likewise, on every machine at the same place; None: no limit.
-        certify: Prove the result, unless all sets are tried anyway. Without a proof, the set is the same in nearly all
-            cases, and the bound looser.
 
     Raises:
         InfeasibleError: If all clients together hold too few examples.
@@ -245,7 +218,11 @@ def solve(
         (array([0, 4]), 1.008962065383, 'optimal')
     """
     start = time.monotonic()
-    _check(problem, min_examples, tolerance, time_limit_seconds, max_nodes)
+    check_coverable(problem, min_examples)
+    check("solve", "tolerance", tolerance, "[1e-9, 1)")  # below, rounding begins
+    check("solve", "time_limit_seconds", time_limit_seconds, "(0, inf]")
+    if max_nodes is not None and not is_whole(max_nodes):
+        raise ConfigError(f"max_nodes must be a whole number, at least 1, or None; got {max_nodes!r}.")
     best = Incumbent(problem, min_examples)
     if covers := minimal_covers(problem.num_examples, min_examples, FEW_COVERS):
         best.offer(covers)
@@ -253,67 +230,31 @@ def solve(
         return Solution(allocation, allocation.cost, "optimal", nodes=0)
     clients = Candidates.of(problem, min_examples)
     earliest = earliest_deadline(clients)
-    _first_set(best, clients, earliest, tolerance)
+    first = relax(clients, 2 * earliest, tolerance=tolerance)
+    offer_settled_sets(best, clients.needs, 2 * earliest, first.band_price)
     nodes = _seeds(best, clients, earliest)
-    _search(best, nodes, tolerance)
 
     def in_time(looked_at: int) -> bool:
-        if not certify:
-            return looked_at < UNPROVEN
         return (max_nodes is None or looked_at < max_nodes) and time.monotonic() - start < time_limit_seconds
 
-    proof = prove(nodes, best, tolerance=tolerance, go_on=in_time, effort=Effort(whole=certify))
+    proof = prove(nodes, best, tolerance=tolerance, go_on=in_time)
     allocation = allocate(problem.only(best.rows))
-    status: Status = ("optimal" if proof.complete else "time_limit") if certify else "heuristic"
+    status: Status = "optimal" if proof.complete else "time_limit"
     return Solution(allocation, min(proof.lower_bound, allocation.cost), status, proof.nodes)
 
 
-def _check(
-    problem: AllocationProblem, min_examples: Any, tolerance: Any, time_limit_seconds: Any, max_nodes: Any
-) -> None:
-    check_coverable(problem, min_examples)
-    if not isinstance(tolerance, Real) or not 1e-9 <= float(tolerance) < 1:
-        raise ConfigError(f"tolerance must be at least 1e-9, where rounding begins, and below 1; got {tolerance!r}.")
-    if not isinstance(time_limit_seconds, Real) or not float(time_limit_seconds) > 0:
-        raise ConfigError(f"time_limit_seconds must be positive; got {time_limit_seconds!r}.")
-    if max_nodes is not None and not is_whole(max_nodes):
-        raise ConfigError(f"max_nodes must be a whole number, at least 1, or None; got {max_nodes!r}.")
-
-
-def _first_set(best: Incumbent, clients: Candidates, earliest: float, tolerance: float) -> None:
-    """Find a good set: from the prices at twice the earliest deadline."""
-    T = 2 * earliest
-    offer_settled_sets(best, clients.needs, T, relax(clients, T, tolerance=tolerance).band_price)
-    improve(best, clients.needs, worthwhile=0.1 * tolerance)
-
-
 def _seeds(best: Incumbent, clients: Candidates, earliest: float) -> list[Node]:
-    """Cut the deadlines that may be better than the best set's into intervals, narrow near it and wide far away.
+    """Cut the deadlines of sets that may be better than the best one in two, at its deadline.
 
-    No set is ready before `earliest`, and none that is ready after (best cost - least energy) / a1 is cheaper. Near the
-    optimum bounds must be tight; away from it they rise as the square of the distance, as do the errors of lines.
+    No set is ready before `earliest`, and none that is ready after (best cost - least energy) / a1 is cheaper.
     """
     energy = least_energy(clients)
-    latest = (best.cost - energy) / clients.time_weight * (1 + 1e-9)
-    latest = max(latest, best.deadline)
-    cuts = {earliest, latest}
-    for end in (earliest, latest):
-        reach = np.log(end / best.deadline) / (2**CUTS - 1)
-        cuts |= {best.deadline * float(np.exp(reach * (2**j - 1))) for j in range(CUTS)}
-    ends = sorted(cuts)
-    bounds = [clients.time_weight * low + energy for low in ends[:-1]]
-    mu = best.band_price
-    return [Node(a, b, clients, bound, mu) for a, b, bound in zip(ends[:-1], ends[1:], bounds, strict=True)]
-
-
-def _search(best: Incumbent, nodes: list[Node], tolerance: float) -> None:
-    """Look for better sets in every interval whose bound leaves room for one."""
-    for node in nodes:
-        if node.clients.band_needed(node.middle) <= 1:
-            point = relax(node.clients, node.middle, node.band_price, limit=best.cost, tolerance=tolerance)
-            if point.bound < best.cost:
-                offer_settled_sets(best, node.clients.needs, node.middle, point.band_price)
-    improve(best, nodes[0].clients.needs, worthwhile=0.1 * tolerance)
+    latest = max((best.cost - energy) / clients.time_weight * (1 + 1e-9), best.deadline)
+    return [
+        Node(low, high, clients, clients.time_weight * low + energy, best.band_price)
+        for low, high in pairwise((earliest, best.deadline, latest))
+        if low < high
+    ]
 
 
 def minimal_covers(sizes: Ints, demand: int, max_sets: int) -> list[Ints] | None:

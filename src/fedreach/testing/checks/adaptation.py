@@ -5,19 +5,19 @@ What is compared is what clients predict; of a rule's state, nothing is known bu
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from fedreach._util.arrays import Floats, Ints
+from fedreach._util.arrays import Float32s, Floats
 from fedreach._util.streams import generator
 from fedreach.federation.types import Outputs, State
 from fedreach.testing.adaptation import (
     PLAYING,
     AdaptationFixture,
     Holding,
-    StoredRule,
     adaptation_fixtures,
     adaptation_outcomes,
     alike_fixtures,
@@ -30,7 +30,6 @@ from fedreach.testing.adaptation import (
     when_trusted,
 )
 from fedreach.testing.base import Subject, define_check, fail, shown
-from fedreach.testing.checks.common import as_it_is, options_are_all_it_is
 
 ROUNDING = 1e-5
 """Of a probability, where sums were taken in another order: a fit stops where the loss falls by less than 1e-8."""
@@ -39,6 +38,27 @@ ORDER = 0.3
 prior moved by 0.26 at most, by more than 0.07 in 22 of them."""
 NO_SHIFT = 0.1
 """Of a probability, for a client that is all participants together: what smoothing of shares and pulls may move."""
+
+
+class Rule(NamedTuple):
+    """A rule that participants have fitted."""
+
+    component: Any
+    case: AdaptationFixture
+    state: State
+
+    @classmethod
+    def of(cls, subject: Subject, case: AdaptationFixture) -> Rule:
+        """Return the rule, fitted once for all checks."""
+        state = subject.once(f"fitted by {case}", lambda: case.fitted(subject.component).state)
+        return cls(subject.component, case, state)
+
+    def predict(self, inputs: Float32s, batches: Sequence[Float32s] = ()) -> Floats:
+        """Return what is predicted of inputs for a client that has seen these batches."""
+        seen = [self.case.outputs(self.component, batch) for batch in batches]
+        client = client_after(self.component, self.state, seen)
+        predicted: Floats = self.component.predict(self.state, client, self.case.outputs(self.component, inputs))
+        return predicted
 
 
 @define_check(adaptation_fixtures)
@@ -57,19 +77,7 @@ def log_probabilities(subject: Subject, case: AdaptationFixture) -> None:
 @define_check(adaptation_fixtures)
 def sums_of_one_shape(subject: Subject, case: AdaptationFixture) -> None:
     """Every participant contributes finite float64 arrays of the same names and shapes, however little it holds."""
-    component, shapes = subject.component, list[dict[str, tuple[int, ...]]]()
-
-    class Noting(StoredRule):
-        def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-            answer: State = component.contribute(query, outputs, labels, counts)
-            shapes.append({name: np.shape(values) for name, values in answer.items()})
-            return answer
-
-    case.fitted(Noting(component, as_it_is))
-    k = len(case.participants)
-    for i, sent_shapes in enumerate(shapes):
-        if sent_shapes != shapes[i - i % k]:
-            fail(f"participant {i % k + 1} sent {sent_shapes}, and the first one {shapes[i - i % k]}")
+    case.fitted(subject.component)
 
 
 @define_check(adaptation_fixtures)
@@ -78,14 +86,13 @@ def each_input_by_itself(subject: Subject, case: AdaptationFixture) -> None:
 
     What a client learns from its inputs it learns in `update`.
     """
-    component, state = subject.component, _state(subject, case)
+    rule = Rule.of(subject, case)
     for number, batches in enumerate(case.clients, start=1):
-        client = client_after(component, state, [case.outputs(component, batch) for batch in batches])
         inputs = np.concatenate(batches)
-        together = component.predict(state, client, case.outputs(component, inputs))
-        turned = component.predict(state, client, case.outputs(component, inputs[::-1].copy()))[::-1]
-        alone = component.predict(state, client, case.outputs(component, inputs[:1]))
+        together = rule.predict(inputs, batches)
+        turned = rule.predict(inputs[::-1].copy(), batches)[::-1]
         _alike(f"of client {number}'s inputs turned round, it predicted", turned, together, 1e-9)
+        alone = rule.predict(inputs[:1], batches)
         _alike(f"of client {number}'s first input alone, it predicted", alone, together[:1], 1e-9)
 
 
@@ -96,6 +103,7 @@ def whoever_stands_where(subject: Subject, case: AdaptationFixture) -> None:
     _predict_alike(subject, case, turned, "with the participants turned round")
 
 
+@when_trusted
 @define_check(alike_fixtures)
 def whoever_holds_an_example(subject: Subject, case: AdaptationFixture) -> None:
     """Which participant holds an example out does not matter, where all trained on the same counts.
@@ -132,15 +140,13 @@ def a_constant_in_the_logits(subject: Subject, case: AdaptationFixture) -> None:
 
     Where a rule reads inputs, it may look at the size of logits, too: there the constant is the same for all examples.
     """
-    rows = not subject.component.reads_inputs
-
-    def moved(logits: Floats) -> Floats:
-        return logits + (5 * np.sin(logits[:, :1]) - 2 if rows else 3.0)
-
-    changed = replace(case, model=replace(case.model, changed=moved))
+    same = subject.component.reads_inputs
+    model = replace(case.model, changed=lambda logits: logits + (3.0 if same else 5 * np.sin(logits[:, :1]) - 2))
+    changed = replace(case, model=model)
     _predict_alike(subject, case, changed, "with a constant added to the logits")
 
 
+@when_trusted
 @define_check(lopsided_fixtures)
 def no_shift_no_change(subject: Subject, case: AdaptationFixture) -> None:
     """A client that is all participants together is predicted after its inputs as before them.
@@ -151,19 +157,11 @@ def no_shift_no_change(subject: Subject, case: AdaptationFixture) -> None:
     a calibrated model.
     """
     component = subject.component
-    for federation in (calibrate(case), case):
-        if federation is case and component.keeps_bias:
-            return
-        state = federation.fitted(component).state
-        outputs = federation.outputs(component, np.concatenate([holding.inputs for holding in federation.participants]))
-        before = component.predict(state, component.start(state), outputs)
-        after = component.predict(state, client_after(component, state, [outputs]), outputs)
-        _alike(
-            f"of {federation}, all their inputs were predicted before and after it had learnt from them:",
-            after,
-            before,
-            NO_SHIFT,
-        )
+    for federation in (calibrate(case), case)[: 1 if component.keeps_bias else 2]:
+        rule, inputs = Rule(component, federation, federation.fitted(component).state), federation.pooled
+        before, after = rule.predict(inputs), rule.predict(inputs, [inputs])
+        what = f"of {federation}, all their inputs were predicted before and after it had learnt from them:"
+        _alike(what, after, before, NO_SHIFT)
 
 
 class Sealed(Outputs):
@@ -181,7 +179,7 @@ def no_labels_of_those_adapted(subject: Subject, case: AdaptationFixture) -> Non
 
     Whatever else the outputs carry, such as labels, changes no prediction.
     """
-    component, state = subject.component, _state(subject, case)
+    component, _, state = Rule.of(subject, case)
     outputs = case.outputs(component, np.concatenate(case.clients[0]))
     sealed = Sealed(outputs.logits, outputs.features, outputs.inputs, outputs.again, outputs.statistics)
     component.predict(state, component.update(state, component.start(state), sealed), sealed)
@@ -189,32 +187,30 @@ def no_labels_of_those_adapted(subject: Subject, case: AdaptationFixture) -> Non
         component.predict_online(state, component.start(state), sealed)
 
 
-@define_check(ordinary_fixtures)
+@define_check(ordinary_fixtures, lambda rule, _: rule.knows_prior)
 def known_shares_stay_with_their_client(subject: Subject, case: AdaptationFixture) -> None:
     """What `with_prior` learns of one client does not affect another."""
     component = subject.component
-    if not component.knows_prior:
-        return
-    state = case.fitted(component).state
-    outputs = case.outputs(component, np.concatenate(case.clients[0]))
-    clients = [[], [outputs]]
-    before = [component.predict(state, client_after(component, state, batches), outputs) for batches in clients]
-    component.predict(state, component.with_prior(state, uneven_shares(case.classes)), outputs)
-    for a, batches in zip(before, clients, strict=True):
-        after = component.predict(state, client_after(component, state, batches), outputs)
-        _alike("after `with_prior` for another client, it predicted", after, a, 0.0)
+    _stays(subject, case, "with_prior", lambda state, _: component.with_prior(state, uneven_shares(case.classes)))
 
 
-@define_check(ordinary_fixtures)
+@define_check(ordinary_fixtures, lambda rule, _: rule.learns_labels)
+def known_labels_stay_with_their_client(subject: Subject, case: AdaptationFixture) -> None:
+    """What `with_labels` learns of one client does not affect another. `labels` is a whole number, 0 or more."""
+    component = subject.component
+    if component.labels < 0:
+        fail(f"`labels` must be a whole number, 0 or more; it is {component.labels!r}")
+    _stays(subject, case, "with_labels", lambda state, outputs: component.with_labels(state, *label_half(outputs)))
+
+
+@define_check(ordinary_fixtures, lambda rule, _: rule.knows_prior)
 def known_shares_weigh(subject: Subject, case: AdaptationFixture) -> None:
     """With the shares pi, p is proportional to the calibrated model's p times pi_c / base_c, base the same for all.
 
     So with base itself for shares a client is predicted as before its first input.
     """
     component, c = subject.component, case.classes
-    if not component.knows_prior:
-        return
-    state = _state(subject, case)
+    state = Rule.of(subject, case).state
     outputs = case.outputs(component, np.concatenate([np.concatenate(batches) for batches in case.clients]))
     plain = component.predict(state, component.start(state), outputs)
     ratios = []
@@ -229,39 +225,14 @@ def known_shares_weigh(subject: Subject, case: AdaptationFixture) -> None:
     _alike(f"with the shares {shown(base / base.sum())}, which are base, it predicted", repeated, plain)
 
 
-@define_check(ordinary_fixtures)
-def known_labels_stay_with_their_client(subject: Subject, case: AdaptationFixture) -> None:
-    """What `with_labels` learns of one client does not affect another. `labels` is a whole number, 0 or more."""
-    component = subject.component
-    if not component.learns_labels:
-        return
-    if component.labels < 0:
-        fail(f"`labels` must be a whole number, 0 or more; it is {component.labels!r}")
-    state, outputs = case.fitted(component).state, case.outputs(component, np.concatenate(case.clients[0]))
-    before = component.predict(state, component.start(state), outputs)
-    component.predict(state, component.with_labels(state, *label_half(outputs)), outputs)
-    _alike(
-        "after `with_labels` for another client, it predicted",
-        component.predict(state, component.start(state), outputs),
-        before,
-        0.0,
-    )
-
-
-@define_check(ordinary_fixtures)
+@define_check(ordinary_fixtures, lambda rule, _: rule.learns_labels)
 def no_labels_no_change(subject: Subject, case: AdaptationFixture) -> None:
     """Without any label, `with_labels` leaves predictions as before, to the bit."""
-    component = subject.component
-    if not component.learns_labels:
-        return
-    state, outputs = _state(subject, case), case.outputs(component, np.concatenate(case.clients[0]))
-    client = component.with_labels(state, outputs.at(slice(0)), np.zeros(0, np.int64))
-    _alike(
-        "told no label, it predicted",
-        component.predict(state, client, outputs),
-        component.predict(state, component.start(state), outputs),
-        0.0,
-    )
+    component, rule, inputs = subject.component, Rule.of(subject, case), np.concatenate(case.clients[0])
+    outputs = case.outputs(component, inputs)
+    client = component.with_labels(rule.state, outputs.at(slice(0)), np.zeros(0, np.int64))
+    predicted = component.predict(rule.state, client, outputs)
+    _alike("told no label, it predicted", predicted, rule.predict(inputs), 0.0)
 
 
 @define_check(ordinary_fixtures)
@@ -270,14 +241,15 @@ def one_or_many_at_a_time(subject: Subject, case: AdaptationFixture) -> None:
 
     `update_many(state, clients, outputs)`, where there is one, returns what `update` returns for each client.
     """
-    component, state = subject.component, _state(subject, case)
+    rule = Rule.of(subject, case)
+    component, _, state = rule
+    for number, batches in enumerate(case.clients, start=1):
+        inputs = np.concatenate(batches)
+        at_once = rule.predict(inputs, [inputs])
+        for pieces in (batches, np.split(inputs, len(inputs))):
+            what = f"client {number}, whose inputs came in {len(pieces)} pieces, predicted"
+            _alike(what, rule.predict(inputs, pieces), at_once)
     everything = [case.outputs(component, np.concatenate(batches)) for batches in case.clients]
-    for number, (batches, outputs) in enumerate(zip(case.clients, everything, strict=True), start=1):
-        at_once = component.predict(state, client_after(component, state, [outputs]), outputs)
-        for inputs in (batches, np.split(np.concatenate(batches), len(outputs.logits))):
-            client = client_after(component, state, [case.outputs(component, batch) for batch in inputs])
-            what = f"client {number}, whose inputs came in {len(inputs)} pieces, predicted"
-            _alike(what, component.predict(state, client, outputs), at_once)
     clients = [component.start(state) for _ in everything]
     for _ in range(2):
         alone = [component.update(state, client, batch) for client, batch in zip(clients, everything, strict=True)]
@@ -290,30 +262,23 @@ def one_or_many_at_a_time(subject: Subject, case: AdaptationFixture) -> None:
 @define_check(ordinary_fixtures)
 def the_order_of_inputs_counts_little(subject: Subject, case: AdaptationFixture) -> None:
     """In which order a client's inputs come changes the class shares that it predicts by 0.3 at most."""
-    component, state = subject.component, _state(subject, case)
+    rule = Rule.of(subject, case)
     for number, batches in enumerate(case.clients, start=1):
         inputs = np.concatenate(batches)
-        outputs = case.outputs(component, inputs)
-        shares = [
-            np.exp(
-                component.predict(state, client_after(component, state, [case.outputs(component, x)]), outputs)
-            ).mean(axis=0)
-            for x in (inputs, inputs[::-1].copy())
-        ]
+        orders = inputs, inputs[::-1].copy()
+        shares = [np.exp(rule.predict(inputs, [order])).mean(axis=0) for order in orders]
         if np.abs(shares[1] - shares[0]).max() > ORDER:
             fail(f"client {number} predicts the shares {shown(shares[0])}, and {shown(shares[1])} turned round")
 
 
-@define_check(adaptation_fixtures)
+@define_check(adaptation_fixtures, lambda rule, _: rule.adapts_online)
 def nothing_that_comes_later(subject: Subject, case: AdaptationFixture) -> None:
     """Where inputs are predicted one after the other, none is predicted by those that come after it.
 
     `predict_online(state, client, outputs)` returns predictions and the client, which continues from there.
     """
     component = subject.component
-    if not component.adapts_online:
-        return
-    state = _state(subject, case)
+    state = Rule.of(subject, case).state
     for batches in case.clients:
         inputs = np.concatenate(batches)
         together, _ = component.predict_online(state, component.start(state), case.outputs(component, inputs))
@@ -324,42 +289,15 @@ def nothing_that_comes_later(subject: Subject, case: AdaptationFixture) -> None:
             _alike(f"going on after input {j}, the others are predicted", later, together[j:], 1e-9)
 
 
-CHECKS = (
-    log_probabilities,
-    sums_of_one_shape,
-    each_input_by_itself,
-    whoever_stands_where,
-    when_trusted(whoever_holds_an_example),
-    classes_by_any_name,
-    a_constant_in_the_logits,
-    when_trusted(no_shift_no_change),
-    no_labels_of_those_adapted,
-    known_shares_stay_with_their_client,
-    known_shares_weigh,
-    known_labels_stay_with_their_client,
-    no_labels_no_change,
-    one_or_many_at_a_time,
-    the_order_of_inputs_counts_little,
-    nothing_that_comes_later,
-    PLAYING.same_again(
-        "The same participants and inputs give the same predictions.",
-        "An adaptation rule draws no random numbers, and keeps nothing in `self`.",
-    ),
-    PLAYING.arguments_untouched(
-        "An adaptation rule does not write to its arguments: state, query, outputs, labels, counts, sums and what a "
-        "client keeps."
-    ),
-    PLAYING.going_on_from_a_file(
-        "State, query, contributions and what a client keeps consist of named arrays; stored after each exchange and "
-        "each update, and read again, they give the same predictions."
-    ),
-    options_are_all_it_is,
-)
-
-
-def _state(subject: Subject, case: AdaptationFixture) -> State:
-    state: State = subject.once(f"fitted by {case}", lambda: case.fitted(subject.component).state)
-    return state
+def _stays(subject: Subject, case: AdaptationFixture, method: str, learn: Callable[[State, Outputs], State]) -> None:
+    """Fail if what is learnt of one client changes what is predicted for others."""
+    rule, inputs = Rule.of(subject, case), np.concatenate(case.clients[0])
+    outputs = case.outputs(subject.component, inputs)
+    before = [rule.predict(inputs), rule.predict(inputs, [inputs])]
+    subject.component.predict(rule.state, learn(rule.state, outputs), outputs)
+    after = [rule.predict(inputs), rule.predict(inputs, [inputs])]
+    for a, b in zip(before, after, strict=True):
+        _alike(f"after `{method}` for another client, it predicted", b, a, 0.0)
 
 
 def _predict_alike(subject: Subject, case: AdaptationFixture, changed: AdaptationFixture, how: str) -> None:

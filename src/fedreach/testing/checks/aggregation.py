@@ -8,9 +8,9 @@ import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats
 from fedreach._util.streams import generator
-from fedreach.federation.types import NO_STATE, State
-from fedreach.testing.base import Subject, define_check, fail, must_be_close, shown
-from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, as_it_is, options_are_all_it_is
+from fedreach.federation.checks import check_update
+from fedreach.federation.types import NO_STATE
+from fedreach.testing.base import Case, Outcome, RepeatedRuns, Subject, define_check, fail, must_be_close, shown
 
 ROUNDS = 3
 
@@ -39,29 +39,25 @@ def one_update_of_many(subject: Subject, case: Updates) -> None:
 
     One that says `remembers_updates = True` is handed what the clients sent last and how many share the model.
     """
-    combined_updates(subject.component, case)
+    PLAYING.straight(subject, case)
 
 
 @define_check(updates)
 def whatever_the_order(subject: Subject, case: Updates) -> None:
     """Which client is in which row changes the result by rounding only."""
     turned = Updates(case.words, case.weights[::-1], case.updates[:, ::-1])
-    for a, b in zip(
-        combined_updates(subject.component, turned), combined_updates(subject.component, case), strict=True
-    ):
+    for a, (_, b) in zip(combined_updates(subject.component, turned), PLAYING.straight(subject, case), strict=True):
         must_be_close("the update, with the rows turned round", a, b, str(case), 1e-5)
 
 
-@define_check(updates)
+@define_check(updates, lambda component, _: component.linear)
 def linear_is_the_weighted_sum(subject: Subject, case: Updates) -> None:
     """One that says `linear = True` gives sum_i w_i u_i, so that secure aggregation may replace it."""
-    if not subject.component.linear:
-        return
-    for combined, sent in zip(combined_updates(subject.component, case), case.updates, strict=True):
+    for (_, combined), sent in zip(PLAYING.straight(subject, case), case.updates, strict=True):
         must_be_close("the update", combined, case.weights @ sent.astype(np.float64), str(case), 1e-9)
 
 
-def _play(component: Any, case: Updates, keep: Any = as_it_is) -> list[Outcome]:
+def _play(component: Any, case: Updates, keep: Any = lambda state: state) -> list[Outcome]:
     results = combined_updates(component, case, keep)
     return [
         Outcome(f"in round {t} the update was {shown(update)}", update) for t, update in enumerate(results, start=1)
@@ -70,33 +66,16 @@ def _play(component: Any, case: Updates, keep: Any = as_it_is) -> list[Outcome]:
 
 PLAYING = RepeatedRuns(updates, _play)
 
-CHECKS = (
-    one_update_of_many,
-    whatever_the_order,
-    PLAYING.same_again(
-        "The same updates, state and stream give the same update.",
-        "Draw from the `rng` that is handed in, and keep nothing in `self`.",
-    ),
-    PLAYING.arguments_untouched("An aggregator does not write to its arguments: state, weights and updates."),
-    PLAYING.going_on_from_a_file(),
-    linear_is_the_weighted_sum,
-    options_are_all_it_is,
-)
 
-
-def combined_updates(component: Any, case: Updates, keep: Any = as_it_is) -> list[Floats]:
+def combined_updates(component: Any, case: Updates, keep: Any = lambda state: state) -> list[Floats]:
     """Return the update of each round."""
-    state: State = NO_STATE
-    results, remembers, last = [], component.remembers_updates, np.zeros_like(case.updates[0])
+    state, results, last = NO_STATE, [], np.zeros_like(case.updates[0])
     for number, sent in enumerate(case.updates, start=1):
-        handed = {"last": last, "n": 2 * len(sent)} if remembers else {}
+        handed = {"last": last, "n": 2 * len(sent)} if component.remembers_updates else {}
         answer = component.combine(state, case.weights.copy(), sent.copy(), generator(0, "aggregate", number), **handed)
-        if not (isinstance(answer, tuple) and len(answer) == 2):
-            fail(f"combine must return a pair, the update and the state; got {type(answer).__name__}")
-        combined, state = answer
-        good = isinstance(combined, np.ndarray) and combined.shape == sent.shape[1:] and combined.dtype == np.float64
-        if not good or not np.isfinite(combined).all():
-            fail(f"in round {number} the update should be {sent.shape[1]} finite float64 numbers; got {combined!r}")
+        combined, state = check_update(component, answer, sent.shape[1])
+        if answer[0].dtype != np.float64 or not np.isfinite(combined).all():
+            fail(f"in round {number} the update should be finite float64 numbers; got {answer[0]!r}")
         state, last = keep(state), sent
         results.append(combined)
     return results

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import wraps
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.streams import generator
-from fedreach.testing.base import Check, Subject, define_check, fail, must_be_close, same, shown
-from fedreach.testing.checks.common import Case, options_are_all_it_is, other_global_seeds
+from fedreach.testing.base import Case, Subject, define_check, fail, must_be_close, other_global_seeds, same, shown
 from fedreach.testing.checks.label_statistics import Labels
 
 
@@ -33,15 +30,7 @@ def moments() -> Iterator[Moment]:
     yield Moment("a step on one example", 1, 0.3, True)
 
 
-def of_objectives(check: Callable[[Subject, Moment], None]) -> Check:
-    """Make a check that is run in moments, of those losses that have an `objective`."""
-
-    @wraps(check)
-    def suited(subject: Subject, case: Moment) -> None:
-        if subject.component.has_objective:
-            check(subject, case)
-
-    return define_check(moments)(suited)
+of_objectives = define_check(moments, lambda component, case: component.has_objective)
 
 
 @of_objectives
@@ -72,11 +61,9 @@ def steps_untouched(subject: Subject, case: Moment) -> None:
         fail(f"it wrote to {', '.join(changed)}; write a - b, not a -= b or a.sub_(b)")
 
 
-@define_check()
+@define_check(only=lambda component, _: component.remembers_clients)
 def keeps_its_own(subject: Subject) -> None:
     """What a client keeps is float32, as long as before, by its own vector and model, and no argument is written to."""
-    if not subject.component.remembers_clients:
-        return
     rng = generator(0, "testing keep")
     memory, local = rng.standard_normal((2, 3, 7)).astype(np.float32)
     before = memory.copy(), local.copy()
@@ -90,9 +77,6 @@ def keeps_its_own(subject: Subject) -> None:
         must_be_close(f"what client {i} keeps, asked alone,", alone[0], new_memory[i])
 
 
-OBJECTIVE_CHECKS = (one_number_with_a_gradient, the_same_objective_again, steps_untouched, keeps_its_own)
-
-
 class ObjectiveStep:
     """The step that an objective was handed, and what checks read of it."""
 
@@ -101,8 +85,7 @@ class ObjectiveStep:
 
         from fedreach.engines.models.flat import Layout, bind, flatten
         from fedreach.engines.models.networks import build
-        from fedreach.engines.models.state import copy_module
-        from fedreach.engines.sequential import Step
+        from fedreach.engines.sequential import ObjectiveRun, Step
 
         numbers, rng = component.declares("needs_numbers"), generator(0, "testing step")
         module = build("mlp", (4,), 3, seed=0, options={"hidden": [5]})
@@ -116,13 +99,8 @@ class ObjectiveStep:
         y = _normal(rng, case.examples, 3) if numbers else torch.from_numpy(rng.integers(0, 3, case.examples))
         self.gradient = torch.zeros(p)
         bind(module, self.vector, self.gradient)
-        engine: Any = SimpleNamespace(
-            module=module,
-            frozen_module=copy_module(module).eval(),
-            layout=Layout.of(module),
-            losses=lambda outputs, targets, _: component.per_example(outputs, targets),
-        )
-        self.step = Step(engine, x, y, None, self.broadcast, self.memory)
+        run = ObjectiveRun(component, module, Layout.of(module))
+        self.step = Step(run, x, y, lambda z: component.per_example(z, y).mean(), self.broadcast, self.memory)
         self.before = self.now()
 
     def now(self) -> dict[str, Float32s]:
@@ -131,31 +109,6 @@ class ObjectiveStep:
         named = {"x": step.x, "y": step.y, "broadcast": self.broadcast, "memory": self.memory}
         named |= {"the local model": self.vector, "the gradients": self.gradient}
         return {name: tensor.detach().numpy().copy() for name, tensor in named.items()}
-
-    @property
-    def loss_value(self) -> float:
-        """What the loss of the batch is,"""
-        return float(self.step.loss.detach())
-
-    @property
-    def loss_gradient(self) -> Float32s:
-        """and its gradient, (p,)."""
-        gradient: Float32s = self.step.gradient().numpy()
-        return gradient
-
-    def _pass(self, which: str) -> Any:
-        return self.step if which == "local" else self.step.frozen(getattr(self, _MODELS[which]))
-
-    def hidden(self, which: str) -> Any:
-        """Return the (b, 5) features of the "local", "global" or "memory" model, as float64."""
-        return self._pass(which).features().detach().numpy().astype(np.float64)
-
-    def outputs(self, which: str) -> Any:
-        """Return the (b, 3) outputs likewise."""
-        return self._pass(which).outputs.detach().numpy().astype(np.float64)
-
-
-_MODELS = {"global": "broadcast", "memory": "memory"}
 
 
 def _normal(rng: np.random.Generator, *shape: int) -> Any:
@@ -170,17 +123,10 @@ def objective_of(component: Any, case: Moment, moved: Float32s | None = None) ->
 
     step = ObjectiveStep(component, case, moved)
     value = component.objective(step.step)
-    if not isinstance(value, torch.Tensor) or value.shape != () or not value.requires_grad:
-        fail(f"the objective should be a tensor of one number that torch can differentiate; got {value!r}")
-    module, layout = step.step.module, step.step._run.layout
-    parameters, flat = dict(module.named_parameters()), torch.zeros(layout.num_trainable)
-    views = layout.parameter_views(flat)
-    trained = [parameters[name] for name in views]
-    gradients = torch.autograd.grad(value, trained, retain_graph=True, allow_unused=True)
-    for view, gradient in zip(views.values(), gradients, strict=True):
-        if gradient is not None:
-            view.copy_(gradient)
-    return float(value.detach()), flat.numpy(), step
+    gradients = torch.autograd.grad(
+        value, [*step.step.module.parameters()], retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return float(value.detach()), torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy(), step
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,15 +148,11 @@ def batches() -> Iterator[Batch]:
         yield Batch(f"{b} examples with {t} numbers, outputs of about {size:g}", outputs, targets)
 
 
-def of_batches(check: Callable[[Subject, Batch], None]) -> Check:
-    """Make a check that is run on batches of classes, or of numbers where the loss needs such."""
+def _fits(component: Any, case: Batch) -> bool:
+    return component.declares("needs_numbers") is (case.targets.dtype.kind == "f")
 
-    @wraps(check)
-    def suited(subject: Subject, case: Batch) -> None:
-        if subject.component.declares("needs_numbers") is (case.targets.dtype.kind == "f"):
-            check(subject, case)
 
-    return define_check(batches)(suited)
+of_batches = define_check(batches, _fits)  # of classes, or of numbers where the loss needs such
 
 
 @of_batches
@@ -250,26 +192,14 @@ def labels() -> Iterator[Labels]:
     yield Labels("one client with labels of ten classes", np.arange(10)[None])
 
 
-@define_check(labels)
+@define_check(labels, lambda component, _: component.shifts_outputs)
 def shifts_by_what_each_has(subject: Subject, case: Labels) -> None:
     """What a loss adds to outputs is one finite number a class, by what labels a client itself has."""
-    if not subject.component.shifts_outputs:
-        return
     shifts = np.asarray(subject.component.shift(case.counts))
     if shifts.shape != case.counts.shape or not np.isfinite(shifts).all():
         fail(f"the shifts should be finite numbers of shape {case.counts.shape}; got {shown(shifts)}")
     alone = np.concatenate([subject.component.shift(row[None]) for row in case.counts])
     must_be_close("the shifts of each client asked alone", alone, shifts, str(case))
-
-
-CHECKS = (
-    one_number_an_example,
-    each_example_by_itself,
-    downhill,
-    shifts_by_what_each_has,
-    *OBJECTIVE_CHECKS,
-    options_are_all_it_is,
-)
 
 
 def loss_and_gradient(component: Any, outputs: Float32s, targets: Ints | Float32s) -> tuple[Floats, Float32s]:

@@ -8,8 +8,7 @@ import numpy as np
 
 from fedreach._util.streams import generator
 from fedreach.federation.types import LocalOutputs
-from fedreach.testing.base import Subject, define_check, fail
-from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, options_are_all_it_is
+from fedreach.testing.base import Case, Outcome, RepeatedRuns, Subject, define_check, fail
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +39,7 @@ def _play(component: Any, case: OutputsCase) -> list[Outcome]:
     return [Outcome(f"it measured {number!r}", number)]
 
 
-PLAYING = RepeatedRuns(outputs, _play)
+PLAYING = RepeatedRuns(outputs, _play, has_state=False)
 
 
 @define_check()
@@ -57,15 +56,3 @@ def a_finite_number(subject: Subject, case: OutputsCase) -> None:
     ((description, number),) = PLAYING.straight(subject, case)
     if np.ndim(number) != 0 or not np.isfinite(number):
         fail(description)
-
-
-CHECKS = (
-    has_a_name,
-    a_finite_number,
-    PLAYING.same_again(
-        "The same outputs and stream give the same number, whatever was measured before.",
-        "Draw from the `rng` that is handed in.",
-    ),
-    PLAYING.arguments_untouched("A measurement does not write to the outputs."),
-    options_are_all_it_is,
-)

@@ -1,17 +1,15 @@
 """Checks of metrics."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import wraps
 
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats
 from fedreach._util.streams import generator
 from fedreach.evaluation.metrics import Metric
-from fedreach.testing.base import Check, Subject, define_check, fail
-from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, options_are_all_it_is
+from fedreach.testing.base import Case, Outcome, RepeatedRuns, Subject, define_check, fail
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,15 +44,7 @@ def is_suitable(component: Metric, case: Answers) -> bool:
     return component.needs_numbers is (case.labels.dtype.kind == "f")
 
 
-def of_answers(check: Callable[[Subject, Answers], None]) -> Check:
-    """Make a check that is run on answers in classes, or in numbers where the metric needs such."""
-
-    @wraps(check)
-    def tried(subject: Subject, case: Answers) -> None:
-        if is_suitable(subject.component, case):
-            check(subject, case)
-
-    return define_check(answers)(tried)
+of_answers = define_check(answers, is_suitable)
 
 
 @of_answers
@@ -76,18 +66,9 @@ def whatever_the_order(subject: Subject, case: Answers) -> None:
         fail(f"it is {value}, and {turned} with the examples turned round")
 
 
-PLAYING = RepeatedRuns(
-    answers,
-    lambda component, case, keep=None: [
-        Outcome(f"it was {(value := component.of(case.labels, case.scores))}", np.array(value, np.float64))
-        for _ in range(is_suitable(component, case))
-    ],
-)
+def _play(component: Metric, case: Answers) -> list[Outcome]:
+    value = component.of(case.labels, case.scores) if is_suitable(component, case) else np.nan
+    return [Outcome(f"it was {value}", np.array(value, np.float64))]
 
-CHECKS = (
-    one_number,
-    whatever_the_order,
-    PLAYING.same_again("The same answers give the same number.", "Draw no random numbers, keep nothing in `self`."),
-    PLAYING.arguments_untouched("A metric does not write to its arguments: labels and scores."),
-    options_are_all_it_is,
-)
+
+PLAYING = RepeatedRuns(answers, _play, has_state=False)

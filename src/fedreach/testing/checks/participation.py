@@ -3,35 +3,25 @@
 import numpy as np
 
 from fedreach._util.streams import generator
-from fedreach.testing.base import Subject, define_check, fail, same, shown
-from fedreach.testing.checks.common import options_are_all_it_is, other_global_seeds
+from fedreach.testing.base import Subject, define_check, fail, other_global_seeds, same, shown
+
+SIZES = 1, 7, 100
 
 
-class Size(int):
-    """A number of clients that describes itself."""
-
-    def __str__(self) -> str:
-        return f"{int(self)} participants"
-
-
-def sizes() -> list[Size]:
-    """Return numbers of clients, none among them."""
-    return [Size(1), Size(7), Size(100)]
-
-
-@define_check(sizes)
-def a_flag_for_each(subject: Subject, case: Size) -> None:
+@define_check(lambda: SIZES)
+def a_flag_for_each(subject: Subject, case: int) -> None:
     """Each participant gets a flag from `available`, each that worked one from `replies` if there is such a method."""
-    for method, count in (("available", int(case)), ("replies", int(case)), ("replies", 0)):
+    for method, count in (("available", case), ("replies", case), ("replies", 0)):
         if method == "available" or subject.component.loses_replies:
             answer = getattr(subject.component, method)(count, generator(0, method))
             if not isinstance(answer, np.ndarray) or answer.shape != (count,) or answer.dtype != np.bool_:
-                fail(f"{method} should return {count} flags; got {shown(answer)}")
+                fail(f"{method} should return {count} flags; got {shown(answer)}", f"{case} participants")
 
 
-@define_check(sizes)
-def same_again(subject: Subject, case: Size) -> None:
+@define_check(lambda: SIZES)
+def same_again(subject: Subject, case: int) -> None:
     """The same stream gives the same flags, in whatever order the rounds are asked for."""
+    words = f"{case} participants"
     for method in ("available", "replies"):
         if method == "replies" and not subject.component.loses_replies:
             continue
@@ -39,10 +29,7 @@ def same_again(subject: Subject, case: Size) -> None:
         answers = []
         for i, number in enumerate(rounds):
             with other_global_seeds(i):
-                answers.append(getattr(subject.component, method)(int(case), generator(0, method, number)))
+                answers.append(getattr(subject.component, method)(case, generator(0, method, number)))
         for number, a, b in zip(rounds, answers, answers[::-1], strict=True):
             if not same(a, b):
-                fail(f"{method} was {shown(a)} in round {number} and {shown(b)} when asked again")
-
-
-CHECKS = (a_flag_for_each, same_again, options_are_all_it_is)
+                fail(f"{method} was {shown(a)} in round {number} and {shown(b)} when asked again", words)

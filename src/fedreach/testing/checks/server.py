@@ -8,17 +8,10 @@ import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.streams import generator
+from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.steps import server_batches, server_split
 from fedreach.federation.types import NO_STATE, State
-from fedreach.testing.base import Check, Subject, define_check, fail, shown
-from fedreach.testing.checks.common import (
-    Case,
-    Outcome,
-    RepeatedRuns,
-    as_it_is,
-    options_are_all_it_is,
-    other_global_seeds,
-)
+from fedreach.testing.base import Case, Outcome, RepeatedRuns, Subject, define_check, fail, other_global_seeds, shown
 
 EXAMPLES, INPUTS, CLASSES, CLIENTS, LESSONS, SEED = 100, 10, 4, 3, 8, 3
 D = INPUTS * CLASSES
@@ -71,8 +64,7 @@ class Regression:
 
     def loss(self, params: Float32s, index: Ints) -> float:
         self.requests.append(("loss", index))
-        shares = softmax(self.outputs(params, index))
-        return float(-np.log(shares[np.arange(len(index)), self.y[index]]).mean())
+        return float(-log_softmax(self.outputs(params, index))[np.arange(len(index)), self.y[index]].mean())
 
     def local_models(self) -> Iterator[Float32s]:
         self.read_locals = True
@@ -85,8 +77,7 @@ class Regression:
 
 def softmax(logits: Floats | Float32s) -> Floats:
     """Return (b, c) shares of the classes."""
-    powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+    return np.asarray(np.exp(log_softmax(logits.astype(np.float64))))
 
 
 def server_data(number: int) -> Regression:
@@ -104,7 +95,7 @@ def first_model() -> Float32s:
 
 def learn_rounds(
     component: Any,
-    keep: Callable[[State], State] = as_it_is,
+    keep: Callable[[State], State] = lambda state: state,
     *,
     rounds: int = LESSONS,
     change: Callable[[Regression], Regression] = lambda data: data,
@@ -116,10 +107,7 @@ def learn_rounds(
     for number in range(1, rounds + 1):
         data = change(server_data(number))
         new, state = component.learn(params, state, data)
-        if not isinstance(new, np.ndarray) or new.shape != params.shape or new.dtype != np.float32:
-            got = f"{new.dtype} of shape {new.shape}" if isinstance(new, np.ndarray) else type(new).__name__
-            fail(f"learn should return float32 parameters of shape {params.shape}; got {got}", f"round {number}")
-        params, state = new.copy(), keep(state)
+        params, state = _params_like(params, new, f"in its lesson {number}"), keep(state)
         models.append(params.copy())
         looked.append(data)
     return models, looked
@@ -131,18 +119,13 @@ def learn_rounds(
 @define_check()
 def other_batches_in_other_rounds(subject: Subject) -> None:
     """Batches that are not all of the server's data are drawn again in every round."""
-    looked = learn_rounds(subject.component)[1]
-    batches_of_rounds = [[*data.batches("step"), *data.batches("distill")] for data in looked]
-    drawn = [
-        tuple(batch.tobytes() for batch in batches)
-        for data, batches in zip(looked, batches_of_rounds, strict=True)
-        if batches and all(len(batch) < data.drawn_from for batch in batches)
-    ]
+    drawn = []
+    for data in learn_rounds(subject.component)[1]:
+        batches = [*data.batches("step"), *data.batches("distill")]
+        if batches and all(len(batch) < data.drawn_from for batch in batches):
+            drawn.append(tuple(batch.tobytes() for batch in batches))
     if len(drawn) > 1 and len(set(drawn)) < len(drawn):
-        fail(
-            f"of {len(drawn)} rounds only {len(set(drawn))} had batches of their own",
-            f"{EXAMPLES} examples of the server, batches of {len(batches_of_rounds[0][0])}",
-        )
+        fail(f"of {len(drawn)} rounds only {len(set(drawn))} had batches of their own", f"{EXAMPLES} examples")
 
 
 @define_check()
@@ -151,8 +134,6 @@ def says_that_it_reads_updates(subject: Subject) -> None:
     if any(data.read_locals for data in learn_rounds(subject.component)[1]) and not subject.component.reads_updates:
         fail("it asked for local models; `reads_updates` is not set")
 
-
-LEARNING: tuple[Check, ...] = (other_batches_in_other_rounds, says_that_it_reads_updates)
 
 ROUNDS = 5
 
@@ -180,7 +161,7 @@ def moves() -> Iterator[Moves]:
     )
 
 
-def _run(component: Any, case: Moves, keep: Callable[[State], State] = as_it_is) -> list[Float32s]:
+def _run(component: Any, case: Moves, keep: Callable[[State], State] = lambda state: state) -> list[Float32s]:
     """Return the parameters after each round."""
     params, state, models = case.params.copy(), NO_STATE, []
     for number, update in enumerate(case.updates, start=1):
@@ -188,21 +169,26 @@ def _run(component: Any, case: Moves, keep: Callable[[State], State] = as_it_is)
         if not (isinstance(answer, tuple) and len(answer) == 2):
             fail(f"apply must return a pair, the parameters and the state; got {type(answer).__name__}")
         new, state = answer
-        if not isinstance(new, np.ndarray) or new.shape != params.shape or new.dtype != np.float32:
-            got = f"{new.dtype} of shape {new.shape}" if isinstance(new, np.ndarray) else type(new).__name__
-            fail(f"in round {number} the parameters should be float32 of shape {params.shape}; got {got}")
-        if not np.isfinite(new).all():
-            fail(f"in round {number} the parameters became {shown(new)}")
-        params, state = new.copy(), keep(state)
+        params, state = _params_like(params, new, f"in round {number}"), keep(state)
         models.append(params.copy())
     return models
 
 
-def _play(component: Any, case: Moves, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
-    models = enumerate(_run(component, case, keep), start=1)
-    did = [Outcome(f"after round {number} the model was {shown(model)}", model) for number, model in models]
-    learnt = enumerate(learn_rounds(component, keep)[0], start=1)
-    return did + [Outcome(f"after its lesson {number} the model was {shown(model)}", model) for number, model in learnt]
+def _params_like(params: Float32s, new: Any, when: str) -> Float32s:
+    if not isinstance(new, np.ndarray) or new.shape != params.shape or new.dtype != np.float32:
+        got = f"{new.dtype} of shape {new.shape}" if isinstance(new, np.ndarray) else type(new).__name__
+        fail(f"{when} the parameters should be float32 of shape {params.shape}; got {got}")
+    if not np.isfinite(new).all():
+        fail(f"{when} the parameters became {shown(new)}")
+    return new.copy()
+
+
+def _play(component: Any, case: Moves, keep: Callable[[State], State] = lambda state: state) -> list[Outcome]:
+    return [
+        Outcome(f"after {what} {number} the model was {shown(model)}", model)
+        for what, models in (("round", _run(component, case, keep)), ("its lesson", learn_rounds(component, keep)[0]))
+        for number, model in enumerate(models, start=1)
+    ]
 
 
 PLAYING = RepeatedRuns(moves, _play)
@@ -235,32 +221,13 @@ def where_the_clients_went(subject: Subject, case: Moves) -> None:
             fail(f"after {number} rounds the model had moved by {shown(moved)}, for the update u = {shown(u)}")
 
 
-@define_check()
+@define_check(only=lambda component, _: component.trains_server)
 def trains_as_the_coin_says(subject: Subject) -> None:
     """Where a server step trains on the server's own data, the round's stream alone decides when."""
-    component = subject.component
-    if not component.trains_server:
-        return
     for number in range(1, 30):
         answers = []
         for seed in (number, number + 1000):  # the first numbers of two seeds alone may be alike
             with other_global_seeds(seed):
-                answers.append(component.trains(generator(0, "coin", number)))
+                answers.append(subject.component.trains(generator(0, "coin", number)))
         if not all(isinstance(answer, bool | np.bool_) for answer in answers) or answers[0] != answers[1]:
             fail(f"trains() must be the same flag again; got {answers}", f"the stream of round {number}")
-
-
-CHECKS = (
-    a_new_model,
-    where_nobody_moved,
-    where_the_clients_went,
-    PLAYING.same_again(
-        "The same parameters, state and update give the same model, whatever was done with the step before.",
-        "Draw no random numbers, keep nothing in `self`.",
-    ),
-    PLAYING.arguments_untouched("A server step does not write to its arguments: parameters, state and mean update."),
-    PLAYING.going_on_from_a_file(),
-    trains_as_the_coin_says,
-    *LEARNING,
-    options_are_all_it_is,
-)

@@ -9,14 +9,10 @@ import numpy as np
 from fedreach._util.arrays import Float32s, Floats
 from fedreach._util.streams import generator
 from fedreach.federation.base import LocalSolver
-from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.participation import Bernoulli
-from fedreach.federation.types import ClientResults, State
-from fedreach.federation.weighting import Equal
-from fedreach.testing.base import Subject, define_check, fail, same, shown
-from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, as_it_is, options_are_all_it_is
+from fedreach.federation.types import NO_STATE, ClientResults, State
+from fedreach.testing.base import Case, Outcome, RepeatedRuns, Subject, define_check, fail, same, shown
 
-ROUNDS, LOOK = 3000, 200
+ROUNDS, LOOK, STEPS, LR = 3000, 200, 10, 0.1  # of the training in which clients must balance
 NEAR = 1e-4
 """Of 1 + cos of the angle between the clients' gradients, three looks running. FedAvg stops at 0.03 or more."""
 
@@ -44,13 +40,13 @@ def stacks() -> Iterator[ClientStack]:
         yield ClientStack(words, gradient, params, broadcast, memory, share, rng.integers(1, 9, k).astype(np.float64))
 
 
-def _play(solver: Any, case: ClientStack, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
+def _play(solver: Any, case: ClientStack, keep: Callable[[State], State] = lambda state: state) -> list[Outcome]:
     """Train for three rounds; each client's memory is 0 at first."""
     state: State = {}
     outcomes, now = [], replace(case, memory=np.zeros_like(case.memory))
     for number in range(1, 4):
         terms = _terms(solver, now, state)
-        followed = np.asarray(solver.correct(now.gradient, now.params, now.broadcast, **terms))
+        followed = _corrected(solver, now, terms)
         outcomes.append(Outcome(f"in round {number} the clients followed {shown(followed)}", followed))
         if solver.is_stateful:
             new_memory = _new_memory(solver, now, state)
@@ -69,7 +65,7 @@ def number_by_number(subject: Subject, case: ClientStack) -> None:
     solver, arrays = subject.component, (case.gradient, case.params, case.broadcast)
     for number, state in _states(solver, case):
         terms = _terms(solver, case, state)
-        together = np.asarray(solver.correct(*arrays, **terms))
+        together = _corrected(solver, case, terms)
         if together.shape != case.gradient.shape or not np.isfinite(together).all():
             fail(f"for gradients of shape {case.gradient.shape}, correct returned {shown(together)}")
         for i in range(len(together)):
@@ -97,30 +93,30 @@ def the_same_in_torch(subject: Subject, case: ClientStack) -> None:
         for name, old, new in zip(names, before, (*tensors, *named.values()), strict=True):
             if not torch.equal(old, new):
                 fail(f"correct wrote to the tensor `{name}`; write a - b, not a -= b or a.sub_(b)")
-        _alike(np.asarray(solver.correct(*arrays, **terms)), answer.numpy(), "numpy got {} and torch {}", within=1e-5)
+        _alike(_corrected(solver, case, terms), answer.numpy(), "numpy got {} and torch {}", within=1e-5)
 
 
-@define_check(stacks)
+@define_check(stacks, lambda solver, _: solver.affine)
 def affine_if_it_says_so(subject: Subject, case: ClientStack) -> None:
     """A solver that says ``affine = True`` returns g + pull (w - w0) + shift, pull the same for all numbers."""
     solver, none = subject.component, np.zeros_like(case.gradient)
-    if not solver.affine:
-        return
     for number, state in _states(solver, case):
         terms = _terms(solver, case, state)
         shift = np.asarray(solver.correct(none, case.broadcast, case.broadcast, **terms))
         pull = (np.asarray(solver.correct(none, case.broadcast + 1, case.broadcast, **terms)) - shift)[:, :1]
         expected = case.gradient + pull * (case.params - case.broadcast) + shift
-        corrected = np.asarray(solver.correct(case.gradient, case.params, case.broadcast, **terms))
-        _alike(corrected, expected, f"in round {number} it returned {{}}; affine would be {{}}", within=1e-4)
+        _alike(
+            _corrected(solver, case, terms),
+            expected,
+            f"in round {number} it returned {{}}; affine would be {{}}",
+            within=1e-4,
+        )
 
 
-@define_check(stacks)
+@define_check(stacks, lambda solver, _: solver.is_stateful)
 def own_memory(subject: Subject, case: ClientStack) -> None:
     """What a client is handed and what it keeps depends on its own memory and update, not on who else was chosen."""
     solver = subject.component
-    if not solver.is_stateful:
-        return
     for number, state in _states(solver, case):
         handed, new_memory = solver.prepare(case.memory, state, case.share), _new_memory(solver, case, state)
         if new_memory.shape != case.memory.shape or new_memory.dtype != np.float32 or not np.isfinite(new_memory).all():
@@ -135,94 +131,58 @@ def own_memory(subject: Subject, case: ClientStack) -> None:
             _alike(new_memory[i], _new_memory(solver, single, state)[0], text)
 
 
-def _runs() -> list[str]:
-    return [
-        "two quadratics, both clients in every round",
-        "two quadratics, each client away in 40 % of the rounds",
-        "two quadratics, 40 % of the replies lost",
-    ]
-
-
-@define_check(_runs)
-def stops_where_the_clients_balance(subject: Subject, case: str) -> None:
+@define_check(lambda: (1.0, 0.6), lambda solver, _: solver.is_stateful and _clients_follow_it(solver))
+def stops_where_the_clients_balance(subject: Subject, case: float) -> None:
     """Where clients follow their memory, training stops only where a weighted sum of their gradients is zero.
 
     There their gradients point opposite ways, whichever client is away. FedAvg stops elsewhere: local steps bias it. A
     memory that only the server learns of, such as the number of local steps by which FedNova divides, leaves this bias.
-
-    Reference: specification, section 1.4
+    The input is the probability with which each of two clients takes part; they minimize 1/2 (w - b)' A (w - b).
     """
-    if subject.component.is_stateful and _clients_follow_it(subject.component):
-        must_balance(subject.component, case)
+    solver, state = subject.component, NO_STATE
+    A, b = np.array([[1.0, 2.0], [3.0, 0.5]]), np.array([[1.0, -1.0], [-2.0, 4.0]])  # A diagonal
+    x, memory, near, rng = np.full(2, 0.5), np.zeros((2, 2), np.float32), 0, generator(0, "testing balance")
+    for number in range(1, ROUNDS + 1):
+        rows = np.flatnonzero(rng.random(2) < case)
+        if not len(rows):
+            continue
+        start = np.tile(x.astype(np.float32), (len(rows), 1))
+        share, steps = np.array([0.5, 1.5])[rows], np.full(len(rows), float(STEPS))
+        now = ClientStack("", start, start, start, memory[rows], share, steps)
+        terms = _terms(solver, now, state)
+        for _ in range(STEPS):
+            now = replace(now, gradient=(A[rows] * (now.params - b[rows])).astype(np.float32))
+            now = replace(now, params=now.params - np.float32(LR) * _corrected(solver, now, terms))
+        memory[rows] = new_memory = _new_memory(solver, now, state)
+        step, state = _conclude(solver, now, state, new_memory, n=2)
+        x = x + step
+        if number % LOOK == 0:
+            first, second = A * (x - b)
+            off = 1 + first @ second / max(float(np.linalg.norm(first) * np.linalg.norm(second)), 1e-12)
+            near = near + 1 if off < NEAR else 0
+            if near == 3:
+                return
+    fail(f"after {ROUNDS} rounds the clients' gradients are {shown(first)} and {shown(second)}: no weights add up to 0")
 
 
 @define_check()
 def the_same_in_both_engines(subject: Subject) -> None:
     """Clients trained one by one and in a stack give the same model."""
     from fedreach.engines.engine import TorchEngine
-    from fedreach.engines.models.networks import build
-    from fedreach.engines.protocols import Task
     from fedreach.engines.sequential import Sequential
     from fedreach.engines.vmap import Vmap
-    from fedreach.runs.simulation import Simulation
     from fedreach.testing.problems import tiny_simulation
 
-    toy = tiny_simulation()
+    toy, models = tiny_simulation(), []
     federation = replace(toy.federation, solver=subject.component)
-    models = []
-    task = Task(build("linear", (2,), 2, seed=0), toy.data, subject.component, federation.local, 0)
+    task = replace(toy.engine.task, solver=subject.component)
     for trainer in (Sequential, Vmap):  # not by name: an engine that differs would give way
-        simulation = Simulation(federation, toy.data, TorchEngine(trainer, task), rounds=3)
+        simulation = replace(toy, federation=federation, engine=TorchEngine(trainer, task))
         state = simulation.start()
         for _ in range(3):
             state = simulation.step(state).state
         models.append(state.params)
     _alike(models[0], models[1], "after 3 rounds the models are {} and {}", within=1e-5)
-
-
-CHECKS = (
-    number_by_number,
-    the_same_in_torch,
-    affine_if_it_says_so,
-    PLAYING.arguments_untouched(
-        "A solver does not write to its arguments: gradients, parameters, memories, state and reports."
-    ),
-    own_memory,
-    PLAYING.going_on_from_a_file(
-        "The server's state consists of named arrays; stored after each round and read again, it makes the same steps."
-    ),
-    stops_where_the_clients_balance,
-    the_same_in_both_engines,
-    options_are_all_it_is,
-)
-
-
-def must_balance(solver: Any, case: str) -> None:
-    """Run the two quadratics to the end; the clients' gradients must point opposite ways there."""
-    from fedreach.testing.problems import QuadraticEngine, two_quadratics
-
-    unreliable = Bernoulli(act_prob=0.6 if "away" in case else 1.0, reply_prob=0.6 if "lost" in case else 1.0)
-    simulation = two_quadratics(solver, Equal(), local=LocalSGD(lr=0.1, steps=10))
-    simulation = replace(simulation, participation=unreliable)
-    engine, state, near = simulation.engine, simulation.start(), 0
-    assert isinstance(engine, QuadraticEngine)
-    x = state.params.astype(np.float64)
-    for number in range(1, ROUNDS + 1):
-        state = simulation.step(state).state
-        if number % LOOK:
-            continue
-        before, x = x, state.params.astype(np.float64)
-        a, b = (engine.curvature[i] @ (x - engine.optimum[i]) for i in range(2))
-        off = 1 + a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12)
-        near = near + 1 if off < NEAR else 0
-        if near == 3:
-            return
-        if near == 0 and np.abs(x - before).max() < 1e-6:
-            break  # it has stopped
-    fail(
-        f"after {number} rounds at {shown(x)} the clients' gradients are {shown(a)} and {shown(b)}, which no weights "
-        "add up to zero"
-    )
 
 
 def _states(solver: Any, case: ClientStack) -> Iterator[tuple[int, State]]:
@@ -246,13 +206,15 @@ def _clients_follow_it(solver: LocalSolver) -> bool:
     return False
 
 
-def _conclude(solver: LocalSolver, case: ClientStack, state: State, new_memory: Float32s) -> tuple[Floats, State]:
-    """Return the step and the state after a round in which all k clients of 2 k replied."""
+def _conclude(
+    solver: LocalSolver, case: ClientStack, state: State, new_memory: Float32s, n: int = 8
+) -> tuple[Floats, State]:
+    """Return the step and the state after a round in which all k clients of n replied."""
     update, k = case.params - case.broadcast, len(case.params)
     note = (new_memory - case.memory).astype(np.float32) if solver.sends_note else None
     metrics = {"num_examples": case.share * 10, "loss": np.ones(k)}
     step, new = solver.conclude(
-        state, ClientResults(np.arange(k), update, metrics, note=note), update.mean(axis=0, dtype=np.float64), 2 * k
+        state, ClientResults(np.arange(k), update, metrics, note=note), update.mean(axis=0, dtype=np.float64), n
     )
     if np.shape(step) != case.broadcast.shape[1:] or not np.isfinite(step).all():
         fail(f"conclude should return a finite step of {case.broadcast.shape[1]} numbers; got {shown(step)}")
@@ -261,7 +223,11 @@ def _conclude(solver: LocalSolver, case: ClientStack, state: State, new_memory: 
 
 
 def _new_memory(solver: LocalSolver, case: ClientStack, state: State) -> Float32s:
-    return solver.remember(case.memory, state, case.params - case.broadcast, case.steps, 0.1)
+    return solver.remember(case.memory, state, case.params - case.broadcast, case.steps, LR)
+
+
+def _corrected(solver: Any, case: ClientStack, terms: Mapping[str, Float32s]) -> Float32s:
+    return np.asarray(solver.correct(case.gradient, case.params, case.broadcast, **terms))
 
 
 def _terms(solver: Any, case: ClientStack, state: State) -> Mapping[str, Float32s]:
