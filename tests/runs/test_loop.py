@@ -17,7 +17,7 @@ from fedreach.evaluation.evaluator import Evaluator
 from fedreach.report.read import read_run
 from fedreach.runs import loop
 from fedreach.runs.callbacks import Callback
-from fedreach.runs.folder import RunFolder, read_seals
+from fedreach.runs.folder import RESUMED, RunFolder
 from fedreach.runs.loop import Budget, RunSpec, consume, each_round
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
@@ -155,7 +155,7 @@ def test_a_checkpoint_holds_the_rows_of_its_round_and_of_no_later_one(tmp_path: 
     found = folder.read_tensors("checkpoint.safetensors")
     assert found is not None
     assert found[1]["round"] == 3
-    assert read_seals(found[1]["seals"]) == folder.seals()
+    assert found[1]["files"] == {name: [*listed] for name, listed in folder.list_files(RESUMED).items()}
     assert [row["round"] for row in folder.rows("rounds.jsonl")] == [0, 1, 2, 3]
 
 

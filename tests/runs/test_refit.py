@@ -32,7 +32,7 @@ from fedreach.runs.simulation import simulate
 REFIT = ("--set", "population.refit=true")
 SCORED = ("rounds.jsonl", "clients.jsonl", "last.safetensors", "best.safetensors", "federation.json", "baselines.json")
 """What is told of the model that did not see held-out rows."""
-FINE = {"run", "seal", "digests", "seals"}
+FINE = {"run", "files", "sha256"}
 BEST = 5
 """The best of six rounds, by held-out rows, of the experiment below."""
 

@@ -113,10 +113,15 @@ PUT_BACK = "Put it back, or move the run folder away to start this run anew."
 
 
 class FileDigest(NamedTuple):
-    """Size and digest of the content written so far to a file of lines."""
+    """What a manifest lists of a file: of one that grows, the content at that moment."""
 
     size: int  # bytes
     sha256: str  # of these
+
+    @classmethod
+    def of(cls, content: Content) -> FileDigest:
+        """Return the size and digest of a content."""
+        return cls(len(content), hashlib.sha256(content).hexdigest())
 
 
 class _Disk(NamedTuple):
@@ -138,6 +143,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._files: dict[str, _Lines] = {}  # kept open: opening a file takes as long as writing a line
+        self._written: dict[str, FileDigest] = {}  # whole files of this process that a manifest lists
         weakref.finalize(self, _close, self._files)
 
     @contextmanager
@@ -175,31 +181,35 @@ class Folder:
 
     # ---- Whole files
 
-    @contextmanager
-    def whole(self, name: str, *, waits: bool = False) -> Iterator[Path]:
-        """Hand out a temporary path, and move the file into place once it is written.
+    def write_whole(self, name: str, content: Content, *, listed: bool = False) -> None:
+        """Write a file, and move it into place once it is written.
 
         Args:
-            waits: Leave syncing to a later call of `sync`: after a power cut, the old file may still be there.
+            name: Name of the file.
+            content: Its content.
+            listed: Leave syncing to a later call of `sync`, before the manifest that lists the file: after a power cut,
+                the old file may still be there.
         """
         temporary = self.path / f".{name}.{os.getpid()}{UNFINISHED}"
         with self.disk(name):
             make_folders(self.path)
             try:
-                yield temporary
+                put(temporary, content)
                 replace(temporary, self.path / name)
-                if not waits:
+                if not listed:
                     sync_folder(self.path)
             finally:
                 unlink(temporary)
+        if listed:
+            self._written[name] = FileDigest.of(content)
 
-    def write_once(self, name: str, text: str) -> None:
+    def write_once(self, name: str, content: Content) -> None:
         """Write a file unless it exists: of several processes that try, one succeeds."""
         with self.disk(name):
             make_folders(self.path)
             temporary = self.path / f".{name}.{uuid.uuid4().hex}{UNFINISHED}"
             try:
-                put(temporary, text.encode())
+                put(temporary, content)
                 with suppress(FileExistsError):
                     link(temporary, self.path / name)
                 sync_folder(self.path)
@@ -211,6 +221,7 @@ class Folder:
         for name in names:
             if name in self._files:
                 self._files.pop(name).close()
+            self._written.pop(name, None)
             with self.disk(name):
                 unlink(self.path / name)
 
@@ -230,11 +241,13 @@ class Folder:
         with self.disk(""):
             sync_folder(self.path)
 
-    def seal(self, name: str) -> FileDigest:
-        """Return the size and digest of a file of lines; a missing file counts as empty."""
-        if name not in self._files and not self.plain(name).exists():
-            return FileDigest(0, hashlib.sha256().hexdigest())
-        return self._open_lines(name).seal()
+    def digest(self, name: str) -> FileDigest:
+        """Return the size and digest of a file; a missing file counts as empty."""
+        if name in self._written:
+            return self._written[name]
+        if name.endswith(".jsonl") and (name in self._files or self.plain(name).exists()):
+            return self._open_lines(name).digest()
+        return FileDigest.of(content_of(self.path / name) or b"")
 
     def cut(self, name: str, size: int) -> None:
         """Cut a file of lines to this size if it is longer."""
@@ -307,7 +320,7 @@ class _Lines:
         self._digest.update(content)
         self._size += len(content)
 
-    def seal(self) -> FileDigest:
+    def digest(self) -> FileDigest:
         # After an interrupted write the file is longer than counted, so that its size fits no other digest.
         return FileDigest(max(self._size, self._file.tell()), self._digest.hexdigest())
 
@@ -338,20 +351,24 @@ def _try_lock(file: IO[str]) -> bool:
 # ---- Reading, and digests
 
 
-def text_of(path: Path) -> str | None:
-    """Return the text of a plain file; None if it is missing.
+def content_of(path: Path, listed: FileDigest | None = None) -> bytes | None:
+    """Return the content of a plain file, or the part of it that a manifest lists; None if it is missing.
 
     Raises:
-        RunFolderError: If it cannot be read, or is not text.
+        RunFolderError: If it cannot be read, or is not what the manifest lists.
     """
     try:
-        return plain_file(path).read_text(encoding="utf-8")
+        with plain_file(path).open("rb") as file:
+            content = file.read(-1 if listed is None else listed.size)
     except (FileNotFoundError, NotADirectoryError):
+        if listed is not None and listed.size:
+            raise missing(path) from None
         return None
     except OSError as error:
         raise cannot_read(path, error) from error
-    except UnicodeDecodeError as error:
-        raise RunFolderError(f"{path} is no text ({error}). It was cut or edited. {PUT_BACK}") from error
+    if listed is not None and FileDigest.of(content) != listed:
+        raise altered_error(path)
+    return content
 
 
 def cannot_read(path: Path, error: OSError) -> RunFolderError:
@@ -366,86 +383,20 @@ def missing(path: Path) -> RunFolderError:
 
 
 def altered_error(path: Path) -> RunFolderError:
-    """Return the error for a file that was changed after it was written."""
-    return RunFolderError(f"{path} was altered after it was written. {PUT_BACK}")
+    """Return the error for a file that is not as it was written."""
+    return RunFolderError(f"{path} was altered after it was written, or is of another run or round. {PUT_BACK}")
 
 
-def sealed_text(path: Path, seal: FileDigest) -> str:
-    """Return the text of a file of lines up to its recorded size.
+def signed(name: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record that ends with the digest of itself and of the name of its file."""
+    unsigned = {key: value for key, value in record.items() if key != "sha256"}
+    return {**unsigned, "sha256": digest_of({}, {"file": name, "record": unsigned})}
 
-    Raises:
-        RunFolderError: If the file is shorter, or was changed.
-    """
-    try:
-        with plain_file(path).open("rb") as file:
-            content = file.read(seal.size)
-    except FileNotFoundError:
-        if seal.size:
-            raise missing(path) from None
-        content = b""
-    except OSError as error:
-        raise cannot_read(path, error) from error
-    if len(content) < seal.size:
-        raise RunFolderError(
-            f"{path} holds {len(content)} bytes, but {seal.size} were written to it. Rows are missing; "
-            "put the file back, or move the run folder away to start this run anew."
-        )
-    if hashlib.sha256(content).hexdigest() != seal.sha256:
+
+def check_signature(path: Path, record: Mapping[str, Any]) -> None:
+    """Raise RunFolderError if a record is not as `signed` returned it."""
+    if record != signed(path.name, record):
         raise altered_error(path)
-    return content.decode()
-
-
-def with_digest(name: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record with the digest of itself and of the name of its file."""
-    return {**record, "seal": _digest(name, record)}
-
-
-def check_digest(path: Path, record: Mapping[str, Any]) -> None:
-    """Raise RunFolderError if the digest of a record does not fit the record and the name of its file."""
-    if record.get("seal") != _digest(path.name, {key: value for key, value in record.items() if key != "seal"}):
-        raise altered_error(path)
-
-
-def _digest(name: str, record: Mapping[str, Any]) -> str:
-    return digest_of({}, {"file": name, "record": record})
-
-
-def record_of_tensors(path: Path) -> dict[str, Any]:
-    """Return the record in the header of a file of arrays, without reading the arrays.
-
-    Raises:
-        RunFolderError: If the file cannot be read or was changed.
-    """
-    try:
-        with plain_file(path).open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            head = json.loads(file.read(min(size, path.stat().st_size)))
-        record = json.loads(head["__metadata__"][KEY])
-        if not isinstance(record, dict):
-            raise TypeError("its head holds no record")
-    except OSError as error:
-        raise cannot_read(path, error) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RunFolderError(
-            f"{path} holds no arrays ({error}). It was altered after it was written. {PUT_BACK}"
-        ) from error
-    check_digest(path, record)
-    return record
-
-
-def refuse_lost_rounds(checkpoint: Path, rounds: Path) -> None:
-    """Raise RunFolderError if rounds lack their checkpoint; a run with one row stopped before the first checkpoint."""
-    if plain_file(rounds).exists() and rounds.read_bytes().count(b"\n") > 1:
-        raise RunFolderError(
-            f"{checkpoint.parent} holds rounds, but {checkpoint.name} is missing. Put it back, or move the run folder "
-            "away to start this run anew."
-        )
-
-
-def check_same_run(path: Path, run: Any, whose: str) -> None:
-    """Raise RunFolderError if a file belongs to another run than its folder."""
-    if run != whose:
-        raise RunFolderError(f"{path} is of another run than run.json beside it. {PUT_BACK}")
 
 
 def digest_of(arrays: Mapping[str, AnyArray], record: Mapping[str, Any]) -> str:

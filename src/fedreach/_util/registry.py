@@ -327,8 +327,6 @@ BY_CONTENT = re.compile(rf"[^/]*-[0-9a-f]{{{SHORT}}}(/own\.json|\.pkl:.*)$")
 """Names of data and components that are identified by content: their folder does not matter."""
 LOADED_OBJECTS: dict[Path, Any] = {}
 """Objects by ``.pkl`` file that this process wrote or is about to write: they are not read again."""
-WHOLE_FILE_REASONS: dict[str, str] = {}
-"""By ``.pkl`` file that this process named: the reason why the whole file of the code counts, if it does."""
 
 
 @dataclass(frozen=True)

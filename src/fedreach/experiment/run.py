@@ -301,8 +301,8 @@ def each_round_of(
 
 def _write_traceback(folder: RunFolder, error: Exception) -> None:
     """Store the traceback of an error, of which the message shows one line at most."""
-    with suppress(RunFolderError), folder.whole(TRACEBACK) as temporary:
-        temporary.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    with suppress(RunFolderError):
+        folder.write_whole(TRACEBACK, "".join(traceback.format_exception(error)).encode())
 
 
 @one_thread()

@@ -13,7 +13,6 @@ import numpy as np
 from fedreach._util import files
 from fedreach._util.arrays import AnyArray, Float32s, Ints
 from fedreach._util.errors import ANOTHER_FOLDER, STEADIER, TrainingError
-from fedreach._util.files import sealed_text
 from fedreach.data.federated import FederatedData
 from fedreach.engines.models.flat import Layout
 from fedreach.evaluation.modes import AdaptationScorer
@@ -22,7 +21,7 @@ from fedreach.federation.adaptation.fitting import FittedRule
 from fedreach.runs.callbacks import Callback, callback_lifecycle
 from fedreach.runs.checkpoint import Snapshot, read_models
 from fedreach.runs.describe import Baselines
-from fedreach.runs.folder import ADAPTATION_FILE, BEST, CONSTANTS, LAST, REFIT, RunFolder
+from fedreach.runs.folder import ADAPTATION_FILE, BEST, CONSTANTS, LAST, REFIT, RESUMED, ROW_FILES, RunFolder
 from fedreach.runs.identity import OtherExperimentError, finished_result
 from fedreach.runs.recorder import Recorder
 from fedreach.runs.schema import (
@@ -198,9 +197,8 @@ def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity:
         return None
     recorder.describe(run, federation)
     folder.remove(RoundRow.FILE, ClientLine.FILE, Timing.FILE)
-    for name, seal in twin.vouched().items():
-        if name in (RoundRow.FILE, ClientLine.FILE):
-            folder.append_lines(name, sealed_text(twin.path / name, seal).splitlines())
+    for name in ROW_FILES:
+        folder.append_lines(name, twin.kept_text(name).splitlines())
     folder.append(*(row.checked(folder.run) for row in twin.timing(result.rounds)))
     for name in (LAST, BEST, REFIT, CONSTANTS):
         if (model := twin.read_tensors(name)) is not None:
@@ -208,7 +206,7 @@ def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity:
     folder.sync()
     # Last, because a folder with a checkpoint counts as trained.
     tensors, record = checkpoint
-    folder.write_tensors(CHECKPOINT, tensors, {**record, "run": folder.run, "seals": folder.seals()})
+    folder.write_tensors(CHECKPOINT, tensors, {**record, "run": folder.run, "files": folder.list_files(RESUMED)})
     return result
 
 
@@ -279,7 +277,7 @@ class Refit:
             RunFolderError: If the folder is not writable.
         """
         folder, refit_folder = recorder.folder, RunFolder(recorder.folder.path / FOLDER)
-        stored = folder.stored_tensors(REFIT)
+        stored = folder.read_tensors(REFIT)
         if stored is not None and (stored[1]["run"], stored[1]["round"]) == (folder.run, rounds):
             costs: Mapping[str, Any] = stored[1]["took"]
         else:

@@ -171,7 +171,7 @@ class TrackerGroup(Callback):
 
     def _pass_round(self, line: str, timing: Timing, lost: Mapping[int, str]) -> None:
         for named in self.trackers:
-            row = RoundRow.of_json(json.loads(line), RoundRow.FILE)  # a copy for each tracker, which may change it
+            row = RoundRow.of_json(json.loads(line))  # a copy for each tracker, which may change it
             self._call(named, "round", row, timing, dict(lost))
 
     def _call(self, named: NamedTracker, method: str, *arguments: Any) -> None:
