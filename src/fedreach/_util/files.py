@@ -124,17 +124,18 @@ class FileDigest(NamedTuple):
         return cls(len(content), hashlib.sha256(content).hexdigest())
 
 
-class _Disk(NamedTuple):
-    """Turns an OSError into an error that says what to do, see `Folder.disk`."""
-
-    folder: Folder
-    name: str
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, OSError):
-            raise self.folder.cannot_write(self.name, error) from error
+@contextmanager
+def disk(path: Path) -> Iterator[None]:
+    """Turn an OSError into a RunFolderError that names the path and says what to do."""
+    try:
+        yield
+    except OSError as error:
+        what, repeat = error.strerror, " and repeat the command: it goes on from the last checkpoint."
+        if error.errno in (errno.EEXIST, errno.ENOTDIR):
+            what, remedy = "a file stands where a folder is needed", f"Choose {ANOTHER_FOLDER}."
+        else:
+            remedy = DISK.get(error.errno or 0, "Make the folder writable") + repeat
+        raise RunFolderError(f"{path} cannot be written: {what}. {remedy}") from error
 
 
 class Folder:
@@ -153,7 +154,7 @@ class Folder:
         Args:
             seconds: How long to wait for a process that has the lock. Default: `LOCK_SECONDS`.
         """
-        with self.disk(".lock"):
+        with disk(self.path / ".lock"):
             make_folders(self.path)
             file = self.plain(".lock").open("a")
         with file:
@@ -191,7 +192,7 @@ class Folder:
                 the old file may still be there.
         """
         temporary = self.path / f".{name}.{os.getpid()}{UNFINISHED}"
-        with self.disk(name):
+        with disk(self.path / name):
             make_folders(self.path)
             try:
                 put(temporary, content)
@@ -205,7 +206,7 @@ class Folder:
 
     def write_once(self, name: str, content: Content) -> None:
         """Write a file unless it exists: of several processes that try, one succeeds."""
-        with self.disk(name):
+        with disk(self.path / name):
             make_folders(self.path)
             temporary = self.path / f".{name}.{uuid.uuid4().hex}{UNFINISHED}"
             try:
@@ -222,7 +223,7 @@ class Folder:
             if name in self._files:
                 self._files.pop(name).close()
             self._written.pop(name, None)
-            with self.disk(name):
+            with disk(self.path / name):
                 unlink(self.path / name)
 
     # ---- Lines
@@ -230,15 +231,15 @@ class Folder:
     def append_lines(self, name: str, lines: Iterable[str]) -> None:
         """Append lines to a file, and create it if it is missing."""
         content = "".join(f"{line}\n" for line in lines).encode()
-        with self.disk(name):
+        with disk(self.path / name):
             self._open_lines(name).append(content)
 
     def sync(self) -> None:
         """Wait until all lines, and the names of all files, have reached the disk."""
         for name, lines in self._files.items():
-            with self.disk(name):
+            with disk(self.path / name):
                 lines.sync()
-        with self.disk(""):
+        with disk(self.path):
             sync_folder(self.path)
 
     def digest(self, name: str) -> FileDigest:
@@ -255,7 +256,7 @@ class Folder:
             self._files.pop(name).close()
         path = self.plain(name)
         if path.exists() and path.stat().st_size > size:
-            with self.disk(name):
+            with disk(self.path / name):
                 truncate(path, size)
 
     def _open_lines(self, name: str) -> _Lines:
@@ -270,18 +271,6 @@ class Folder:
             # Invalid bytes are replaced here; the caller checks the lines.
             with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
                 yield from (line for line in file if line.endswith("\n"))
-
-    def disk(self, name: str) -> _Disk:
-        """Return the context in which an OSError becomes a RunFolderError that says what to do."""
-        return _Disk(self, name)
-
-    def cannot_write(self, name: str, error: OSError) -> RunFolderError:
-        what, repeat = error.strerror, " and repeat the command: it goes on from the last checkpoint."
-        if error.errno in (errno.EEXIST, errno.ENOTDIR):
-            what, remedy = "a file stands where a folder is needed", f"Choose {ANOTHER_FOLDER}."
-        else:
-            remedy = DISK.get(error.errno or 0, "Make the folder writable") + repeat
-        return RunFolderError(f"{self.path / name} cannot be written: {what}. {remedy}")
 
 
 def plain_file(path: Path) -> Path:

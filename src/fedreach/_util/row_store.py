@@ -37,7 +37,8 @@ class RowFile:
     def __init__(self, path: Path | None, width: int, dtype: Any = np.float32, occupied: Iterable[int] = ()) -> None:
         self.path, self.width, self.dtype = path, width, np.dtype(dtype)
         used = set(occupied)
-        self._file = _nameless() if path is None else _open_file(path, anew=not used)
+        with files.disk(path or Path(tempfile.gettempdir())):
+            self._file = _nameless() if path is None else _open_file(path, anew=not used)
         weakref.finalize(self, self._file.close)
         self._end = max(used, default=-1) + 1
         self._free = [row for row in range(self._end) if row not in used]
@@ -53,8 +54,9 @@ class RowFile:
         self._end = max(self._end, number + 1)
         row = StoredRow(self, number)  # before writing: if that fails, the place becomes free again
         content = np.ascontiguousarray(values, self.dtype).reshape(-1).view(np.uint8).data
-        self._file.seek(number * self.bytes_each)
-        files.write(self._file, content)
+        with files.disk(self.path or Path(tempfile.gettempdir())):
+            self._file.seek(number * self.bytes_each)
+            files.write(self._file, content)
         if self.path is not None:
             row.digest = digest(content)
         return row
@@ -71,7 +73,8 @@ class RowFile:
 
     def sync(self) -> None:
         """Wait until all records have reached the disk."""
-        files.sync(self._file)
+        with files.disk(self.path or Path(tempfile.gettempdir())):
+            files.sync(self._file)
 
     def release(self, number: int) -> None:
         """Mark the place of a record as free."""

@@ -35,7 +35,7 @@ from fedreach.runs.schema import (
     RunRecord,
     Timing,
 )
-from fedreach.runs.simulation import Simulation, simulated_round
+from fedreach.runs.simulation import Simulation
 
 # ---- Adaptation at the end of a run
 # The rule is fitted on the participants for the last and the best model, and written. Training does not depend on it:
@@ -310,7 +310,7 @@ class Refit:
             for callback in callbacks:
                 callback.refit_round(snapshot.state.round, rounds)
             while snapshot.state.round < rounds:
-                done = simulated_round(simulation, snapshot.state, recorder.folder)
+                done = simulation.step(snapshot.state)
                 snapshot, row = recorder.after(snapshot, done.state, done.result)
                 snapshot, _ = recorder.close(snapshot, row, Timing(round=row.round))
                 if time.monotonic() - saved >= self.checkpoint_seconds:
@@ -348,7 +348,7 @@ def _begin(recorder: Recorder, run: RunRecord, simulation: Simulation) -> Snapsh
 def _remove(place: RunFolder) -> None:
     """Remove the folder of the training with its contents."""
     place.close()
-    with place.disk(""):
+    with files.disk(place.path):
         files.remove_folder(place.path)
 
 

@@ -66,8 +66,7 @@ def save(folder: RunFolder, snapshot: Snapshot) -> None:
     layouts: dict[str, Any] = {}
     manifest = {**snapshot.files, **folder.list_files((FederationRecord.FILE, CONSTANTS))}
     for name, rows in _in_files(state).items():
-        with folder.disk(name):
-            tensors["memory" if name == MEMORY_FILE else name] = rows.places(folder.path / name)
+        tensors["memory" if name == MEMORY_FILE else name] = rows.places(folder.path / name)
         manifest[name] = rows.digest()
         if name != MEMORY_FILE or rows.layout.dtype != "float32":
             layouts[name] = {**asdict(rows.layout), "on_disk": rows.backing.on_disk}

@@ -18,7 +18,7 @@ from fedreach.runs.checkpoint import Snapshot
 from fedreach.runs.describe import Baselines, federation_record
 from fedreach.runs.recorder import Evaluated, Recorder, check_federation
 from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
-from fedreach.runs.simulation import Simulation, simulated_round
+from fedreach.runs.simulation import Simulation
 
 # ---- The budget of a run
 # With a budget, methods with different costs per round are compared at equal cost instead of equal rounds.
@@ -230,7 +230,7 @@ class _Loop:
 
     def _run_round(self, snapshot: Snapshot) -> tuple[Snapshot, RoundRow, Timing, Mapping[int, str]]:
         began = time.perf_counter()
-        done = simulated_round(self.spec.simulation, snapshot.state, self.recorder.folder)
+        done = self.spec.simulation.step(snapshot.state)
         cohort = done.result.cohort
         local = LocalModels(cohort, self._broadcast(snapshot.state, cohort), done.update)
         snapshot, row = self.recorder.after(snapshot, done.state, done.result)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +13,6 @@ from torch import nn
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import STEADIER, ComponentError, ConfigError, DataError, TrainingError
-from fedreach._util.registry import is_installed
 from fedreach._util.streams import generator, torch_seed
 from fedreach.data.datasets import ServerData
 from fedreach.data.federated import FederatedData
@@ -49,8 +47,6 @@ from fedreach.federation.steps import (
     server_split,
 )
 from fedreach.federation.types import ClientResults, LocalUpdates, ServerView
-from fedreach.runs.checkpoint import MEMORY_FILE, SENT
-from fedreach.runs.folder import RunFolder
 from fedreach.wireless.radio import Devices
 
 # ---- Training on the server's own data, for the simulator and for Flower
@@ -421,35 +417,3 @@ def simulate(
         engine, task, device, threads, precision, cohort_size=federation.cohort_size, examined=examined
     )
     return Simulation(federation, task.data, built_engine, rounds, participation or Always(), drop_failing)
-
-
-# ---- One simulated round with large tables in the run folder
-
-
-def simulated_round(simulation: Simulation, state: FederationState, folder: RunFolder) -> RoundOutcome:
-    """Simulate one round.
-
-    Args:
-        simulation: Simulation of the federation.
-        state: State after the last round.
-        folder: Run folder, which contains clients' memory.
-
-    Raises:
-        RunFolderError: If the folder is not writable.
-    """
-    try:
-        return simulation.step(state)
-    except OSError as error:
-        if not _by_storage(error):  # of a component, which may open its own files
-            raise
-        raise folder.cannot_write(
-            SENT if state.memory is None and state.sent is not None else MEMORY_FILE, error
-        ) from error
-
-
-def _by_storage(error: OSError) -> bool:
-    """Return whether FedReach's storage for large tables raised the error."""
-    modules = [frame.f_globals.get("__name__") or "" for frame, _ in traceback.walk_tb(error.__traceback__)]
-    own_frames = [place for place, name in enumerate(modules) if name.startswith("fedreach._util.")]
-    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return bool(own_frames) and all(map(is_installed, files[own_frames[-1] + 1 :]))
