@@ -87,7 +87,7 @@ ROW = """\
         "fedreach.federation.shrinking:Shrinking",
         path=METHOD,
         default="whole",
-        checks=f"{CHECKS}.shrinking",
+        checked=True,
     ),
 """
 

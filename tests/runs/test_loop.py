@@ -23,6 +23,8 @@ from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
 from fedreach.testing.problems import tiny_simulation
 
+from ..report.made_up import listed  # noqa: TID252
+
 RUN = RunRecord(method="tiny", seed=0, config={}, code={}, environment={}, git=None)
 
 
@@ -174,6 +176,7 @@ def test_a_run_is_not_gone_on_with_on_another_federation(tmp_path: Path) -> None
     record = folder.read(FederationRecord)
     assert record is not None
     folder.write(replace(record, hash="of other data"))
+    listed(folder.path)
     with pytest.raises(RunFolderError, match="was begun on another federation"):
         go_on(tmp_path / "run", rounds=2)
     assert len(folder.rows(RoundRow.FILE)) == 2  # nothing is written

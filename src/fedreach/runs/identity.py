@@ -157,7 +157,7 @@ def check_data(agreed: RunFolder, digest: str, name: str) -> None:
     Raises:
         RunFolderError: If the data differ.
     """
-    stored = agreed.agree_on(DATA, {"sha256": digest}).get("sha256")
+    stored = agreed.agree_on(DATA, {"data": digest}).get("data")
     if stored != digest:
         raise RunFolderError(
             f"data {name!r} are not what other runs in {agreed.path} read ({str(stored)[:12]}, now {digest[:12]}): a "
