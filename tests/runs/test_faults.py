@@ -16,8 +16,8 @@ from fedreach._util.row_store import RowFile
 from fedreach.deploy.fitted_rule import read as read_rule
 from fedreach.deploy.saved import load as load_model
 from fedreach.report.read import read_run
-from fedreach.runs.adaptation import Refit
 from fedreach.runs.folder import RunFolder
+from fedreach.runs.loop import Refit
 from fedreach.runs.schema import FederationRecord
 
 from ..benchmarked import benchmarks  # noqa: TID252 (tests are no package that has a name)

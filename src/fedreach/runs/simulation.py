@@ -122,19 +122,121 @@ class EngineData:
                 yield sent.models[sent.clusters[row]] + update
 
 
-# ---- The clients of a simulated round: probes, training, measurements, lost replies
+# ---- A simulated federation
 
 
 @dataclass(frozen=True, eq=False)
-class Clients:
-    """The participants of a federation as a `Side` of `run_round`; arguments as those of `Simulation`."""
+class Simulation:
+    """A federation, its data and the engine that trains its clients.
+
+    Example:
+        >>> from fedreach.testing.problems import tiny_simulation
+        >>> simulation = tiny_simulation()
+        >>> state = simulation.start()
+        >>> for _ in range(3):
+        ...     state, result, _ = simulation.step(state)
+        >>> state.round, len(result.cohort)
+        (3, 2)
+    """
 
     federation: Federation
     data: FederatedData
     engine: Engine
-    rounds: int
-    participation: Participation
-    drop_failing: bool = False
+    rounds: int  # length of the run, which schedules of the local learning rate refer to
+    participation: Participation = field(default_factory=Always)  # availability of clients in a round
+    drop_failing: bool = False  # drop clients with an update that is not finite; the row names them
+    memory_file: Path | None = None  # file of clients' memory; None: main memory
+
+    def __post_init__(self) -> None:
+        for part in ("solver", "local", "loss", "augmentation"):
+            expected, actual = getattr(self.federation, part), getattr(self.engine.task, part)
+            if expected != actual:
+                raise ConfigError(f"federation.{part} {expected} and that of the engine, {actual}, must be the same.")
+        if self.federation.learning_server is not None and self.data.server is None:
+            raise ConfigError(
+                f"{type(self.federation.server).__name__} trains on data of the server's own, and there is none. "
+                "Add `[server_data] examples = 100` to the experiment, or server_examples=100 to `federate`."
+            )
+
+    @cached_property
+    def first_view(self) -> ServerView:
+        """The server's view before the first round."""
+        ids, needs = self.data.population.participants, self.federation.needs()
+        empty = ids[self.data.train.sizes[ids] == 0]
+        if empty.size:
+            raise DataError(
+                f"A participant must have at least one training example; client {self.data.name_of(empty[0])} has "
+                "none. Leave it out of the population, or drop or merge empty clients (`handle_empty`)."
+            )
+        constants = constant_bytes(self.engine.constants)
+        view = replace(ServerView.of(ids, self.data.train.sizes[ids]), rounds=self.rounds, constant_bytes=constants)
+        if not needs:
+            return view
+        counts = self.data.label_counts()[ids]
+        statistics, rng = self.federation.label_statistics, generator(self.federation.seed, "label-statistics")
+        # With secure aggregation the server sees none of this; a client's entropy affects only its own weight.
+        released = counts.astype(np.float64)
+        if not statistics.only_sum:
+            released = check_labels(statistics, statistics.release(counts, rng), view.num_examples, ids)
+        return replace(
+            view,
+            label_counts=released if "label_counts" in needs else None,
+            label_entropy=released_entropy(released) if "label_entropy" in needs else None,
+        )
+
+    def start(self) -> FederationState:
+        """Return the state before the first round."""
+        width = memory_width(self.federation, self.engine.num_trainable, len(self.engine.initial))
+        memory = new_memory(self.federation, len(self.first_view.ids), width, self.memory_file)
+        return initial_state(self.federation, self.engine.initial, self.first_view, memory)
+
+    def step(self, state: FederationState) -> RoundOutcome:
+        """Simulate one round."""
+        summed = self.engine.weighted_sum
+        return finish_round(
+            run_round(self.federation, state, self.view(state), rounds=self.rounds, summed=summed), self
+        )
+
+    def view(self, state: FederationState) -> ServerView:
+        """Return the server's view at the start of the next round: available clients and their channels."""
+        view = next_view(self.federation, self.first_view, state, self.participation)
+        if self.federation.radio is None:
+            return view
+        d, p = len(self.engine.initial), self.engine.num_trainable
+        return with_radio(self.federation, view, self.devices, d=d, p=p, bits_per_example=self._bits_per_example)
+
+    def fitting_cost(self, held_out: Mapping[int, int], sent: Sequence[int], round_: int) -> FittingCost | None:
+        """Return the cost of fitting an adaptation rule, or None without a radio.
+
+        Args:
+            held_out: Number of examples of each participant that the fit uses.
+            sent: Bytes that one participant sends in each exchange.
+            round_: Round of the model.
+        """
+        if self.federation.radio is None:
+            return None
+        ids = self.first_view.ids
+        return fitting_cost(
+            self.federation,
+            self.devices,
+            ids=ids,
+            held_out=np.array([held_out.get(int(client), 0) for client in ids], np.int64),
+            sent=sent,
+            round_=round_,
+            bits_per_example=self._bits_per_example,
+        )
+
+    @property
+    def _bits_per_example(self) -> float:
+        return 8.0 * self.data.dataset.train_x[:1].nbytes
+
+    @cached_property
+    def devices(self) -> Devices:
+        """The devices of the participants, in a federation with a radio."""
+        assert self.federation.radio is not None
+        return self.federation.radio.devices(len(self.first_view.ids), self.federation.seed)
+
+    # ---- The clients: probes, training, measurements, lost replies (`fedreach.federation.steps.Side`)
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:
         state, view, probe = request.state, request.view, request.probe
@@ -248,128 +350,6 @@ class Clients:
                 f"Client {client} failed in round {number}: {cause}.{more} {STEADIER}; "
                 "or go on without failing clients by run.on_failure = 'drop'."
             )
-
-
-# ---- A simulated federation
-
-
-@dataclass(frozen=True, eq=False)
-class Simulation:
-    """A federation, its data and the engine that trains its clients.
-
-    Example:
-        >>> from fedreach.testing.problems import tiny_simulation
-        >>> simulation = tiny_simulation()
-        >>> state = simulation.start()
-        >>> for _ in range(3):
-        ...     state, result, _ = simulation.step(state)
-        >>> state.round, len(result.cohort)
-        (3, 2)
-    """
-
-    federation: Federation
-    data: FederatedData
-    engine: Engine
-    rounds: int  # length of the run, which schedules of the local learning rate refer to
-    participation: Participation = field(default_factory=Always)  # availability of clients in a round
-    drop_failing: bool = False  # drop clients with an update that is not finite; the row names them
-    memory_file: Path | None = None  # file of clients' memory; None: main memory
-
-    def __post_init__(self) -> None:
-        for part in ("solver", "local", "loss", "augmentation"):
-            expected, actual = getattr(self.federation, part), getattr(self.engine.task, part)
-            if expected != actual:
-                raise ConfigError(f"federation.{part} {expected} and that of the engine, {actual}, must be the same.")
-        if self.federation.learning_server is not None and self.data.server is None:
-            raise ConfigError(
-                f"{type(self.federation.server).__name__} trains on data of the server's own, and there is none. "
-                "Add `[server_data] examples = 100` to the experiment, or server_examples=100 to `federate`."
-            )
-
-    @cached_property
-    def first_view(self) -> ServerView:
-        """The server's view before the first round."""
-        ids, needs = self.data.population.participants, self.federation.needs()
-        empty = ids[self.data.train.sizes[ids] == 0]
-        if empty.size:
-            raise DataError(
-                f"A participant must have at least one training example; client {self.data.name_of(empty[0])} has "
-                "none. Leave it out of the population, or drop or merge empty clients (`handle_empty`)."
-            )
-        constants = constant_bytes(self.engine.constants)
-        view = replace(ServerView.of(ids, self.data.train.sizes[ids]), rounds=self.rounds, constant_bytes=constants)
-        if not needs:
-            return view
-        counts = self.data.label_counts()[ids]
-        statistics, rng = self.federation.label_statistics, generator(self.federation.seed, "label-statistics")
-        # With secure aggregation the server sees none of this; a client's entropy affects only its own weight.
-        released = counts.astype(np.float64)
-        if not statistics.only_sum:
-            released = check_labels(statistics, statistics.release(counts, rng), view.num_examples, ids)
-        return replace(
-            view,
-            label_counts=released if "label_counts" in needs else None,
-            label_entropy=released_entropy(released) if "label_entropy" in needs else None,
-        )
-
-    def start(self) -> FederationState:
-        """Return the state before the first round."""
-        width = memory_width(self.federation, self.engine.num_trainable, len(self.engine.initial))
-        memory = new_memory(self.federation, len(self.first_view.ids), width, self.memory_file)
-        return initial_state(self.federation, self.engine.initial, self.first_view, memory)
-
-    def step(self, state: FederationState) -> RoundOutcome:
-        """Simulate one round."""
-        summed = self.engine.weighted_sum
-        return finish_round(
-            run_round(self.federation, state, self.view(state), rounds=self.rounds, summed=summed), self.clients
-        )
-
-    def view(self, state: FederationState) -> ServerView:
-        """Return the server's view at the start of the next round: available clients and their channels."""
-        view = next_view(self.federation, self.first_view, state, self.participation)
-        if self.federation.radio is None:
-            return view
-        d, p = len(self.engine.initial), self.engine.num_trainable
-        return with_radio(self.federation, view, self.devices, d=d, p=p, bits_per_example=self._bits_per_example)
-
-    def fitting_cost(self, held_out: Mapping[int, int], sent: Sequence[int], round_: int) -> FittingCost | None:
-        """Return the cost of fitting an adaptation rule, or None without a radio.
-
-        Args:
-            held_out: Number of examples of each participant that the fit uses.
-            sent: Bytes that one participant sends in each exchange.
-            round_: Round of the model.
-        """
-        if self.federation.radio is None:
-            return None
-        ids = self.first_view.ids
-        return fitting_cost(
-            self.federation,
-            self.devices,
-            ids=ids,
-            held_out=np.array([held_out.get(int(client), 0) for client in ids], np.int64),
-            sent=sent,
-            round_=round_,
-            bits_per_example=self._bits_per_example,
-        )
-
-    @property
-    def _bits_per_example(self) -> float:
-        return 8.0 * self.data.dataset.train_x[:1].nbytes
-
-    @cached_property
-    def clients(self) -> Clients:
-        """The clients that train and measure."""
-        return Clients(
-            self.federation, self.data, self.engine, self.rounds, self.participation, drop_failing=self.drop_failing
-        )
-
-    @cached_property
-    def devices(self) -> Devices:
-        """The devices of the participants, in a federation with a radio."""
-        assert self.federation.radio is not None
-        return self.federation.radio.devices(len(self.first_view.ids), self.federation.seed)
 
 
 def simulate(
