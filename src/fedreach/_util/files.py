@@ -182,7 +182,7 @@ class Folder:
 
     # ---- Whole files
 
-    def write_whole(self, name: str, content: Content, *, listed: bool = False) -> None:
+    def write_whole(self, name: str, content: Content, *, listed: bool = False, once: bool = False) -> None:
         """Write a file, and move it into place once it is written.
 
         Args:
@@ -190,32 +190,24 @@ class Folder:
             content: Its content.
             listed: Leave syncing to a later call of `sync`, before the manifest that lists the file: after a power cut,
                 the old file may still be there.
+            once: Keep a file that exists: of several processes that write one, the first succeeds.
         """
-        temporary = self.path / f".{name}.{os.getpid()}{UNFINISHED}"
+        temporary = self.path / f".{name}.{uuid.uuid4().hex}{UNFINISHED}"
         with disk(self.path / name):
             make_folders(self.path)
             try:
                 put(temporary, content)
-                replace(temporary, self.path / name)
+                if once:
+                    with suppress(FileExistsError):
+                        link(temporary, self.path / name)
+                else:
+                    replace(temporary, self.path / name)
                 if not listed:
                     sync_folder(self.path)
             finally:
                 unlink(temporary)
         if listed:
             self._written[name] = FileDigest.of(content)
-
-    def write_once(self, name: str, content: Content) -> None:
-        """Write a file unless it exists: of several processes that try, one succeeds."""
-        with disk(self.path / name):
-            make_folders(self.path)
-            temporary = self.path / f".{name}.{uuid.uuid4().hex}{UNFINISHED}"
-            try:
-                put(temporary, content)
-                with suppress(FileExistsError):
-                    link(temporary, self.path / name)
-                sync_folder(self.path)
-            finally:
-                unlink(temporary)
 
     def remove(self, *names: str) -> None:
         """Remove the files that exist."""

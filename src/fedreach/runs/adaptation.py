@@ -1,4 +1,4 @@
-"""Adaptation after training, and a final training on all rows."""
+"""Adaptation after training, also of training that was copied from another run."""
 
 from __future__ import annotations
 

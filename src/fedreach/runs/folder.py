@@ -119,7 +119,7 @@ class RunFolder(Folder):
 
     def agree_on(self, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
         """Write a JSON file unless it exists; return its content, the same for all processes."""
-        self.write_once(name, _json(name, content))
+        self.write_whole(name, _json(name, content), once=True)
         return self.read_json(name) or dict(content)
 
     def append_json(self, name: str, *rows: Mapping[str, Any]) -> None:

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from fedreach._util import files
-from fedreach._util.arrays import AnyArray, Float32s
+from fedreach._util.arrays import Float32s
 from fedreach._util.errors import ANOTHER_FOLDER, STEADIER, TrainingError
 from fedreach.evaluation.evaluator import Evaluator
 from fedreach.evaluation.modes import AdaptationEvaluator
@@ -28,19 +28,6 @@ from fedreach.runs.simulation import Simulation
 
 # ---- The budget of a run
 # With a budget, methods with different costs per round are compared at equal cost instead of equal rounds.
-
-
-class Spending(Protocol):
-    """Costs of a run so far, as `fedreach.runs.checkpoint.Snapshot` counts them."""
-
-    @property
-    def bytes_total(self) -> int: ...  # down and up, probes included
-
-    @property
-    def seconds_total(self) -> float: ...  # simulated, if there is a radio
-
-    @property
-    def joules_total(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -63,7 +50,7 @@ class Budget:
     seconds: float = math.inf
     joules: float = math.inf
 
-    def is_spent(self, spending: Spending) -> bool:
+    def is_spent(self, spending: Snapshot) -> bool:
         """Return whether a limit is reached."""
         return (
             spending.bytes_total >= 1e6 * self.megabytes
@@ -303,10 +290,11 @@ class Refit:
         if stored is not None and (stored[1]["run"], stored[1]["round"]) == (folder.run, rounds):
             costs: Mapping[str, Any] = stored[1]["took"]
         else:
+            simulation, constants = self.simulation(refit_folder.path), folder.read_tensors(CONSTANTS)
+            if constants is not None:
+                simulation.engine.start_from(constants[0])
             refit_recorder = Recorder(refit_folder, recorder.federation, recorder.layout)
-            constants = folder.read_tensors(CONSTANTS)
-            start = {} if constants is None else constants[0]
-            last = self._train(refit_recorder, folder.required(RunRecord), rounds, start, callbacks)
+            last = self._train(refit_recorder, simulation, folder.required(RunRecord), rounds, callbacks)
             costs = _training_costs(last, radio=recorder.federation.radio is not None)
             record = {"round": rounds, "run": folder.run, "took": costs}
             folder.write_tensors(REFIT, refit_recorder.models(last.state), record)
@@ -315,27 +303,19 @@ class Refit:
         return costs
 
     def _train(
-        self,
-        recorder: Recorder,
-        run: RunRecord,
-        rounds: int,
-        constants: Mapping[str, AnyArray],
-        callbacks: Sequence[Callback],
+        self, recorder: Recorder, simulation: Simulation, run: RunRecord, rounds: int, callbacks: Sequence[Callback]
     ) -> Snapshot:
         """Return the training after its last round; resume an interrupted one."""
-        folder, simulation = recorder.folder, self.simulation(recorder.folder.path)
-        if constants:
-            simulation.engine.start_from(constants)
-        stored = folder.read(RunRecord)
+        stored = recorder.folder.read(RunRecord)
         if stored is None or stored.id != run.id:
-            _remove(folder)
-            folder.write(run)
+            _remove(recorder.folder)
+            recorder.folder.write(run)
         spec = RunSpec(
             record=run,
             simulation=simulation,
             evaluator=None,
-            checkpoint_seconds=self.checkpoint_seconds,
             last_round=rounds,
+            checkpoint_seconds=self.checkpoint_seconds,
         )
         loop = _Loop(spec, recorder)
         for callback in callbacks:

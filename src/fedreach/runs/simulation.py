@@ -236,7 +236,7 @@ class Simulation:
         assert self.federation.radio is not None
         return self.federation.radio.devices(len(self.first_view.ids), self.federation.seed)
 
-    # ---- The clients: probes, training, measurements, lost replies (`fedreach.federation.steps.Side`)
+    # ---- Answers to the requests of a round: probes, training, measurements, lost replies
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:
         state, view, probe = request.state, request.view, request.probe
