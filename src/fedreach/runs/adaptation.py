@@ -134,15 +134,11 @@ def _costs(fitted: Sequence[FittedRule]) -> dict[str, Any]:
     costs: dict[str, Any] = {
         "bytes_state": max(sum(np.asarray(value).nbytes for value in rule_fit.state.values()) for rule_fit in fitted)
     }
-    costs |= {
-        key: max(getattr(rule_fit, key) for rule_fit in fitted) for key in ("exchanges", "bytes_up", "bytes_down")
-    }
-    # Rules of several models are fitted one after the other.
-    for key, spent in (
-        ("seconds", [rule_fit.seconds for rule_fit in fitted]),
-        ("joules", [rule_fit.joules for rule_fit in fitted]),
-    ):
-        costs[key] = None if None in spent else sum(value for value in spent if value is not None)
+    for key in ("exchanges", "bytes_up", "bytes_down"):
+        costs[key] = max(getattr(rule_fit, key) for rule_fit in fitted)
+    for key in ("seconds", "joules"):  # rules of several models are fitted one after the other
+        spent = [getattr(rule_fit, key) for rule_fit in fitted]
+        costs[key] = None if None in spent else sum(spent)
     return costs
 
 

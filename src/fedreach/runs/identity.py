@@ -55,9 +55,7 @@ def _refusal(folder: RunFolder, changed: Sequence[tuple[str, Any, Any]]) -> Othe
             f"{folder.path} was made with other files of your own: since then {_list_files(changed)}. Results of both "
             f"do not belong together: put back what was there, or choose {ANOTHER_FOLDER}."
         )
-    differences = "; ".join(
-        f"{key}: {_shorten(before)} there, {_shorten(after)} now" for key, before, after in options[:5]
-    )
+    differences = "; ".join(f"{key}: {before!r:.60} there, {after!r:.60} now" for key, before, after in options[:5])
     more = f" (and {len(options) - 5} more)" if len(options) > 5 else ""
     hint = ""
     if [key for key, _, _ in changed] == [ROUNDS] and changed[0][1] < changed[0][2]:
@@ -90,8 +88,8 @@ def forget_failed(folder: RunFolder, identity: Mapping[str, Any]) -> None:
 
 def _find_changes(stored: RunRecord, identity: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return relevant differences: the key, the stored value and the requested value."""
-    before = _flatten({key: vars(stored)[key] for key in identity})
-    after = _flatten(identity)
+    before = flatten({key: vars(stored)[key] for key in identity})
+    after = flatten(identity)
     keys = [key for key in sorted(before.keys() | after.keys()) if key not in HARMLESS_OPTIONS]
     pairs = [(key, before.get(key), after.get(key)) for key in keys]
     return [
@@ -103,7 +101,7 @@ def _find_changes(stored: RunRecord, identity: Mapping[str, Any]) -> list[tuple[
 
 def relevant_options(identity: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that affect numbers, see `HARMLESS_OPTIONS`; files by name, without their folders."""
-    flat = _flatten(dict(identity))
+    flat = flatten(dict(identity))
     return {_file_name(key): _file_name(value) for key, value in flat.items() if key not in HARMLESS_OPTIONS}
 
 
@@ -134,7 +132,7 @@ def check_unchanged(files: Mapping[str, Any], identity: Mapping[str, Any]) -> No
     Raises:
         RunFolderError: If a file changed.
     """
-    before, after = _flatten(files), _flatten({key: identity[key] for key in files})
+    before, after = flatten(files), flatten({key: identity[key] for key in files})
     keys = sorted(before.keys() | after.keys())
     changed = [(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)]
     if changed:
@@ -241,15 +239,11 @@ def check_code(run: RunRecord, name: str, base: Path, files: Mapping[str, Path])
             )
 
 
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted keys."""
     if not isinstance(value, dict):
         return {prefix: value}
     result: dict[str, Any] = {}
     for key, inner in value.items():
-        result |= _flatten(inner, f"{prefix}.{key}" if prefix else key)
+        result |= flatten(inner, f"{prefix}.{key}" if prefix else key)
     return result

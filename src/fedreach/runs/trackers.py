@@ -26,6 +26,7 @@ from fedreach._util.tables import visible_lines
 from fedreach.data.federated import FederatedData
 from fedreach.runs.callbacks import Callback, callback_lifecycle
 from fedreach.runs.folder import BEST, LAST, REFIT, RunFolder, json_line
+from fedreach.runs.identity import flatten
 from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
 
 # ---- Shared by trackers
@@ -400,17 +401,9 @@ def _store_lock(uri: str) -> Iterator[None]:
 
 def _params(run: RunRecord) -> dict[str, str]:
     """Return the settings by dotted keys, without the trackers."""
-    flat: dict[str, Any] = {}
-
-    def collect(value: Any, key: str) -> None:
-        if isinstance(value, Mapping):
-            for name, inner in value.items():
-                collect(inner, f"{key}.{name}" if key else str(name))
-        elif value is not None and key != "run.trackers":
-            flat[key] = value if isinstance(value, str) else json.dumps(value)
-
-    collect(run.config, "")
-    return {"method.name": run.method, "seed": str(run.seed)} | {k: v[:LONGEST_PARAM] for k, v in flat.items()}
+    settings = {key: value for key, value in flatten(run.config).items() if value is not None and key != "run.trackers"}
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in settings.items()}
+    return {"method.name": run.method, "seed": str(run.seed)} | {k: v[:LONGEST_PARAM] for k, v in texts.items()}
 
 
 def _tags(run: RunRecord) -> dict[str, str]:
