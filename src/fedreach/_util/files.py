@@ -144,7 +144,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._files: dict[str, _Lines] = {}  # kept open: opening a file takes as long as writing a line
-        self._written: dict[str, FileDigest] = {}  # whole files of this process that a manifest lists
+        self._written: dict[str, FileDigest] = {}  # of whole files that a manifest lists
         weakref.finalize(self, _close, self._files)
 
     @contextmanager
@@ -236,11 +236,11 @@ class Folder:
 
     def digest(self, name: str) -> FileDigest:
         """Return the size and digest of a file; a missing file counts as empty."""
-        if name in self._written:
-            return self._written[name]
         if name.endswith(".jsonl") and (name in self._files or self.plain(name).exists()):
             return self._open_lines(name).digest()
-        return FileDigest.of(content_of(self.path / name) or b"")
+        if name not in self._written:
+            self._written[name] = FileDigest.of(content_of(self.path / name) or b"")
+        return self._written[name]
 
     def cut(self, name: str, size: int) -> None:
         """Cut a file of lines to this size if it is longer."""
