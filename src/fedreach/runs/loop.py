@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -320,9 +321,10 @@ class Refit:
         loop = _Loop(spec, recorder)
         for callback in callbacks:
             callback.refit_round(0, rounds)
-        for row in loop.run():
-            for callback in callbacks:
-                callback.refit_round(row.round, rounds)
+        with closing(loop.run()) as rows:  # also after an error of a callback
+            for row in rows:
+                for callback in callbacks:
+                    callback.refit_round(row.round, rounds)
         assert loop.saved is not None  # after the last round
         if not np.isfinite(loop.saved.state.models).all():
             raise TrainingError(
