@@ -40,7 +40,7 @@ DATA = (".jsonl", ".json", ".safetensors", ".npz", ".csv", ".npy")  # files of r
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "U8": np.uint8}
 
 MASKED = {
-    "digests of records": (r".*\.json", r"(?<=\"seal\": \")[0-9a-f]+"),
+    "digests of records": (r".*\.json", r"(?<=\"sha256\": \")[0-9a-f]{64}(?=\"\n\})"),
     "seconds of rounds": (r"timing\.jsonl", r"(?<=_seconds\": )[0-9.e-]+|(?<=\"check\": \")[0-9a-f]+"),
     "their mean on the page": (r"index\.html", r"(?s)<h3>Seconds per round[^<]*</h3>.*?</table>"),
     "seconds of progress": (r"std.*", r"\d+:\d\d(?= left|, |\))|[0-9.]+(?= s/round| s/evaluation)"),

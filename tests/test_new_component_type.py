@@ -84,7 +84,7 @@ ROW = """\
         "fedreach.federation.shrinking:Shrinking",
         path=METHOD,
         default="whole",
-        checks=f"{CHECKS}.shrinking",
+        checked=True,
     ),
 """
 

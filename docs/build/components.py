@@ -30,7 +30,7 @@ def page(kind: str) -> str:
     if row.path is not None:
         table = ".".join((*row.path, kind))
         lines.append(f"Key: `{table}`" + (f'; default: `"{row.default}"`.' if row.default else "."))
-    if row.checks:
+    if row.checked:
         lines.append("`fedreach verify NAME` runs the checks of this kind, on your own as well.")
     if row.users_own and row.base:
         lines.append(f"Your own derives from [`{row.base.rpartition(':')[2]}`][{row.base.replace(':', '.')}].")

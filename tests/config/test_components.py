@@ -322,7 +322,7 @@ def test_users_code_inside_belongs_to_the_identity_of_a_run(own: Path) -> None:
         "utf-8",
     )
     e = load(own / "x.toml")
-    digest = digest_of_code(own / "own.py", "by_root")
+    digest = digest_of_code(own / "own.py")
     assert identity(e.resolved("entropy"), 0, "entropy", own)["code"] == {"own.py:by_root": digest}
     assert identity(e.resolved("uniform"), 0, "uniform", own)["code"] == {}
 

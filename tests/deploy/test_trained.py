@@ -29,7 +29,7 @@ from fedreach.federation.adaptation.base import log_softmax
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import AdaptedLine
 
-from ..report.made_up import rewrite  # noqa: TID252 (tests are no package that has a name)
+from ..report.made_up import listed, rewrite  # noqa: TID252 (tests are no package that has a name)
 from .worlds import OWN, World, make
 
 WorldNamed = Callable[[str], World]
@@ -538,15 +538,20 @@ def test_a_folder_without_such_a_model_says_why(world: WorldNamed, tmp_path: Pat
     ):
         load(folder, "lst")  # type: ignore[arg-type]
     (folder / "best.safetensors").unlink()
+    with pytest.raises(RunFolderError, match=r"best\.safetensors is missing\. Copy the run folder whole"):
+        load(folder, "best")
+    listed(folder)
     with pytest.raises(RunFolderError, match=r"Nobody holds data out, so that no model is the best: take the last"):
         load(folder, "best")
     (folder / "last.safetensors").unlink()
+    listed(folder)
     with pytest.raises(RunFolderError, match=r"holds no last\.safetensors\. The run is not finished: the same command"):
         load(folder)
     changed(folder, "federation.json", lambda federation: federation["dataset"].pop("shape"))
     with pytest.raises(RunFolderError, match=r"does not say what a sample of 'numbers' looks like: its clients kept"):
         load(folder)
     (folder / "federation.json").unlink()
+    listed(folder)
     with pytest.raises(RunFolderError, match=r"holds no federation\.json\. The run is not finished"):
         load(folder)
     with pytest.raises(RunFolderError, match=r"is no folder of a run: it holds no run\.json"):

@@ -111,7 +111,7 @@ def test_constants_are_written_once_and_only_what_is_trained_is_in_a_model(made,
     ]
     assert sorted(load_file(tmp_path / "run" / "last.safetensors")) == ["last.bias", "last.weight"]
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert CONSTANTS in result["digests"]
+    assert CONSTANTS in result["files"]
 
 
 def test_changed_constants_are_refused(made, tmp_path):
@@ -119,7 +119,7 @@ def test_changed_constants_are_refused(made, tmp_path):
     folder = RunFolder(tmp_path / "run")
     held, _ = folder.read_tensors(CONSTANTS)
     folder.write_tensors(CONSTANTS, held | {"code": held["code"] + 1}, {})
-    with pytest.raises(RunFolderError, match=r"constants\.safetensors is of another"):
+    with pytest.raises(RunFolderError, match=r"constants\.safetensors was altered"):
         load("run")
 
 

@@ -44,7 +44,7 @@ def made(server, model="linear", engine="sequential", solver=FEDAVG, labels=None
 def on_the_way(simulation, state):
     """Return the aggregated model of the next round, before the server goes on, and the request that it is handed."""
     steps = run_round(simulation.federation, state, simulation.view(state), rounds=simulation.rounds)
-    request = next_request(steps, simulation.clients.updates(next_request(steps)))
+    request = next_request(steps, simulation.updates(next_request(steps)))
     assert isinstance(request, AskServer)
     return request.state.params, request
 
@@ -204,7 +204,7 @@ def test_a_clusters_model_is_taught_by_its_own_clients():
     assert len(state.models) == 2
     x = simulation.data.server.x
     steps = run_round(simulation.federation, state, simulation.view(state), rounds=ROUNDS)
-    request = next_request(steps, simulation.clients.updates(next_request(steps)))
+    request = next_request(steps, simulation.updates(next_request(steps)))
     done = simulation.step(state).state
     for model in (0, 1):
         rows = np.flatnonzero(state.clusters == model)

@@ -98,7 +98,7 @@ def test_what_was_handed_in_may_be_changed_afterwards(kind):
 def test_it_comes_back_from_its_file(kind, tmp_path):
     path = tmp_path / "rows"
     memory, plain = history(RowTable.zeros(N, P, **kind))[-1]
-    again = RowTable.stored(path, P, memory.places(path), memory.digests(), n=N, **kind)
+    again = RowTable.stored(path, P, memory.places(path), memory.digest(), n=N, **kind)
     np.testing.assert_array_equal(np.asarray(again), plain)
     later, plain_later = again.written(np.array([0]), rows(1)), plain.copy()
     plain_later[0] = twin(kind["dtype"], rows(1))
@@ -116,7 +116,7 @@ def test_rounds_after_a_checkpoint_leave_what_it_refers_to(kind, tmp_path):
         if number % 3 == 0:
             saved = (
                 memory.places(path),
-                memory.digests(),
+                memory.digest(),
                 np.asarray(memory),
                 memory,
             )  # which is held, as a run holds it
@@ -155,7 +155,7 @@ def test_a_file_that_is_too_short_is_refused(dtype, tmp_path):
     needed = path.stat().st_size
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(RunFolderError, match=f"must hold {needed} bytes .* it holds {needed - 1}. Put it back"):
-        RowTable.stored(path, P, places, memory.digests(), dtype=dtype)
+        RowTable.stored(path, P, places, memory.digest(), dtype=dtype)
 
 
 # ------------------------------------------------------------------------------------------------ float16

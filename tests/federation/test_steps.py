@@ -99,7 +99,7 @@ def test_a_probe_for_updates_is_observed_and_counts_for_nothing_else():
     first = next_request(steps)
     assert isinstance(first, AskUpdates)
     assert first.probe
-    answers = simulation.clients.updates(first)
+    answers = simulation.updates(first)
     assert answers.probe
     second = next_request(steps, answers)
     assert not second.probe
@@ -113,7 +113,7 @@ def test_a_round_of_the_server_asks_no_client():
     _, _, steps = begun(simulation)
     request = next_request(steps)
     assert isinstance(request, AskServer)
-    done = next_request(steps, simulation.clients.learnt(request))
+    done = next_request(steps, simulation.learnt(request))
     assert done.result.by_server
     assert (done.result.cohort, done.update.shape) == ((), (0, 2))
 
@@ -126,10 +126,10 @@ def test_a_round_in_pieces_is_the_round_in_one(selection):
     state = simulation.start()
     for _ in range(4):
         steps = run_round(simulation.federation, state, simulation.view(state), rounds=simulation.rounds)
-        request = run_until_cohort(steps, simulation.clients)
+        request = run_until_cohort(steps, simulation)
         assert isinstance(request, AskUpdates)
         assert not request.probe
-        in_pieces, in_one = next_request(steps, simulation.clients.updates(request)), simulation.step(state)
+        in_pieces, in_one = next_request(steps, simulation.updates(request)), simulation.step(state)
         assert isinstance(in_pieces, RoundOutcome)
         assert in_pieces.result == in_one.result
         assert in_pieces.update.tobytes() == in_one.update.tobytes()
@@ -142,7 +142,7 @@ def test_a_round_that_is_left_changes_nothing():
     state = simulation.start()
     before = state.models.tobytes()
     steps = run_round(simulation.federation, state, simulation.view(state), rounds=9)
-    run_until_cohort(steps, simulation.clients)
+    run_until_cohort(steps, simulation)
     steps.close()
     assert (state.round, state.models.tobytes()) == (0, before)
     assert simulation.step(state).state.round == 1

@@ -18,7 +18,7 @@ from fedreach.engines.models.flat import Layout
 from fedreach.evaluation.statistics import AnalysisPlan
 from fedreach.federation.state import FederationState
 from fedreach.federation.types import RoundCost, RoundResult
-from fedreach.runs.folder import RunFolder
+from fedreach.runs.folder import LISTED, RESUMED, RunFolder
 from fedreach.runs.recorder import Evaluated, Recorder
 from fedreach.runs.schema import (
     CHECKPOINT,
@@ -304,7 +304,7 @@ def write_curve(
     numbers = [{name: values[r] for name, values in columns.items() if values[r] is not None} for r in range(length)]
     write_rows(path, *(row(r, **numbers[r]) for r in range(length)))
     RunFolder(path).write(Result(status="finished", rounds=length - 1, best_round=best_round, error=None))
-    sealed(path)
+    listed(path)
     return path
 
 
@@ -322,7 +322,7 @@ def write_rows(path: Path, *rows: RoundRow) -> None:
     folder = RunFolder(path)
     for each in rows:
         folder.append(each)
-    sealed(path)
+    listed(path)
 
 
 def edit(path: Path, **values: Any) -> None:
@@ -334,19 +334,20 @@ def edit(path: Path, **values: Any) -> None:
 
 def rewrite(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file as its writer might have."""
-    digest = RunFolder(path.parent).write_json(path.name, {key: content[key] for key in content if key != "seal"})
-    if path.name == FederationRecord.FILE:
-        edit(path.with_name(RunRecord.FILE), federation=digest)
+    RunFolder(path.parent).write_json(path.name, content)
+    if path.name in LISTED:
+        listed(path.parent)
 
 
-def sealed(path: Path) -> None:
-    """Have a run vouch for the rows that now stand in its folder, as if they had been written so."""
+def listed(path: Path) -> None:
+    """Have a run list the files that now stand in its folder, as if they had been written so."""
     folder = RunFolder(path)
+    stored = folder.read_tensors(CHECKPOINT)
+    if stored is not None:
+        tensors, record = stored
+        folder.write_tensors(CHECKPOINT, tensors, {**record, "files": folder.list_files(RESUMED)})
     if (path / Result.FILE).exists():
-        edit(path / Result.FILE, run=folder.run, seals=folder.seals())
-    found = folder.read_tensors(CHECKPOINT)
-    if found is not None:
-        folder.write_tensors(CHECKPOINT, found[0], {**found[1], "seals": folder.seals()})
+        edit(path / Result.FILE, run=folder.run, files=folder.list_files(LISTED))
 
 
 def edit_rows(path: Path, change: Any) -> list[dict[str, Any]]:
@@ -354,7 +355,7 @@ def edit_rows(path: Path, change: Any) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in (path / RoundRow.FILE).read_text(encoding="utf-8").splitlines()]
     change(rows)
     (path / RoundRow.FILE).write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
-    sealed(path)
+    listed(path)
     return rows
 
 

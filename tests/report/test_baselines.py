@@ -20,6 +20,7 @@ from fedreach.report.read import read
 from fedreach.report.records import as_document
 from fedreach.report.tables import tabulate
 from fedreach.report.write import write_report
+from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import BaselinesRecord, FederationRecord
 
 from .made_up import baselines_of, compared, edit, federation, write_comparison, write_run
@@ -253,8 +254,9 @@ def test_baselines_of_another_run_are_refused(tmp_path: Path) -> None:
     from fedreach._util.errors import RunFolderError
 
     one_run(tmp_path, majority=0.2, pooled=0.5)
-    edit(tmp_path / "run" / BaselinesRecord.FILE, left_out="edited")
-    with pytest.raises(RunFolderError, match="is of another round or run"):
+    folder = RunFolder(tmp_path / "run")
+    folder.write(replace(folder.required(BaselinesRecord), left_out="edited"))
+    with pytest.raises(RunFolderError, match=r"baselines\.json was altered after it was written, or is of another run"):
         read([tmp_path / "run"])
 
 

@@ -15,11 +15,10 @@ from fedreach.runs.schema import FORMAT
 
 from .made_up import (
     edit,
-    edit_rows,
     fail,
     federation,
+    listed,
     row,
-    sealed,
     write_comparison,
     write_curve,
     write_rows,
@@ -102,7 +101,7 @@ def test_a_cut_line_of_a_finished_run_is_an_error_with_its_number(run: Path) -> 
     lines = (run / "rounds.jsonl").read_text().splitlines()
     lines[3] = lines[3][:20]
     (run / "rounds.jsonl").write_text("\n".join(lines))
-    sealed(run)
+    listed(run)
     with pytest.raises(RunFolderError, match=r"rounds\.jsonl, line 4 is not JSON"):
         read_run(run)
 
@@ -135,24 +134,17 @@ def test_the_first_damaged_run_is_told_however_many_processes_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:
     out = write_comparison(tmp_path, ["a", "b", "c"], [0, 1], rounds=2)
-    edit_rows(out / "runs/b/seed-1", lambda rows: rows[1].update(cohort=7))
-    (out / "runs/c/seed-0/rounds.jsonl").write_text("no\n")
-    sealed(out / "runs/c/seed-0")
+    for path in ("runs/b/seed-1", "runs/c/seed-0"):
+        (out / path / "rounds.jsonl").write_text("no\n")
     monkeypatch.setattr("fedreach._util.processes.free_processes", lambda: processes)
-    with pytest.raises(RunFolderError, match=r"b/seed-1/rounds.jsonl, line 2: 'cohort' must be list; got int"):
+    with pytest.raises(RunFolderError, match=r"b/seed-1/rounds.jsonl was altered"):
         read([out])
-
-
-def test_a_missing_key_is_named(run: Path) -> None:
-    edit(run / "federation.json", hash=None)
-    with pytest.raises(RunFolderError, match=r"federation\.json has no key 'hash'"):
-        read_run(run)
 
 
 def test_rounds_written_twice_are_refused(run: Path) -> None:
     lines = (run / "rounds.jsonl").read_text()
     (run / "rounds.jsonl").write_text(lines + lines)
-    sealed(run)
+    listed(run)
     with pytest.raises(RunFolderError, match="line 8: rounds must increase; got 0 after 6"):
         read_run(run)
 

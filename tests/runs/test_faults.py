@@ -16,8 +16,8 @@ from fedreach._util.row_store import RowFile
 from fedreach.deploy.fitted_rule import read as read_rule
 from fedreach.deploy.saved import load as load_model
 from fedreach.report.read import read_run
-from fedreach.runs.adaptation import Refit
 from fedreach.runs.folder import RunFolder
+from fedreach.runs.loop import Refit
 from fedreach.runs.schema import FederationRecord
 
 from ..benchmarked import benchmarks  # noqa: TID252 (tests are no package that has a name)
@@ -190,9 +190,9 @@ def test_a_file_of_another_run_is_refused_by_its_name(runs: Path, tmp_path: Path
         read_all(tmp_path / "run")
 
 
-def test_the_last_model_is_not_taken_for_the_best(runs: Path, tmp_path: Path) -> None:
+def test_another_file_of_the_run_is_not_taken_for_the_best_model(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "finished", tmp_path / "run")
-    shutil.copyfile(tmp_path / "run" / "last.safetensors", tmp_path / "run" / "best.safetensors")
+    shutil.copyfile(tmp_path / "run" / "adaptation.safetensors", tmp_path / "run" / "best.safetensors")
     with pytest.raises(RunFolderError, match=r"best\.safetensors was altered"):
         load_model(tmp_path / "run", "best")
 

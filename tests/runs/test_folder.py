@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from fedreach._util.errors import RunFolderError
-from fedreach._util.files import UNFINISHED, FileDigest, with_digest
+from fedreach._util.files import UNFINISHED, FileDigest, signed
 from fedreach._util.row_store import RowFile
-from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import FORMAT, Timing
+from fedreach.runs.folder import ROW_FILES, RunFolder
+from fedreach.runs.schema import CHECKPOINT, FORMAT, Timing
 
 ARRAYS = {
     "params": np.arange(5, dtype=np.float32),
@@ -26,8 +26,8 @@ ARRAYS = {
 
 def test_tensors_come_back_bit_for_bit(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    folder.write_tensors("a.safetensors", ARRAYS, {"round": 3, "best_loss": 0.1})
-    found = folder.read_tensors("a.safetensors")
+    folder.write_tensors(CHECKPOINT, ARRAYS, {"round": 3, "best_loss": 0.1, "run": "", "files": {}})
+    found = folder.read_tensors(CHECKPOINT)
     assert found is not None
     arrays, record = found
     assert (record["round"], record["best_loss"]) == (3, 0.1)
@@ -39,15 +39,15 @@ def test_tensors_come_back_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_any_changed_byte_of_a_checkpoint_is_noticed(tmp_path: Path) -> None:
-    folder, path = RunFolder(tmp_path), tmp_path / "a.safetensors"
-    folder.write_tensors("a.safetensors", ARRAYS, {"round": 3})
+    folder, path = RunFolder(tmp_path), tmp_path / CHECKPOINT
+    folder.write_tensors(CHECKPOINT, ARRAYS, {"round": 3, "run": "", "files": {}})
     whole = path.read_bytes()
     for position in range(len(whole)):
         changed = bytearray(whole)
         changed[position] ^= 1
         path.write_bytes(changed)
         try:
-            found = folder.read_tensors("a.safetensors")
+            found = folder.read_tensors(CHECKPOINT)
         except RunFolderError:
             continue
         assert found is not None  # a space in the header: nothing that counts was changed
@@ -65,18 +65,18 @@ def test_a_number_that_is_not_finite_is_null(tmp_path: Path) -> None:
 
 def test_rewinding_cuts_rows_and_timing_to_the_round(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    seals = folder.seals()
+    files = folder.list_files(ROW_FILES)
     for number in range(5):
         folder.append_json("rounds.jsonl", {"round": number})
         folder.append(Timing(round=number, train_seconds=0.1 / (number + 3)).checked(""))
         if number == 2:
-            seals = folder.seals()
+            files = folder.list_files(ROW_FILES)
     with (tmp_path / "timing.jsonl").open("a") as file:
         file.write('{"round": 1')  # cut off
-    folder.rewind(seals, 2)
+    folder.rewind(files, 2)
     assert [row["round"] for row in folder.rows("rounds.jsonl")] == [0, 1, 2]
     assert [row["round"] for row in folder.rows("timing.jsonl")] == [0, 1, 2]
-    with pytest.raises(RunFolderError, match="holds 39 bytes, but 50 were written to it"):  # 3 rows of 13
+    with pytest.raises(RunFolderError, match=r"rounds\.jsonl was altered"):  # 3 rows of 13
         folder.rewind({"rounds.jsonl": FileDigest(50, "")}, 2)
 
 
@@ -86,11 +86,11 @@ def test_rows_go_on_after_a_rewinding_and_from_another_folder_object(tmp_path: P
         folder.append_json("rounds.jsonl", {"round": number})
         folder.append(Timing(round=number).checked(""))
         if number == 1:
-            seals = folder.seals()
+            files = folder.list_files(ROW_FILES)
         assert RunFolder(tmp_path).rows("rounds.jsonl")[-1] == {"round": number}  # nothing waits in this process
-    assert folder.seals() == RunFolder(tmp_path).seals()
+    assert folder.list_files(ROW_FILES) == RunFolder(tmp_path).list_files(ROW_FILES)
     assert sizes(folder) == {"rounds.jsonl": 65, "clients.jsonl": 0}  # 5 rows of 13
-    folder.rewind(seals, 1)
+    folder.rewind(files, 1)
     for writer in (folder, RunFolder(tmp_path)):
         for name in ("rounds.jsonl", "timing.jsonl"):
             writer.append_json(name, {"round": 7})
@@ -100,7 +100,7 @@ def test_rows_go_on_after_a_rewinding_and_from_another_folder_object(tmp_path: P
 
 
 def sizes(folder: RunFolder) -> dict[str, int]:
-    return {name: seal.size for name, seal in folder.seals().items()}
+    return {name: listed.size for name, listed in folder.list_files(ROW_FILES).items()}
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted where Linux lists them")
@@ -120,7 +120,7 @@ def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         folder.write_json("run.json", {"a": float("nan")})
     there = json.loads((tmp_path / "run.json").read_text())
-    assert there == with_digest("run.json", {"format": FORMAT, "a": 1})
+    assert there == signed("run.json", {"format": FORMAT, "a": 1})
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
@@ -163,10 +163,7 @@ def test_what_others_left_in_a_folder_stays_and_what_was_half_written_goes(tmp_p
     for name in others:
         (tmp_path / name).write_text("mine")
     folder = RunFolder(tmp_path)
-    with folder.whole("run.json") as half:
-        half.write_text("{}")
-        half.with_name(half.name.replace("run", "killed")).write_text("{")
-    (tmp_path / "run.json").unlink()
+    (tmp_path / f".killed.json.1{UNFINISHED}").write_text("{")
     assert list(tmp_path.glob(f".killed*{UNFINISHED}"))
     with folder.locked():
         assert not list(tmp_path.glob(f"*{UNFINISHED}"))

@@ -17,11 +17,13 @@ from fedreach.evaluation.evaluator import Evaluator
 from fedreach.report.read import read_run
 from fedreach.runs import loop
 from fedreach.runs.callbacks import Callback
-from fedreach.runs.folder import RunFolder, read_seals
+from fedreach.runs.folder import RESUMED, RunFolder
 from fedreach.runs.loop import Budget, RunSpec, consume, each_round
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
 from fedreach.testing.problems import tiny_simulation
+
+from ..report.made_up import listed  # noqa: TID252
 
 RUN = RunRecord(method="tiny", seed=0, config={}, code={}, environment={}, git=None)
 
@@ -155,7 +157,7 @@ def test_a_checkpoint_holds_the_rows_of_its_round_and_of_no_later_one(tmp_path: 
     found = folder.read_tensors("checkpoint.safetensors")
     assert found is not None
     assert found[1]["round"] == 3
-    assert read_seals(found[1]["seals"]) == folder.seals()
+    assert found[1]["files"] == {name: [*listed] for name, listed in folder.list_files(RESUMED).items()}
     assert [row["round"] for row in folder.rows("rounds.jsonl")] == [0, 1, 2, 3]
 
 
@@ -174,6 +176,7 @@ def test_a_run_is_not_gone_on_with_on_another_federation(tmp_path: Path) -> None
     record = folder.read(FederationRecord)
     assert record is not None
     folder.write(replace(record, hash="of other data"))
+    listed(folder.path)
     with pytest.raises(RunFolderError, match="was begun on another federation"):
         go_on(tmp_path / "run", rounds=2)
     assert len(folder.rows(RoundRow.FILE)) == 2  # nothing is written

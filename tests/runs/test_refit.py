@@ -24,15 +24,14 @@ from fedreach.experiment.build import Builder
 from fedreach.experiment.load import load
 from fedreach.experiment.schema import Experiment
 from fedreach.report.read import read
-from fedreach.runs import adaptation
 from fedreach.runs.checkpoint import read_models
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.simulation import simulate
+from fedreach.runs.simulation import Simulation, simulate
 
 REFIT = ("--set", "population.refit=true")
 SCORED = ("rounds.jsonl", "clients.jsonl", "last.safetensors", "best.safetensors", "federation.json", "baselines.json")
 """What is told of the model that did not see held-out rows."""
-FINE = {"run", "seal", "digests", "seals"}
+FINE = {"run", "files", "sha256"}
 BEST = 5
 """The best of six rounds, by held-out rows, of the experiment below."""
 
@@ -166,20 +165,20 @@ def test_methods_that_differ_in_adaptation_alone_share_it(fedreach: Command, hom
 
 DYING = """
 import os, signal
-from fedreach.runs import adaptation as refit
+from fedreach.runs.simulation import Simulation
 
-step, count = refit.simulated_round, 0
+step, count = Simulation.step, 0
 
 
-def dying(*arguments):
+def dying(simulation, state):
     global count
-    count += 1
+    count += simulation.memory_file is not None and simulation.memory_file.parent.name == "refit"
     if count == {round}:
         os.kill(os.getpid(), signal.SIGKILL)
-    return step(*arguments)
+    return step(simulation, state)
 
 
-refit.simulated_round = dying
+Simulation.step = dying
 """
 SCAFFOLD = ("--set", "method.solver=scaffold", "--set", "run.checkpoint_seconds=0")
 
@@ -198,10 +197,8 @@ def test_killed_while_it_trains_again_it_goes_on_to_the_same_bytes(
     assert kept["id"] == json.loads((home / "killed" / "run.json").read_text())["id"]
     assert len((home / "killed" / "refit" / "rounds.jsonl").read_text().splitlines()) == round_
     rounds: list[int] = []
-    step = adaptation.simulated_round
-    monkeypatch.setattr(
-        adaptation, "simulated_round", lambda s, state, f: rounds.append(state.round) or step(s, state, f)
-    )
+    step = Simulation.step
+    monkeypatch.setattr(Simulation, "step", lambda self, state: rounds.append(state.round) or step(self, state))
     again = run("killed", *REFIT, *SCAFFOLD)
     assert rounds == [*range(round_ - 1, BEST)]  # none twice
     names = {path.name for path in whole.glob("[!.]*")}
@@ -216,7 +213,7 @@ def test_killed_once_the_model_is_written_nothing_is_trained_again(
     folder = run("a", *REFIT)
     before = (folder / "result.json").read_bytes()
     (folder / "result.json").unlink()
-    monkeypatch.setattr(adaptation, "simulated_round", None)  # it would be called
+    monkeypatch.setattr(Simulation, "step", None)  # it would be called
     assert (run("a", *REFIT) / "result.json").read_bytes() == before
 
 

@@ -163,7 +163,7 @@ def test_event_files_hold_all_numbers_of_all_rounds_and_the_run_stays_the_same(f
         [{"name": "tensorboard"}],
         [],
     ]
-    assert records[0].pop("seal") != records[1].pop("seal")
+    assert records[0].pop("sha256") != records[1].pop("sha256")
     assert records[0] == records[1]
 
 

@@ -113,23 +113,29 @@ PUT_BACK = "Put it back, or move the run folder away to start this run anew."
 
 
 class FileDigest(NamedTuple):
-    """Size and digest of the content written so far to a file of lines."""
+    """What a manifest lists of a file: of one that grows, the content at that moment."""
 
     size: int  # bytes
     sha256: str  # of these
 
+    @classmethod
+    def of(cls, content: Content) -> FileDigest:
+        """Return the size and digest of a content."""
+        return cls(len(content), hashlib.sha256(content).hexdigest())
 
-class _Disk(NamedTuple):
-    """Turns an OSError into an error that says what to do, see `Folder.disk`."""
 
-    folder: Folder
-    name: str
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, OSError):
-            raise self.folder.cannot_write(self.name, error) from error
+@contextmanager
+def disk(path: Path) -> Iterator[None]:
+    """Turn an OSError into a RunFolderError that names the path and says what to do."""
+    try:
+        yield
+    except OSError as error:
+        what, repeat = error.strerror, " and repeat the command: it goes on from the last checkpoint."
+        if error.errno in (errno.EEXIST, errno.ENOTDIR):
+            what, remedy = "a file stands where a folder is needed", f"Choose {ANOTHER_FOLDER}."
+        else:
+            remedy = DISK.get(error.errno or 0, "Make the folder writable") + repeat
+        raise RunFolderError(f"{path} cannot be written: {what}. {remedy}") from error
 
 
 class Folder:
@@ -138,6 +144,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._files: dict[str, _Lines] = {}  # kept open: opening a file takes as long as writing a line
+        self._written: dict[str, FileDigest] = {}  # of whole files that a manifest lists
         weakref.finalize(self, _close, self._files)
 
     @contextmanager
@@ -147,7 +154,7 @@ class Folder:
         Args:
             seconds: How long to wait for a process that has the lock. Default: `LOCK_SECONDS`.
         """
-        with self.disk(".lock"):
+        with disk(self.path / ".lock"):
             make_folders(self.path)
             file = self.plain(".lock").open("a")
         with file:
@@ -175,43 +182,40 @@ class Folder:
 
     # ---- Whole files
 
-    @contextmanager
-    def whole(self, name: str, *, waits: bool = False) -> Iterator[Path]:
-        """Hand out a temporary path, and move the file into place once it is written.
+    def write_whole(self, name: str, content: Content, *, listed: bool = False, once: bool = False) -> None:
+        """Write a file, and move it into place once it is written.
 
         Args:
-            waits: Leave syncing to a later call of `sync`: after a power cut, the old file may still be there.
+            name: Name of the file.
+            content: Its content.
+            listed: Leave syncing to a later call of `sync`, before the manifest that lists the file: after a power cut,
+                the old file may still be there.
+            once: Keep a file that exists: of several processes that write one, the first succeeds.
         """
-        temporary = self.path / f".{name}.{os.getpid()}{UNFINISHED}"
-        with self.disk(name):
+        temporary = self.path / f".{name}.{uuid.uuid4().hex}{UNFINISHED}"
+        with disk(self.path / name):
             make_folders(self.path)
             try:
-                yield temporary
-                replace(temporary, self.path / name)
-                if not waits:
+                put(temporary, content)
+                if once:
+                    with suppress(FileExistsError):
+                        link(temporary, self.path / name)
+                else:
+                    replace(temporary, self.path / name)
+                if not listed:
                     sync_folder(self.path)
             finally:
                 unlink(temporary)
-
-    def write_once(self, name: str, text: str) -> None:
-        """Write a file unless it exists: of several processes that try, one succeeds."""
-        with self.disk(name):
-            make_folders(self.path)
-            temporary = self.path / f".{name}.{uuid.uuid4().hex}{UNFINISHED}"
-            try:
-                put(temporary, text.encode())
-                with suppress(FileExistsError):
-                    link(temporary, self.path / name)
-                sync_folder(self.path)
-            finally:
-                unlink(temporary)
+        if listed:
+            self._written[name] = FileDigest.of(content)
 
     def remove(self, *names: str) -> None:
         """Remove the files that exist."""
         for name in names:
             if name in self._files:
                 self._files.pop(name).close()
-            with self.disk(name):
+            self._written.pop(name, None)
+            with disk(self.path / name):
                 unlink(self.path / name)
 
     # ---- Lines
@@ -219,22 +223,24 @@ class Folder:
     def append_lines(self, name: str, lines: Iterable[str]) -> None:
         """Append lines to a file, and create it if it is missing."""
         content = "".join(f"{line}\n" for line in lines).encode()
-        with self.disk(name):
+        with disk(self.path / name):
             self._open_lines(name).append(content)
 
     def sync(self) -> None:
         """Wait until all lines, and the names of all files, have reached the disk."""
         for name, lines in self._files.items():
-            with self.disk(name):
+            with disk(self.path / name):
                 lines.sync()
-        with self.disk(""):
+        with disk(self.path):
             sync_folder(self.path)
 
-    def seal(self, name: str) -> FileDigest:
-        """Return the size and digest of a file of lines; a missing file counts as empty."""
-        if name not in self._files and not self.plain(name).exists():
-            return FileDigest(0, hashlib.sha256().hexdigest())
-        return self._open_lines(name).seal()
+    def digest(self, name: str) -> FileDigest:
+        """Return the size and digest of a file; a missing file counts as empty."""
+        if name.endswith(".jsonl") and (name in self._files or self.plain(name).exists()):
+            return self._open_lines(name).digest()
+        if name not in self._written:
+            self._written[name] = FileDigest.of(content_of(self.path / name) or b"")
+        return self._written[name]
 
     def cut(self, name: str, size: int) -> None:
         """Cut a file of lines to this size if it is longer."""
@@ -242,7 +248,7 @@ class Folder:
             self._files.pop(name).close()
         path = self.plain(name)
         if path.exists() and path.stat().st_size > size:
-            with self.disk(name):
+            with disk(self.path / name):
                 truncate(path, size)
 
     def _open_lines(self, name: str) -> _Lines:
@@ -257,18 +263,6 @@ class Folder:
             # Invalid bytes are replaced here; the caller checks the lines.
             with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
                 yield from (line for line in file if line.endswith("\n"))
-
-    def disk(self, name: str) -> _Disk:
-        """Return the context in which an OSError becomes a RunFolderError that says what to do."""
-        return _Disk(self, name)
-
-    def cannot_write(self, name: str, error: OSError) -> RunFolderError:
-        what, repeat = error.strerror, " and repeat the command: it goes on from the last checkpoint."
-        if error.errno in (errno.EEXIST, errno.ENOTDIR):
-            what, remedy = "a file stands where a folder is needed", f"Choose {ANOTHER_FOLDER}."
-        else:
-            remedy = DISK.get(error.errno or 0, "Make the folder writable") + repeat
-        return RunFolderError(f"{self.path / name} cannot be written: {what}. {remedy}")
 
 
 def plain_file(path: Path) -> Path:
@@ -307,7 +301,7 @@ class _Lines:
         self._digest.update(content)
         self._size += len(content)
 
-    def seal(self) -> FileDigest:
+    def digest(self) -> FileDigest:
         # After an interrupted write the file is longer than counted, so that its size fits no other digest.
         return FileDigest(max(self._size, self._file.tell()), self._digest.hexdigest())
 
@@ -338,20 +332,24 @@ def _try_lock(file: IO[str]) -> bool:
 # ---- Reading, and digests
 
 
-def text_of(path: Path) -> str | None:
-    """Return the text of a plain file; None if it is missing.
+def content_of(path: Path, listed: FileDigest | None = None) -> bytes | None:
+    """Return the content of a plain file, or the part of it that a manifest lists; None if it is missing.
 
     Raises:
-        RunFolderError: If it cannot be read, or is not text.
+        RunFolderError: If it cannot be read, or is not what the manifest lists.
     """
     try:
-        return plain_file(path).read_text(encoding="utf-8")
+        with plain_file(path).open("rb") as file:
+            content = file.read(-1 if listed is None else listed.size)
     except (FileNotFoundError, NotADirectoryError):
+        if listed is not None and listed.size:
+            raise missing(path) from None
         return None
     except OSError as error:
         raise cannot_read(path, error) from error
-    except UnicodeDecodeError as error:
-        raise RunFolderError(f"{path} is no text ({error}). It was cut or edited. {PUT_BACK}") from error
+    if listed is not None and FileDigest.of(content) != listed:
+        raise altered_error(path)
+    return content
 
 
 def cannot_read(path: Path, error: OSError) -> RunFolderError:
@@ -366,86 +364,20 @@ def missing(path: Path) -> RunFolderError:
 
 
 def altered_error(path: Path) -> RunFolderError:
-    """Return the error for a file that was changed after it was written."""
-    return RunFolderError(f"{path} was altered after it was written. {PUT_BACK}")
+    """Return the error for a file that is not as it was written."""
+    return RunFolderError(f"{path} was altered after it was written, or is of another run or round. {PUT_BACK}")
 
 
-def sealed_text(path: Path, seal: FileDigest) -> str:
-    """Return the text of a file of lines up to its recorded size.
+def signed(name: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record that ends with the digest of itself and of the name of its file."""
+    unsigned = {key: value for key, value in record.items() if key != "sha256"}
+    return {**unsigned, "sha256": digest_of({}, {"file": name, "record": unsigned})}
 
-    Raises:
-        RunFolderError: If the file is shorter, or was changed.
-    """
-    try:
-        with plain_file(path).open("rb") as file:
-            content = file.read(seal.size)
-    except FileNotFoundError:
-        if seal.size:
-            raise missing(path) from None
-        content = b""
-    except OSError as error:
-        raise cannot_read(path, error) from error
-    if len(content) < seal.size:
-        raise RunFolderError(
-            f"{path} holds {len(content)} bytes, but {seal.size} were written to it. Rows are missing; "
-            "put the file back, or move the run folder away to start this run anew."
-        )
-    if hashlib.sha256(content).hexdigest() != seal.sha256:
+
+def check_signature(path: Path, record: Mapping[str, Any]) -> None:
+    """Raise RunFolderError if a record is not as `signed` returned it."""
+    if record != signed(path.name, record):
         raise altered_error(path)
-    return content.decode()
-
-
-def with_digest(name: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record with the digest of itself and of the name of its file."""
-    return {**record, "seal": _digest(name, record)}
-
-
-def check_digest(path: Path, record: Mapping[str, Any]) -> None:
-    """Raise RunFolderError if the digest of a record does not fit the record and the name of its file."""
-    if record.get("seal") != _digest(path.name, {key: value for key, value in record.items() if key != "seal"}):
-        raise altered_error(path)
-
-
-def _digest(name: str, record: Mapping[str, Any]) -> str:
-    return digest_of({}, {"file": name, "record": record})
-
-
-def record_of_tensors(path: Path) -> dict[str, Any]:
-    """Return the record in the header of a file of arrays, without reading the arrays.
-
-    Raises:
-        RunFolderError: If the file cannot be read or was changed.
-    """
-    try:
-        with plain_file(path).open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            head = json.loads(file.read(min(size, path.stat().st_size)))
-        record = json.loads(head["__metadata__"][KEY])
-        if not isinstance(record, dict):
-            raise TypeError("its head holds no record")
-    except OSError as error:
-        raise cannot_read(path, error) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RunFolderError(
-            f"{path} holds no arrays ({error}). It was altered after it was written. {PUT_BACK}"
-        ) from error
-    check_digest(path, record)
-    return record
-
-
-def refuse_lost_rounds(checkpoint: Path, rounds: Path) -> None:
-    """Raise RunFolderError if rounds lack their checkpoint; a run with one row stopped before the first checkpoint."""
-    if plain_file(rounds).exists() and rounds.read_bytes().count(b"\n") > 1:
-        raise RunFolderError(
-            f"{checkpoint.parent} holds rounds, but {checkpoint.name} is missing. Put it back, or move the run folder "
-            "away to start this run anew."
-        )
-
-
-def check_same_run(path: Path, run: Any, whose: str) -> None:
-    """Raise RunFolderError if a file belongs to another run than its folder."""
-    if run != whose:
-        raise RunFolderError(f"{path} is of another run than run.json beside it. {PUT_BACK}")
 
 
 def digest_of(arrays: Mapping[str, AnyArray], record: Mapping[str, Any]) -> str:

@@ -35,18 +35,28 @@ class Kind:
     table: str  # the built-in components by name
     meaning: str = ""  # a sentence for users
     base: str = ""  # base class of every component; "" if there is none
-    function: str = ""  # wrapper that makes a component of a function; "" if functions are rejected
     handed: tuple[str, ...] = ()  # positional arguments of functions, under any name
     given: tuple[str, ...] = ()  # keyword arguments that FedReach passes
     path: tuple[str, ...] | None = None  # tables above its key in an experiment file; None: not in the file
     default: str | None = None  # default of a component of [method]
-    checks: str = ""  # module of the checks that components must pass; "" if there are none
+    checked: bool = False  # whether `fedreach.testing.checks` has a module of checks for it
     users_own: bool = True  # whether a custom component "FILE.py:NAME" is allowed
-    together: str = ""  # function that rejects invalid combinations; "" if any combination is valid
-    unknown: str = ""  # hint in the message about an unknown name
+
+    @property
+    def function(self) -> str:
+        """Wrapper that makes a component of a function; "" if functions need none, or are rejected."""
+        name = self.base.rpartition(":")[2]
+        return f"{self.table.partition(':')[0]}:Function{name}" if self.base and self.handed else ""
 
 
-BASES, CHECKS, METHOD = "fedreach.federation.base", "fedreach.testing.checks", ("method",)
+METHOD = ("method",)
+
+
+def _part(table: str, meaning: str, base: str, default: str, handed: tuple[str, ...] = ()) -> Kind:
+    """Return a component type of [method] in `fedreach.federation`."""
+    base_class = f"fedreach.federation.base:{base}"
+    return Kind(f"fedreach.federation.{table}", meaning, base_class, handed, path=METHOD, default=default, checked=True)
+
 
 KINDS: Mapping[str, Kind] = {
     "data": Kind(
@@ -81,7 +91,7 @@ KINDS: Mapping[str, Kind] = {
         "Which participants can be reached in a round, and whose replies arrive.",
         "fedreach.federation.participation:Participation",
         path=("population",),
-        checks=f"{CHECKS}.participation",
+        checked=True,
     ),
     "model": Kind(
         "fedreach.engines.models.networks:MODELS", "What is trained.", given=("sample_shape", "num_classes"), path=()
@@ -90,102 +100,50 @@ KINDS: Mapping[str, Kind] = {
         "fedreach.federation.augmentations:AUGMENTATIONS",
         "How the inputs of clients' training batches are changed at random; in the engine `sequential`.",
         "fedreach.federation.augmentations:Augmentation",
-        function="fedreach.federation.augmentations:FunctionAugmentation",
         handed=("inputs",),
         path=(),
     ),
-    "selection": Kind(
-        "fedreach.federation.selection:SELECTIONS",
-        "Who trains in a round.",
-        f"{BASES}:Selection",
-        function="fedreach.federation.selection:FunctionSelection",
-        handed=("view", "k", "rng"),
-        path=METHOD,
-        default="uniform",
-        checks=f"{CHECKS}.selection",
+    "selection": _part("selection:SELECTIONS", "Who trains in a round.", "Selection", "uniform", ("view", "k", "rng")),
+    "weighting": _part(
+        "weighting:WEIGHTINGS", "How much each report counts.", "Weighting", "by_examples", ("reports",)
     ),
-    "weighting": Kind(
-        "fedreach.federation.weighting:WEIGHTINGS",
-        "How much each report counts.",
-        f"{BASES}:Weighting",
-        function="fedreach.federation.weighting:FunctionWeighting",
-        handed=("reports",),
-        path=METHOD,
-        default="by_examples",
-        checks=f"{CHECKS}.weighting",
-    ),
-    "solver": Kind(
-        "fedreach.federation.solvers:SOLVERS",
-        "How a client trains.",
-        f"{BASES}:LocalSolver",
-        path=METHOD,
-        default="fedavg",
-        checks=f"{CHECKS}.solver",
-    ),
-    "server": Kind(
-        "fedreach.federation.server:SERVERS",
+    "solver": _part("solvers:SOLVERS", "How a client trains.", "LocalSolver", "fedavg"),
+    "server": _part(
+        "server:SERVERS",
         "What the server does with the mean update, and what it adds of its own.",
-        f"{BASES}:ServerOptimizer",
-        path=METHOD,
-        default="average",
-        checks=f"{CHECKS}.server",
+        "ServerOptimizer",
+        "average",
     ),
-    "aggregation": Kind(
-        "fedreach.federation.aggregation:AGGREGATIONS",
-        "How reports become one.",
-        f"{BASES}:Aggregator",
-        path=METHOD,
-        default="mean",
-        checks=f"{CHECKS}.aggregation",
-    ),
-    "loss": Kind(
-        "fedreach.federation.losses:LOSSES",
-        "What a client makes small.",
-        f"{BASES}:Loss",
-        function="fedreach.federation.losses:FunctionLoss",
-        handed=("outputs", "targets"),
-        path=METHOD,
-        default="cross_entropy",
-        checks=f"{CHECKS}.loss",
-    ),
-    "adaptation": Kind(
-        "fedreach.federation.adaptation:ADAPTATIONS",
+    "aggregation": _part("aggregation:AGGREGATIONS", "How reports become one.", "Aggregator", "mean"),
+    "loss": _part("losses:LOSSES", "What a client makes small.", "Loss", "cross_entropy", ("outputs", "targets")),
+    "adaptation": _part(
+        "adaptation:ADAPTATIONS",
         "What a client that never took part does with the model before it predicts.",
-        f"{BASES}:Adaptation",
-        path=METHOD,
-        default="none",
-        checks=f"{CHECKS}.adaptation",
+        "Adaptation",
+        "none",
     ),
-    "label_statistics": Kind(
-        "fedreach.federation.labels:LABEL_STATISTICS",
-        "What the server is told of clients' labels.",
-        f"{BASES}:LabelStatistics",
-        path=METHOD,
-        default="exact",
-        checks=f"{CHECKS}.label_statistics",
+    "label_statistics": _part(
+        "labels:LABEL_STATISTICS", "What the server is told of clients' labels.", "LabelStatistics", "exact"
     ),
     "allocation": Kind(
         "fedreach.wireless.rules:RULES",
         "Who gets which share of the band, and which CPU frequency.",
         "fedreach.wireless.rules:AllocationRule",
         path=METHOD,
-        checks=f"{CHECKS}.allocation",
+        checked=True,
     ),
     "measurement": Kind(
         "fedreach.federation.measurements:MEASUREMENTS",
         "A number that a client measures of its own examples and reports.",
-        f"{BASES}:Measurement",
-        checks=f"{CHECKS}.measurement",
+        "fedreach.federation.base:Measurement",
+        checked=True,
     ),
     "metric": Kind(
         "fedreach.evaluation.metrics:METRICS",
         "How predictions are scored.",
         "fedreach.evaluation.metrics:Metric",
-        function="fedreach.evaluation.metrics:FunctionMetric",
         handed=("y_true", "scores"),
-        checks=f"{CHECKS}.metric",
-        together="fedreach.evaluation.metrics:additional_metrics",
-        unknown=" FedReach classifies; there is no regression to score.",
+        checked=True,
     ),
     "radio": Kind(
         "fedreach.wireless.radio:RADIOS",
@@ -202,7 +160,7 @@ KINDS: Mapping[str, Kind] = {
 }
 """All component types, in the order in which they are listed."""
 
-VERIFIED = tuple(kind for kind, row in KINDS.items() if row.checks)
+VERIFIED = tuple(kind for kind, row in KINDS.items() if row.checked)
 """Component types that have checks."""
 
 
@@ -282,9 +240,7 @@ def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
         return result
     built_in = table(kind)
     if name not in built_in:
-        hint = nearest(name, built_in)
-        hint += row.unknown if hint.startswith(" Known") else ""
-        hint += " Your own: 'FILE.py:NAME'." if row.users_own else ""
+        hint = nearest(name, built_in) + (" Your own: 'FILE.py:NAME'." if row.users_own else "")
         raise ConfigError(f"there is no {kind} {name!r}.{hint}")
     thing: Callable[..., Any] = built_in[name]
     return thing
@@ -327,8 +283,6 @@ BY_CONTENT = re.compile(rf"[^/]*-[0-9a-f]{{{SHORT}}}(/own\.json|\.pkl:.*)$")
 """Names of data and components that are identified by content: their folder does not matter."""
 LOADED_OBJECTS: dict[Path, Any] = {}
 """Objects by ``.pkl`` file that this process wrote or is about to write: they are not read again."""
-WHOLE_FILE_REASONS: dict[str, str] = {}
-"""By ``.pkl`` file that this process named: the reason why the whole file of the code counts, if it does."""
 
 
 @dataclass(frozen=True)

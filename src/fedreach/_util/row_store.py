@@ -15,13 +15,13 @@ import numpy as np
 from fedreach._util import files
 from fedreach._util.arrays import AnyArray, Dtype, Float32s, Ints, pack_rows, scale_rows, unpack_rows
 from fedreach._util.errors import RunFolderError
-from fedreach._util.files import PUT_BACK, altered_error, plain_file
+from fedreach._util.files import PUT_BACK, FileDigest, altered_error, plain_file
 
 # ---- Records in a file, written once and read often
 
 ALL = slice(None)
 DIGEST = 16  # bytes of the sha256 that are stored per record
-NO_DIGEST = bytes(DIGEST)  # of rows of zeros, which are not stored
+NO_DIGEST = bytes(DIGEST)  # of rows in an unnamed file, which is never opened again
 
 
 class RowFile:
@@ -37,7 +37,8 @@ class RowFile:
     def __init__(self, path: Path | None, width: int, dtype: Any = np.float32, occupied: Iterable[int] = ()) -> None:
         self.path, self.width, self.dtype = path, width, np.dtype(dtype)
         used = set(occupied)
-        self._file = _nameless() if path is None else _open_file(path, anew=not used)
+        with files.disk(path or Path(tempfile.gettempdir())):
+            self._file = _nameless() if path is None else _open_file(path, anew=not used)
         weakref.finalize(self, self._file.close)
         self._end = max(used, default=-1) + 1
         self._free = [row for row in range(self._end) if row not in used]
@@ -53,9 +54,10 @@ class RowFile:
         self._end = max(self._end, number + 1)
         row = StoredRow(self, number)  # before writing: if that fails, the place becomes free again
         content = np.ascontiguousarray(values, self.dtype).reshape(-1).view(np.uint8).data
-        self._file.seek(number * self.bytes_each)
-        files.write(self._file, content)
-        if self.path is not None:  # an unnamed file is never opened again
+        with files.disk(self.path or Path(tempfile.gettempdir())):
+            self._file.seek(number * self.bytes_each)
+            files.write(self._file, content)
+        if self.path is not None:
             row.digest = digest(content)
         return row
 
@@ -71,7 +73,8 @@ class RowFile:
 
     def sync(self) -> None:
         """Wait until all records have reached the disk."""
-        files.sync(self._file)
+        with files.disk(self.path or Path(tempfile.gettempdir())):
+            files.sync(self._file)
 
     def release(self, number: int) -> None:
         """Mark the place of a record as free."""
@@ -96,15 +99,9 @@ def _nameless() -> IO[bytes]:
 class StoredRow:
     """A record of a file; its place becomes free when the last reference to it is gone."""
 
-    def __init__(self, file: RowFile, number: int, digest: bytes = NO_DIGEST) -> None:
-        self.file, self.number, self.digest = file, number, digest
+    def __init__(self, file: RowFile, number: int) -> None:
+        self.file, self.number, self.digest = file, number, NO_DIGEST
         weakref.finalize(self, file.release, number)
-
-    def check(self) -> None:
-        """Raise RunFolderError if the record was changed."""
-        assert self.file.path is not None  # an unnamed file is never opened again
-        if digest(self.file.read(self.number).view(np.uint8).data) != self.digest:
-            raise altered_error(self.file.path)
 
 
 @dataclass(frozen=True)
@@ -220,7 +217,7 @@ class RowTable:
         path: Path,
         width: int,
         places: Ints,
-        digests: AnyArray,
+        listed: FileDigest,
         *,
         n: int | None = None,
         dtype: Dtype = "float32",
@@ -230,30 +227,26 @@ class RowTable:
         """Return the table of the blocks at these `places` of a file; -1 means zeros. See `zeros`.
 
         Raises:
-            RunFolderError: If the file is too short, or a block has another digest.
+            RunFolderError: If the file is too short, or the blocks have another `digest` than the one listed.
         """
         layout = RowLayout(len(places) if n is None else n, width, dtype, each)
-        occupied = places[places >= 0]
-        needed = (int(places.max(initial=-1)) + 1) * layout.each * layout.stored_width * np.dtype(dtype).itemsize
         present = path.stat().st_size if path.exists() else 0
-        if present < needed:
+        if present < listed.size:
             raise RunFolderError(
-                f"{path} must hold {needed} bytes of what clients keep between rounds; it holds {present}. "
-                "Put it back, or move the run folder away to start this run anew."
+                f"{path} must hold {listed.size} bytes of what clients keep between rounds; it holds {present}. "
+                f"{PUT_BACK}"
             )
-        file = layout.file(path, occupied)
-        rows = [
-            None if place < 0 else StoredRow(file, int(place), row_digest.tobytes())
-            for place, row_digest in zip(places, digests, strict=True)
-        ]
-        for row in rows:
-            if row is not None:
-                row.check()
-        blocks = [None if row is None else Block(None, row) for row in rows]
-        for block in blocks if not on_disk else ():
-            if block is not None:
-                block.values = block.read(layout.stored_width)
-        return cls(layout, tuple(blocks), Backing(file, on_disk=on_disk))
+        file = layout.file(path, places[places >= 0])
+        blocks = [None if place < 0 else Block(None, StoredRow(file, int(place))) for place in places]
+        for block in blocks:
+            if block is not None and block.stored is not None:
+                values = block.read(layout.stored_width)
+                block.stored.digest = digest(values.reshape(-1).view(np.uint8).data)
+                block.values = None if on_disk else values
+        table = cls(layout, tuple(blocks), Backing(file, on_disk=on_disk))
+        if table.digest() != listed:
+            raise altered_error(path)
+        return table
 
     def places(self, path: Path | None = None) -> Ints:
         """Return the place of each block in the file, -1 for zeros, once all blocks have reached the disk.
@@ -271,11 +264,11 @@ class RowTable:
         backing.file.sync()
         return places
 
-    def digests(self) -> AnyArray:
-        """Return the digest of each block that `places` stored; zeros for blocks of zeros."""
-        rows = [None if block is None else block.stored for block in self.blocks]
-        joined = b"".join(NO_DIGEST if row is None else row.digest for row in rows)
-        return np.frombuffer(joined, np.uint8).reshape(-1, DIGEST)
+    def digest(self) -> FileDigest:
+        """Return the size up to the last block that `places` stored, and the digest of all digests of blocks."""
+        rows = [block.stored for block in self.blocks if block is not None and block.stored is not None]
+        size = max((row.number + 1) * row.file.bytes_each for row in rows) if rows else 0
+        return FileDigest(size, hashlib.sha256(b"".join(row.digest for row in rows)).hexdigest())
 
     # ---- Reading and writing
 

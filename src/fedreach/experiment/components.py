@@ -22,7 +22,7 @@ from typing import Any
 
 import fedreach
 from fedreach._util import registry
-from fedreach._util.code import definition_of, digest_of_code, imports_for_effect, name_in
+from fedreach._util.code import digest_of_code
 from fedreach._util.errors import ComponentError, ConfigError, DataError, FedReachError
 from fedreach.data.own import FILES
 from fedreach.data.stored import FILE, NOTE
@@ -193,9 +193,8 @@ def _with_options(function: Any, options: dict[str, Any]) -> Any:
 
 
 # -------------------- The user's files that the numbers of a run depend on
-# These are code with its imports, data, and files that options name. All imports in the text of the code count. For
-# ``FILE.py:NAME``, only the imports that NAME refers to count (see `fedreach._util.code`), and imports for their side
-# effects. FedReach cannot see a module whose name is computed at run time, or a file that the code itself opens.
+# These are code with its imports, data, and files that options name. All imports in the text of the code count.
+# FedReach cannot see a module whose name is computed at run time, or a file that the code itself opens.
 
 LIBRARY = Path(fedreach.__file__).parent
 
@@ -209,18 +208,13 @@ def digest(path: Path) -> str:
     return _read_or_refuse(path, lambda: _digest(path, *_stamp(path)))
 
 
-def code_digest(path: Path, name: str) -> str:
-    """Return the digest of the meaning of a file of code, see `fedreach._util.code`.
-
-    Args:
-        path: The file.
-        name: Its name in a run. For ``FILE.py:NAME`` and ``module:NAME``, NAME and what it refers to count; for an
-            imported module, everything does.
+def code_digest(path: Path) -> str:
+    """Return the digest of a file of code, see `fedreach._util.code`.
 
     Raises:
         DataError: If the file cannot be read.
     """
-    return _read_or_refuse(path, lambda: _digest_of_code(path, name_in(name), *_stamp(path)))
+    return _read_or_refuse(path, lambda: _digest_of_code(path, *_stamp(path)))
 
 
 def _read_or_refuse(path: Path, read: Callable[[], str]) -> str:
@@ -242,8 +236,8 @@ def _digest(path: Path, *stamp: int) -> str:
 
 
 @cache
-def _digest_of_code(path: Path, name: str, *stamp: int) -> str:
-    return digest_of_code(path, name)
+def _digest_of_code(path: Path, *stamp: int) -> str:
+    return digest_of_code(path)
 
 
 def data_files(experiment: Experiment, base: Path, parts: list[Choice]) -> dict[str, Path]:
@@ -290,7 +284,7 @@ def code_files(name: str, base: Path) -> dict[str, Path]:
         return {}
     where = name.rpartition(":")[0]
     module = "" if where.endswith(".py") else where
-    imported_files = {_key(path, base): path for path in imported_by(file, module, name_in(name)) if path != file}
+    imported_files = {_key(path, base): path for path in imported_by(file, module) if path != file}
     return {name: file, **imported_files}
 
 
@@ -298,23 +292,22 @@ def _key(path: Path, base: Path) -> str:
     return Path(os.path.relpath(path, base.resolve())).as_posix()
 
 
-def imported_by(file: Path, module: str = "", of: str = "") -> list[Path]:
+def imported_by(file: Path, module: str = "") -> list[Path]:
     """Return a file of code and the files of the user's modules that it imports, directly or not.
 
     Args:
         file: The file.
         module: Its name as a module; "" if it is not in a package.
-        of: Function or class of the file whose imports count; "": all imports.
     """
     files: dict[Path, None] = {}
-    waiting, first = [(file.resolve(), module)], file.resolve()
+    waiting = [(file.resolve(), module)]
     while waiting:
         path, name = waiting.pop()
         if path in files or not _is_own(path):
             continue
         files[path] = None
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        for imported_name in _imports(path, of if path == first else "", *_stamp(path)) if path.suffix == ".py" else ():
+        for imported_name in _imports(path, *_stamp(path)) if path.suffix == ".py" else ():
             if full_name := _absolute_name(imported_name, package):
                 waiting += _find_modules(full_name, path.parent)
     return sorted(files)
@@ -325,15 +318,14 @@ def _is_own(path: Path) -> bool:
 
 
 @cache
-def _imports(path: Path, of: str, *stamp: int) -> tuple[str, ...]:
+def _imports(path: Path, *stamp: int) -> tuple[str, ...]:
     """Return the possible module names in a file's imports, relative ones with their dots; () if it is not code."""
     try:
         tree = ast.parse(path.read_bytes())
-        nodes = [*definition_of(tree, of).statements, *imports_for_effect(tree)] if of else [tree]
     except (OSError, SyntaxError, ValueError):
         return ()
     names: dict[str, None] = {}
-    for node in (inner for statement in nodes for inner in ast.walk(statement)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= dict.fromkeys(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -422,7 +414,7 @@ def file_digests(experiment: Experiment, base: Path) -> dict[str, dict[str, str]
     """
     code, data = users_code(experiment, base), data_files(experiment, base, _parts(experiment))
     return {
-        "code": {name: code_digest(path, name) for name, path in code.items()},
+        "code": {name: code_digest(path) for name, path in code.items()},
         "data": {name: digest(path) for name, path in data.items()} or None,
     }
 

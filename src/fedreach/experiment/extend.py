@@ -9,7 +9,6 @@ from pathlib import Path
 import pydantic
 
 from fedreach._util.errors import ANOTHER_FOLDER, ConfigError, RunFolderError
-from fedreach._util.files import record_of_tensors
 from fedreach.experiment import components
 from fedreach.experiment.compare import compare
 from fedreach.experiment.components import identity, locate_user_errors
@@ -164,10 +163,9 @@ def reason_not_extendable(path: Path, stored: RunRecord, rounds: int, base: Path
         federation = components.federation(experiment, stored.seed, base)
     if why := next(filter(None, (refers_to_length(federation, n, m) for n, m in _pairs(before, rounds))), ""):
         return why
-    checkpoint = folder.plain(CHECKPOINT)
-    if not checkpoint.exists():
+    if not folder.plain(CHECKPOINT).exists():
         return ""  # it has not begun
-    record = record_of_tensors(checkpoint)
+    record = folder.stored_record(CHECKPOINT)
     done, every = record["round"], experiment.evaluation.every
     if result is not None and done < before:
         limit = "a budget" if experiment.budget.limits else "early stopping (evaluation.patience)"

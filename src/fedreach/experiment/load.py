@@ -14,7 +14,7 @@ import pydantic
 from pydantic import Field
 
 from fedreach._util.errors import ConfigError, FedReachError, nearest
-from fedreach._util.registry import KINDS, import_object
+from fedreach._util.registry import KINDS
 from fedreach.data.splits import share_of
 from fedreach.evaluation.statistics import MIN_PILOT
 from fedreach.experiment import components
@@ -516,13 +516,13 @@ def _check_local(e: Experiment, base: Path, known_problems: Sequence[Problem]) -
 
 def _check_metrics(e: Experiment, base: Path, known_problems: Sequence[Problem]) -> list[Problem]:
     """Return the problems of metrics that are valid alone but not together, such as two with the same name."""
+    from fedreach.evaluation.metrics import additional_metrics
+
     where: Path_ = ("evaluation", "metrics")
     if any(problem.path[: len(where)] == where for problem in known_problems):
         return []
     try:
-        import_object(KINDS["metric"].together)(
-            [components.make("metric", choice, base) for choice in e.evaluation.metrics]
-        )
+        additional_metrics([components.make("metric", choice, base) for choice in e.evaluation.metrics])
     except FedReachError as error:
         return [Problem(where, str(error))]
     return []

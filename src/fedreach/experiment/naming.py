@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from fedreach._util import registry
-from fedreach._util.code import AT_RUN_TIME, READS_ITSELF, digest_of_code
+from fedreach._util.code import READS_ITSELF, digest_of_code
 from fedreach._util.errors import ConfigError
 from fedreach._util.registry import Instance
 from fedreach.engines.models.state import ModuleInstance, TensorHook, copy_module, redraw, register_hooks, tensor_hooks
@@ -38,11 +38,13 @@ from fedreach.experiment.components import imported_by, module_files
 # do not change the digest, nor does the order in which the cells of a notebook were run.
 
 TRACKER_ID = re.compile("[0-9a-f]{32}")  # cloudpickle's number of a class, which differs between processes
+AT_RUN_TIME = frozenset({"exec", "eval", "globals", "locals", "vars", "__import__", "__builtins__"})
+"""Builtins that can read names at run time, which instructions cannot show: then the whole file counts."""
 IGNORED_ATTRIBUTES = ("__doc__", "__firstlineno__")  # attributes of a class that do not change its meaning
 
 
-def digest_meaning(thing: Any) -> tuple[str, str]:
-    """Return the digest of an object's meaning, and why whole files count for it, or "" if they do not.
+def digest_meaning(thing: Any) -> str:
+    """Return the digest of an object's meaning.
 
     The user's modules that it refers to count as files, with their imports.
 
@@ -63,7 +65,7 @@ def digest_meaning(thing: Any) -> tuple[str, str]:
         digest.update(path.name.encode() + digest_of_code(path).encode())
     for text in pickler.whole_files():
         digest.update(text)
-    return digest.hexdigest()[: registry.SHORT], min(pickler.reasons, default="")
+    return digest.hexdigest()[: registry.SHORT]
 
 
 def tensor_reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -111,7 +113,6 @@ class _MeaningPickler(Pickler):
         super().__init__(file, protocol=5)
         self.words: set[str] = set()
         self.imports: set[str] = set()
-        self.reasons: set[str] = set()
         self.files: set[str] = set()  # files that count as a whole
 
     def persistent_id(self, obj: Any) -> int | None:
@@ -170,15 +171,11 @@ class _MeaningPickler(Pickler):
         elif step.opname == "IMPORT_FROM":
             self.imports.add(f"{module}.{name}")
         elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in AT_RUN_TIME:
-            self._count_whole_file(code, f"it uses {name}")
+            self.files.add(code.co_filename)
         elif step.opname.startswith("LOAD_") and name == "import_module":
             self.imports |= {constant for constant in code.co_consts if isinstance(constant, str)}
         if step.opname != "LOAD_CONST" and name and READS_ITSELF.fullmatch(name.encode()):
-            self._count_whole_file(code, "it may read its own text")
-
-    def _count_whole_file(self, code: CodeType, because: str) -> None:
-        self.files.add(code.co_filename)
-        self.reasons.add(because)
+            self.files.add(code.co_filename)
 
     def own_modules(self) -> set[Path]:
         """Return the files of the user's modules that the object refers to or imports, directly or not."""
@@ -225,13 +222,11 @@ class PickleStore:
         """
         content = to_pickle(thing, name)
         with _by_value(thing):
-            digest, because = digest_meaning(thing)
+            digest = digest_meaning(thing)
         word = re.sub(r"\W+", "", name) or "thing"
         path = (self.folder / f"{word}-{digest}.pkl").resolve()
         self.waiting[path] = content
         registry.LOADED_OBJECTS[path] = thing
-        if because:
-            registry.WHOLE_FILE_REASONS[path.name] = because
         return f"{Path(os.path.relpath(path, self.base)).as_posix()}:{word}"
 
     def write(self) -> None:

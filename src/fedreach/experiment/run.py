@@ -34,13 +34,13 @@ from fedreach.experiment.components import locate_user_errors
 from fedreach.experiment.options import trackers_of
 from fedreach.experiment.schema import Experiment
 from fedreach.federation.secure_aggregation import exact_sum
-from fedreach.runs.adaptation import Refit, finish_with_adaptation, take_training
+from fedreach.runs.adaptation import take_training
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import MEMORY_FILE
 from fedreach.runs.describe import Baselines, environment, git_revision
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import ENGINE, check_data, check_unchanged, finished_result, forget_failed
-from fedreach.runs.loop import Budget, RunSpec, consume, each_round, start_from_stored
+from fedreach.runs.loop import Budget, Refit, RunSpec, consume, each_round
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import Result, RoundRow, RunRecord
 from fedreach.runs.simulation import Simulation
@@ -266,13 +266,7 @@ def each_round_of(
                 recorder = Recorder(
                     run_folder, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop"
                 )
-                if (
-                    adaptation
-                    and twin
-                    and (done := take_training(recorder, RunFolder(twin), record, identity)) is not None
-                ):
-                    start_from_stored(recorder, simulation)
-                    return finish_with_adaptation(recorder, adaptation, done, callbacks, data, baselines)
+                taken = adaptation and twin and take_training(recorder, RunFolder(twin), record, identity)
                 spec = RunSpec(
                     record=record,
                     simulation=simulation,
@@ -285,7 +279,7 @@ def each_round_of(
                     local=e.evaluation.local,
                     checkpoint_seconds=e.run.checkpoint_seconds,
                     callbacks=callbacks,
-                    engine=engine.why,
+                    engine="trained as another run" if taken else engine.why,
                     adaptation=adaptation,
                     baselines=baselines,
                     refit=_refit(builder, data, seed, threads, ranks),
@@ -301,8 +295,8 @@ def each_round_of(
 
 def _write_traceback(folder: RunFolder, error: Exception) -> None:
     """Store the traceback of an error, of which the message shows one line at most."""
-    with suppress(RunFolderError), folder.whole(TRACEBACK) as temporary:
-        temporary.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    with suppress(RunFolderError):
+        folder.write_whole(TRACEBACK, "".join(traceback.format_exception(error)).encode())
 
 
 @one_thread()

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ConfigError, RunFolderError
-from fedreach._util.files import altered_error, missing, text_of
+from fedreach._util.files import altered_error, content_of, missing
 from fedreach._util.processes import map_forked
 from fedreach.evaluation.statistics import AnalysisPlan, plan_seeds
 from fedreach.report.analysis import differences_by_seed
@@ -27,13 +27,11 @@ from fedreach.report.theory import terms
 from fedreach.runs.folder import R, RunFolder, json_object
 from fedreach.runs.schema import (
     HARMLESS_OPTIONS,
-    NUMBERS,
     AdaptationRecord,
     BaselinesRecord,
     ClientLine,
     ComparisonRecord,
     FederationRecord,
-    Record,
     Result,
     RoundRow,
     RunRecord,
@@ -315,7 +313,7 @@ def read_run(folder: Path, path: str | None = None) -> Run:
     if result.status not in ("finished", "failed", "unfinished"):
         raise RunFolderError(f"{folder / Result.FILE}: 'status' must be 'finished' or 'failed'; got {result.status!r}.")
     rows = parse_rows(folder / RoundRow.FILE, stored.kept_text(RoundRow.FILE))
-    rounds = columns(rows, RoundRow, folder / RoundRow.FILE)
+    rounds = columns(rows, folder / RoundRow.FILE)
     table = rounds_table(rows, rounds["round"], folder / RoundRow.FILE)
     return Run(
         path=path or folder.name,
@@ -343,14 +341,16 @@ def read_run(folder: Path, path: str | None = None) -> Run:
 
 def _at_the_end(folder: RunFolder, result: Result, shape: type[R]) -> R | None:
     """Return a record that a finished run wrote at its end; None if it did not."""
-    is_written = result.status == "finished" and shape.FILE in (result.digests or {})
+    is_written = result.status == "finished" and shape.FILE in (result.files or {})
     return folder.required(shape) if is_written else None
 
 
 # ---- Columns of rounds
 
+NUMBERS = {int, float, bool, type(None)}
 
-def columns(rows: Sequence[Mapping[str, Any]], shape: type[Record], path: Path) -> dict[str, Floats]:
+
+def columns(rows: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Floats]:
     """Return every number of the rows as a column, nan where a row does not have it; rounds must increase."""
     table: dict[str, Floats] = {"round": np.full(len(rows), np.nan)}
     # Rows with the same keys are read together: a few groups (evaluated or not), however many rounds.
@@ -358,14 +358,10 @@ def columns(rows: Sequence[Mapping[str, Any]], shape: type[Record], path: Path) 
     for place, row in enumerate(rows):
         groups.setdefault(tuple(row), []).append(place)
     for names, places in groups.items():
-        shape.check_keys(names, f"{path}, line {places[0] + 1}")
         group = [rows[place] for place in places]
         for name in names:
-            values, types = list(map(itemgetter(name), group)), shape.types_of(name)
-            for wrong in {*map(type, values)} - types:
-                line = next(place for place, value in zip(places, values, strict=True) if type(value) is wrong) + 1
-                shape.check_type(name, wrong, f"{path}, line {line}")
-            if types <= NUMBERS:
+            values = list(map(itemgetter(name), group))
+            if {*map(type, values)} <= NUMBERS:
                 table.setdefault(name, np.full(len(rows), np.nan))[places] = np.array(values, np.float64)  # None is nan
     rounds = table["round"]
     wrong_places = np.flatnonzero(np.diff(rounds) <= 0)
@@ -420,26 +416,24 @@ def _metrics(rows: Sequence[Mapping[str, Any]], counts: Ints, path: Path) -> dic
 def _timing(path: Path, run: str, rounds: Floats) -> dict[str, Floats]:
     """Return the duration of each of the `rounds`; every row must have a valid digest."""
     if not len(rounds):
-        return columns([], Timing, path)
+        return columns([], path)
     # Later rows belong to rounds after the last checkpoint.
-    text = text_of(path)
-    if text is None:
+    content = content_of(path)
+    if content is None:
         raise missing(path)
-    lines = text.split("\n")[: int(rounds[-1]) + 1]
+    lines = content.decode(errors="replace").split("\n")[: int(rounds[-1]) + 1]
     rows = parse_rows(path, "\n".join(lines))
-    timings = columns(rows, Timing, path)
     intact = all(
-        row.get("check") == Timing.digest(run, row["round"], row.get("train_seconds"), row.get("evaluate_seconds"))
+        row.get("check") == Timing.digest(run, row.get("round"), row.get("train_seconds"), row.get("evaluate_seconds"))
         for row in rows
     )
-    if not intact or not set(rounds) <= set(timings["round"]):
+    if not intact or not set(rounds) <= {row["round"] for row in rows}:
         raise altered_error(path)
-    return timings
+    return columns(rows, path)
 
 
 def last_scores(folder: RunFolder, has_unseen: bool) -> dict[str, ClientScores]:
     """Return each population's scores at its last evaluation."""
-    path = folder.path / ClientLine.FILE
     # Only the last evaluation is drawn, so the file, which can be long, is read from its end.
     populations = {"participants", "unseen"} if has_unseen else {"participants"}
     lines = folder.kept_text(ClientLine.FILE).strip().split("\n")
@@ -447,8 +441,7 @@ def last_scores(folder: RunFolder, has_unseen: bool) -> dict[str, ClientScores]:
     for number in range(len(lines) if lines[0] else 0, 0, -1):
         if populations <= scores.keys():
             break
-        where = f"{path}, line {number}"
-        line = ClientLine.of_json(json_object(lines[number - 1], where), where)
+        line = ClientLine.of_json(json.loads(lines[number - 1]))
         if line.population not in scores:
             scores[line.population] = ClientScores(
                 round=line.round,

@@ -1,28 +1,19 @@
-"""Adaptation after training, and a final training on all rows."""
+"""Adaptation after training, also of training that was copied from another run."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedreach._util import files
 from fedreach._util.arrays import AnyArray, Float32s, Ints
-from fedreach._util.errors import ANOTHER_FOLDER, STEADIER, TrainingError
-from fedreach._util.files import sealed_text
-from fedreach.data.federated import FederatedData
 from fedreach.engines.models.flat import Layout
 from fedreach.evaluation.modes import AdaptationScorer
 from fedreach.federation.adaptation import trust
 from fedreach.federation.adaptation.fitting import FittedRule
-from fedreach.runs.callbacks import Callback, callback_lifecycle
-from fedreach.runs.checkpoint import Snapshot, read_models
-from fedreach.runs.describe import Baselines
-from fedreach.runs.folder import ADAPTATION_FILE, BEST, CONSTANTS, LAST, REFIT, RunFolder
+from fedreach.runs.checkpoint import read_models
+from fedreach.runs.folder import ADAPTATION_FILE, BEST, CONSTANTS, LAST, REFIT, RESUMED, ROW_FILES, RunFolder
 from fedreach.runs.identity import OtherExperimentError, finished_result
 from fedreach.runs.recorder import Recorder
 from fedreach.runs.schema import (
@@ -31,12 +22,10 @@ from fedreach.runs.schema import (
     AdaptedLine,
     ClientLine,
     FederationRecord,
-    Result,
     RoundRow,
     RunRecord,
     Timing,
 )
-from fedreach.runs.simulation import Simulation, simulated_round
 
 # ---- Adaptation at the end of a run
 # The rule is fitted on the participants for the last and the best model, and written. Training does not depend on it:
@@ -145,15 +134,11 @@ def _costs(fitted: Sequence[FittedRule]) -> dict[str, Any]:
     costs: dict[str, Any] = {
         "bytes_state": max(sum(np.asarray(value).nbytes for value in rule_fit.state.values()) for rule_fit in fitted)
     }
-    costs |= {
-        key: max(getattr(rule_fit, key) for rule_fit in fitted) for key in ("exchanges", "bytes_up", "bytes_down")
-    }
-    # Rules of several models are fitted one after the other.
-    for key, spent in (
-        ("seconds", [rule_fit.seconds for rule_fit in fitted]),
-        ("joules", [rule_fit.joules for rule_fit in fitted]),
-    ):
-        costs[key] = None if None in spent else sum(value for value in spent if value is not None)
+    for key in ("exchanges", "bytes_up", "bytes_down"):
+        costs[key] = max(getattr(rule_fit, key) for rule_fit in fitted)
+    for key in ("seconds", "joules"):  # rules of several models are fitted one after the other
+        spent = [getattr(rule_fit, key) for rule_fit in fitted]
+        costs[key] = None if None in spent else sum(spent)
     return costs
 
 
@@ -169,8 +154,10 @@ def _models(folder: RunFolder, name: str, layout: Layout) -> tuple[int, Float32s
     return stored.round, stored.vectors[: int(clusters.max()) + 1], clusters
 
 
-def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity: Mapping[str, Any]) -> Result | None:
-    """Copy the training of a finished run that differs only in name and adaptation; return None without such a run.
+def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity: Mapping[str, Any]) -> bool:
+    """Copy the training of a finished run that differs only in name and adaptation; return whether there is one.
+
+    The run then resumes after its last round.
 
     Args:
         recorder: Recorder of the target folder.
@@ -183,7 +170,7 @@ def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity:
     """
     folder, stored = recorder.folder, twin.read(RunRecord)
     if stored is None or (folder.path / CHECKPOINT).exists():
-        return None
+        return False
     expected_identity = {
         **identity,
         "method": stored.method,
@@ -192,173 +179,26 @@ def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity:
     try:
         result = finished_result(twin, expected_identity)
     except OtherExperimentError:
-        return None
+        return False
     federation, checkpoint = twin.read(FederationRecord), twin.read_tensors(CHECKPOINT)
     if result is None or result.rounds is None or federation is None or checkpoint is None:
-        return None
+        return False
     recorder.describe(run, federation)
     folder.remove(RoundRow.FILE, ClientLine.FILE, Timing.FILE)
-    for name, seal in twin.vouched().items():
-        if name in (RoundRow.FILE, ClientLine.FILE):
-            folder.append_lines(name, sealed_text(twin.path / name, seal).splitlines())
+    for name in ROW_FILES:
+        folder.append_lines(name, twin.kept_text(name).splitlines())
     folder.append(*(row.checked(folder.run) for row in twin.timing(result.rounds)))
     for name in (LAST, BEST, REFIT, CONSTANTS):
         if (model := twin.read_tensors(name)) is not None:
-            folder.write_tensors(name, *model)
+            tensors, record = model
+            folder.write_tensors(name, tensors, {**record, "run": folder.run} if name == REFIT else record)
     folder.sync()
     # Last, because a folder with a checkpoint counts as trained.
     tensors, record = checkpoint
-    folder.write_tensors(CHECKPOINT, tensors, {**record, "run": folder.run, "seals": folder.seals()})
-    return result
-
-
-def finish_with_adaptation(
-    recorder: Recorder,
-    evaluator: AdaptationScorer,
-    result: Result,
-    callbacks: Sequence[Callback],
-    data: FederatedData,
-    baselines: Baselines | None = None,
-) -> Result:
-    """Adapt models whose training was copied from another run, and write the result of that run.
-
-    Args:
-        recorder: Recorder of the folder that contains the training.
-        evaluator: Evaluator that fits the rule and adapts models.
-        result: Result of the other run.
-        callbacks: Callbacks for the begin and the end of the run.
-        data: Data of the federation.
-        baselines: Baselines to write at the end; None: none.
-    """
-    folder = recorder.folder
-    with callback_lifecycle(callbacks, folder.required(RunRecord), data, "trained as another run", folder.path):
-        write_adaptation(folder, recorder.layout, evaluator)
-        if baselines is not None:
-            baselines.write(folder)
-        result = recorder.end(result)
-        for callback in callbacks:
-            callback.end(result)
-    return result
+    folder.write_tensors(CHECKPOINT, tensors, {**record, "run": folder.run, "files": folder.list_files(RESUMED)})
+    return True
 
 
 def _with_rule_of(config: Mapping[str, Any], other_config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with the adaptation rule of another one."""
     return {**config, "method": {**config["method"], "adaptation": other_config["method"]["adaptation"]}}
-
-
-# ---- Refit: train again on all rows after the model was scored on held-out rows
-# The rounds use a folder inside the run folder, with its own checkpoint. An interrupted refit resumes there, and no
-# score depends on it. The folder is removed when the model is written.
-
-FOLDER = "refit"
-
-
-@dataclass(frozen=True, eq=False)
-class Refit:
-    """Trains a run's model again, from the same seed and start, on all rows of the participants.
-
-    Args:
-        simulation: Function of the folder for clients' memory that returns the federation in which participants train
-            on all of their rows, see `fedreach.data.validation.on_all_rows`.
-        checkpoint_seconds: Seconds between checkpoints; there is also one at the end.
-    """
-
-    simulation: Callable[[Path], Simulation]
-    checkpoint_seconds: float = 2.0
-
-    def write(self, recorder: Recorder, rounds: int, callbacks: Sequence[Callback] = ()) -> Mapping[str, Any]:
-        """Train for `rounds` unless that is done, write the model, and return the costs, see `Result.refit`.
-
-        Args:
-            recorder: Recorder of the run's folder, which this process has locked.
-            rounds: Number of rounds, that of the best round.
-            callbacks: Callbacks that get each round, see `Callback.refit_round`.
-
-        Raises:
-            TrainingError: If a client fails, or the model diverges.
-            RunFolderError: If the folder is not writable.
-        """
-        folder, refit_folder = recorder.folder, RunFolder(recorder.folder.path / FOLDER)
-        stored = folder.stored_tensors(REFIT)
-        if stored is not None and (stored[1]["run"], stored[1]["round"]) == (folder.run, rounds):
-            costs: Mapping[str, Any] = stored[1]["took"]
-        else:
-            refit_recorder = Recorder(refit_folder, recorder.federation, recorder.layout)
-            constants = folder.read_tensors(CONSTANTS)
-            start = {} if constants is None else constants[0]
-            last = self._train(refit_recorder, folder.required(RunRecord), rounds, start, callbacks)
-            costs = _training_costs(last, radio=recorder.federation.radio is not None)
-            record = {"round": rounds, "run": folder.run, "took": costs}
-            folder.write_tensors(REFIT, refit_recorder.models(last.state), record)
-            folder.sync()
-        _remove(refit_folder)
-        return costs
-
-    def _train(
-        self,
-        recorder: Recorder,
-        run: RunRecord,
-        rounds: int,
-        constants: Mapping[str, AnyArray],
-        callbacks: Sequence[Callback],
-    ) -> Snapshot:
-        """Return the training after its last round; resume an interrupted one."""
-        simulation = self.simulation(recorder.folder.path)
-        if constants:
-            simulation.engine.start_from(constants)
-        snapshot = checkpoint = _checkpoint(recorder, run, rounds) or _begin(recorder, run, simulation)
-        saved = time.monotonic()
-        try:
-            for callback in callbacks:
-                callback.refit_round(snapshot.state.round, rounds)
-            while snapshot.state.round < rounds:
-                done = simulated_round(simulation, snapshot.state, recorder.folder)
-                snapshot, row = recorder.after(snapshot, done.state, done.result)
-                snapshot, _ = recorder.close(snapshot, row, Timing(round=row.round))
-                if time.monotonic() - saved >= self.checkpoint_seconds:
-                    # Clients' memory of the last checkpoint must not be overwritten before the next one.
-                    snapshot = checkpoint = recorder.save(snapshot)
-                    saved = time.monotonic()
-                for callback in callbacks:
-                    callback.refit_round(row.round, rounds)
-        finally:
-            snapshot = checkpoint = recorder.save(snapshot)
-        if not np.isfinite(checkpoint.state.models).all():
-            raise TrainingError(
-                f"The model diverged: trained again on all rows, it is not finite after round {rounds}. {STEADIER}, "
-                f"and choose {ANOTHER_FOLDER}; or leave out population.refit."
-            )
-        return checkpoint
-
-
-def _checkpoint(recorder: Recorder, run: RunRecord, rounds: int) -> Snapshot | None:
-    """Return the training at its checkpoint; None without one of this run with at most `rounds` rounds."""
-    stored = recorder.folder.read(RunRecord)
-    snapshot = recorder.load() if stored is not None and stored.id == run.id else None
-    return None if snapshot is None or snapshot.state.round > rounds else snapshot
-
-
-def _begin(recorder: Recorder, run: RunRecord, simulation: Simulation) -> Snapshot:
-    """Return the training before its first round, in an empty folder."""
-    _remove(recorder.folder)
-    recorder.folder.write(run)
-    snapshot, row = recorder.begin(simulation.start())
-    snapshot, _ = recorder.close(snapshot, row, Timing(round=0))
-    return recorder.save(snapshot)
-
-
-def _remove(place: RunFolder) -> None:
-    """Remove the folder of the training with its contents."""
-    place.close()
-    with place.disk(""):
-        files.remove_folder(place.path)
-
-
-def _training_costs(last: Snapshot, *, radio: bool) -> dict[str, Any]:
-    """Return rounds and costs of a training, and the model of each participant if there are several."""
-    took: dict[str, Any] = {"rounds": last.state.round, "bytes_total": last.bytes_total}
-    if radio:
-        took |= {key: float(f"{getattr(last, key):.12g}") for key in ("seconds_total", "joules_total")}
-    if len(last.state.models) > 1:
-        took["clusters"] = last.state.clusters.tolist()
-    return dict(sorted(took.items()))  # in the order of the stored file

@@ -43,7 +43,7 @@ class Callback:
         Trackers do not get these rounds, because no number of the run depends on them.
 
         Args:
-            round_: Number of finished rounds, from 0 or from the round at which an interrupted refit resumes.
+            round_: Number of finished rounds, from 0.
             rounds: Total number of rounds.
         """
 

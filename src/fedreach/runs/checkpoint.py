@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,15 +16,14 @@ from fedreach._util.row_store import RowTable
 from fedreach.engines.models.flat import Layout
 from fedreach.federation.state import FederationState
 from fedreach.federation.types import State
-from fedreach.runs.folder import RunFolder, read_seals
-from fedreach.runs.schema import CHECKPOINT, ClientLine, RoundRow, Timing
+from fedreach.runs.folder import BEST, CONSTANTS, ROW_FILES, RunFolder
+from fedreach.runs.schema import CHECKPOINT, ClientLine, FederationRecord, RoundRow, Timing
 
 # ---- Checkpoints of a run between two rounds
 # Clients' memory and large tables of updates have separate files. A checkpoint stores only the places of their rows, so
 # writing it costs only what changed since the last one.
 
 MEMORY_FILE, SENT = "memory.rows", "sent.rows"
-DIGESTS = "digests of "
 PER_MODEL = ("server", "solver", "aggregation")  # components that have a state for each model
 
 
@@ -37,17 +36,16 @@ class Snapshot:
     best_round: int
     best_loss: float
     evaluations_since_best: int
-    seals: Mapping[str, FileDigest]  # of the written part of the files of rows
+    files: Mapping[str, FileDigest]  # manifest of the written rows and the best model
     seconds_total: float = 0.0  # simulated, like the joules, if there is a radio
     joules_total: float = 0.0
-    digests: Mapping[str, str] = field(default_factory=dict)  # of the best model, if there is one
     gone: Sequence[str] = ()  # obsolete files
     rows: tuple[RoundRow | ClientLine | Timing, ...] = ()  # not written yet; a checkpoint waits for them
     best: Mapping[str, AnyArray] | None = None  # by parameter name; also not written yet
 
 
 ROWS: Mapping[str, type[RoundRow] | type[Timing]] = {shape.__name__: shape for shape in (RoundRow, Timing)}
-NUMBERS = [column.name for column in fields(Snapshot) if column.name not in ("state", "rows", "best")]
+NUMBERS = [column.name for column in fields(Snapshot) if column.name not in ("state", "rows", "best", "files")]
 
 
 def save(folder: RunFolder, snapshot: Snapshot) -> None:
@@ -66,15 +64,16 @@ def save(folder: RunFolder, snapshot: Snapshot) -> None:
     for name, part_state in parts.items():
         tensors |= {f"{name}.{key}": value for key, value in part_state.items()}
     layouts: dict[str, Any] = {}
+    manifest = {**snapshot.files, **folder.list_files((FederationRecord.FILE, CONSTANTS))}
     for name, rows in _in_files(state).items():
-        with folder.disk(name):
-            tensors["memory" if name == MEMORY_FILE else name] = rows.places(folder.path / name)
-        tensors[f"{DIGESTS}{name}"] = rows.digests()
+        tensors["memory" if name == MEMORY_FILE else name] = rows.places(folder.path / name)
+        manifest[name] = rows.digest()
         if name != MEMORY_FILE or rows.layout.dtype != "float32":
             layouts[name] = {**asdict(rows.layout), "on_disk": rows.backing.on_disk}
     record: dict[str, Any] = {name: getattr(snapshot, name) for name in NUMBERS} | {
         "round": state.round,
         "run": folder.run,
+        "files": manifest,
     }
     if np.isinf(snapshot.best_loss):
         record["best_loss"] = None
@@ -113,12 +112,13 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
     if stored is None:
         return None
     tensors, record = stored
+    manifest = {name: FileDigest(*entry) for name, entry in record["files"].items()}
     models, layouts = tensors["models"], {MEMORY_FILE: {"width": width}, **record.get("layouts", {})}
     rows = {
         name: RowTable.stored(
             folder.path / name,
             places=tensors["memory" if name == MEMORY_FILE else name],
-            digests=tensors.pop(f"{DIGESTS}{name}"),
+            listed=manifest[name],
             **layout,
         )
         for name, layout in layouts.items()
@@ -143,12 +143,12 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
         sent=sent,
         **{name: tuple(state_of(f"{name}.{model}") for model in range(len(models))) for name in PER_MODEL},
     )
-    record["seals"] = read_seals(record["seals"])
-    waiting = tuple(ROWS[kind].of_json(row, CHECKPOINT) for kind, row in record.get("waiting", ()))
-    folder.rewind(record["seals"], waiting[0].round - 1 if waiting else record["round"])
+    waiting = tuple(ROWS[kind].of_json(row) for kind, row in record.get("waiting", ()))
+    folder.rewind(manifest, waiting[0].round - 1 if waiting else record["round"])
     if record["best_loss"] is None:
         record["best_loss"] = np.inf
-    return Snapshot(state, rows=waiting, **{name: record[name] for name in NUMBERS})
+    files = {name: digest for name, digest in manifest.items() if name in (*ROW_FILES, BEST)}
+    return Snapshot(state, rows=waiting, files=files, **{name: record[name] for name in NUMBERS})
 
 
 # ---- Models of a run: from tensors by name to vectors

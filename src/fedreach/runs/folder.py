@@ -2,13 +2,12 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from fedreach._util import files
 from fedreach._util.arrays import AnyArray
 from fedreach._util.errors import RunFolderError
 from fedreach._util.files import (
@@ -17,21 +16,17 @@ from fedreach._util.files import (
     FileDigest,
     Folder,
     altered_error,
-    check_digest,
-    check_same_run,
+    check_signature,
+    content_of,
     digest_of,
     missing,
-    record_of_tensors,
-    refuse_lost_rounds,
-    sealed_text,
-    text_of,
-    with_digest,
+    signed,
 )
 from fedreach.runs.schema import (
     CHECKPOINT,
-    COMMON_KEYS,
     FORMAT,
     AdaptationRecord,
+    AdaptedLine,
     BaselinesRecord,
     ClientLine,
     FederationRecord,
@@ -46,9 +41,13 @@ JSON_LINE = json.JSONEncoder(allow_nan=False)  # `json.dumps` would create one p
 ADAPTATION_FILE = "adaptation.safetensors"
 LAST, BEST, REFIT = "last.safetensors", "best.safetensors", "refit.safetensors"
 CONSTANTS = "constants.safetensors"
-VERIFIED_FILES = (LAST, BEST, REFIT, CONSTANTS, ADAPTATION_FILE, AdaptationRecord.FILE, BaselinesRecord.FILE)
-WAITING = (RunRecord.FILE, FederationRecord.FILE, *VERIFIED_FILES)
-"""Files to which only a checkpoint or the result refers; these are written after a sync of all other files."""
+ROW_FILES = (RoundRow.FILE, ClientLine.FILE)
+RESUMED = (*ROW_FILES, FederationRecord.FILE, CONSTANTS, BEST)
+"""The files that a checkpoint lists, in addition to tables of rows."""
+LISTED = (*RESUMED, LAST, REFIT, AdaptationRecord.FILE, ADAPTATION_FILE, AdaptedLine.FILE, BaselinesRecord.FILE)
+"""The files that the result lists. `run.json` is not one of them: a run that resumes elsewhere writes it again."""
+SIGNED = (CHECKPOINT, REFIT)
+"""Files of arrays that may be read before a manifest lists them: these end with their own digest, as records do."""
 R = TypeVar("R", bound=Record)
 
 
@@ -75,16 +74,8 @@ class RunFolder(Folder):
 
     def read(self, shape: type[R]) -> R | None:
         """Return the record of this class; None if the folder has none."""
-        content, path = self.read_json(shape.FILE), self.path / shape.FILE
-        if content is None:
-            return None
-        record = shape.of_json(content, str(path))
-        if isinstance(record, FederationRecord) and self.run and self._run is not None:
-            check_same_run(path, content["seal"], str(self._run.get("federation")))
-        elif whose := content.get("run"):  # missing if a run failed before it was written
-            check_same_run(path, whose, self.run)
-        self._check_matches_run(shape.FILE, content["seal"])
-        return record
+        content = self.read_json(shape.FILE)
+        return None if content is None else shape.of_json(content)
 
     def required(self, shape: type[R]) -> R:
         """Return the record of this class, see `read`; raise a RunFolderError if the folder has none."""
@@ -93,11 +84,9 @@ class RunFolder(Folder):
             raise missing(self.path / shape.FILE)
         return record
 
-    def write(self, record: Record) -> str:
-        """Write a record, whole or not at all, and return its digest."""
-        if isinstance(record, RunRecord):
-            self._run = None
-        return self.write_json(record.FILE, record.to_json())
+    def write(self, record: Record) -> None:
+        """Write a record, whole or not at all."""
+        self.write_json(record.FILE, record.to_json())
 
     def append(self, *records: Record) -> None:
         """Append records to the files of their classes."""
@@ -105,33 +94,32 @@ class RunFolder(Folder):
             self.append_json(name, *(record.to_json() for record in records if name == record.FILE))
 
     def records(self, shape: type[R]) -> Iterator[R]:
-        """Yield the verified rows of this class one by one."""
-        for number, line in enumerate(self.kept_text(shape.FILE).splitlines(), 1):
-            yield shape.of_json(json.loads(line), f"{self.path / shape.FILE}, line {number}")
+        """Yield the listed rows of this class one by one."""
+        yield from map(shape.of_json, self.kept_rows(shape.FILE))
 
     # ------------------------------------------------------------------------------------------------- JSON
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Return a JSON file of the folder, or None if it is missing."""
         path = self.path / name
-        text = text_of(path)
+        text = content_of(path)
         if text is None:
             return None
         content = json_object(text, str(path))
         _check_format(path, content.get("format"))
-        check_digest(path, content)
+        check_signature(path, content)
+        if name in LISTED and FileDigest.of(text) != (self._listed(name) or FileDigest.of(text)):
+            raise altered_error(path)
         return content
 
-    def write_json(self, name: str, content: Mapping[str, Any]) -> str:
-        """Write a JSON file, whole or not at all, and return its digest."""
-        full = _with_format(name, content)
-        with self.whole(name, waits=name in WAITING) as temporary:
-            files.put(temporary, _text(full).encode())
-        return str(full["seal"])
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a JSON file, whole or not at all."""
+        self.write_whole(name, _json(name, content), listed=name in LISTED or name == RunRecord.FILE)
+        self._run = None  # it may be this file
 
     def agree_on(self, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
         """Write a JSON file unless it exists; return its content, the same for all processes."""
-        self.write_once(name, _text(_with_format(name, content)))
+        self.write_whole(name, _json(name, content), once=True)
         return self.read_json(name) or dict(content)
 
     def append_json(self, name: str, *rows: Mapping[str, Any]) -> None:
@@ -142,10 +130,30 @@ class RunFolder(Folder):
         """Return the rows of a file without verification, except an incomplete last one; empty without a file."""
         return [json.loads(line) for line in self.lines(name)]
 
-    # ------------------------------------------------------------------------------- in step with the checkpoint
+    # --------------------------------------------------------------------------------------------- the manifest
+
+    def manifest(self) -> dict[str, FileDigest]:
+        """Return the size and digest of each file, by the result of a finished run, else by its checkpoint."""
+        record, path = self.read_json(Result.FILE), self.path / Result.FILE
+        if record is None or "files" not in record:
+            path = self.plain(CHECKPOINT)
+            if not path.exists():
+                self.refuse_lost_rounds()
+                return {}
+            record = self.stored_record(CHECKPOINT)
+        if record["run"] != self.run:
+            raise RunFolderError(f"{path} is of another run than {RunRecord.FILE} beside it. {PUT_BACK}")
+        return {name: FileDigest(*entry) for name, entry in record["files"].items()}
+
+    def list_files(self, names: Iterable[str]) -> dict[str, FileDigest]:
+        """Return the manifest of the files as they are now; those that grow are listed even if they are missing."""
+        return {name: self.digest(name) for name in names if name in ROW_FILES or self.plain(name).exists()}
+
+    def _listed(self, name: str) -> FileDigest | None:
+        return self._written.get(name) or self.manifest().get(name)
 
     def kept_rows(self, name: str) -> list[dict[str, Any]]:
-        """Return the verified rows of a file: all rows of a finished run, else those up to its checkpoint.
+        """Return the listed rows of a file: all rows of a finished run, else those up to its checkpoint.
 
         Raises:
             RunFolderError: If they were altered.
@@ -154,62 +162,27 @@ class RunFolder(Folder):
 
     def kept_text(self, name: str) -> str:
         """Return the text of these rows, see `kept_rows`."""
-        seal = self.vouched().get(name)
-        return "" if seal is None else sealed_text(self.path / name, seal)
+        listed = self.manifest().get(name)
+        return "" if listed is None else (content_of(self.path / name, listed) or b"").decode()
 
-    def vouched(self) -> Mapping[str, FileDigest]:
-        """Return the verified part of each file of rows, by the result of a finished run, else by its checkpoint."""
-        return read_seals(self._end_record().get("seals") or {})
+    def check_rows(self, manifest: Mapping[str, FileDigest]) -> None:
+        """Reject files of rows whose listed part was altered, with a RunFolderError."""
+        for name, listed in manifest.items():
+            if name.endswith(".jsonl"):
+                content_of(self.path / name, listed)
 
-    def _end_record(self) -> Mapping[str, Any]:
-        """Return the record that verifies the other files: the result of a finished run, else its checkpoint."""
-        result = self.read(Result)
-        if result is not None and result.seals is not None:
-            return vars(result)
-        path = self.plain(CHECKPOINT)
-        if not path.exists():
-            refuse_lost_rounds(path, self.path / RoundRow.FILE)
-            return {}
-        record = record_of_tensors(path)
-        check_same_run(path, record.get("run"), self.run)
-        return record
+    def refuse_lost_rounds(self) -> None:
+        """Reject rounds without their checkpoint; a run with one row stopped before the first checkpoint."""
+        if sum(1 for _ in self.lines(RoundRow.FILE)) > 1:
+            raise missing(self.path / CHECKPOINT)
 
-    def _check_matches_run(self, name: str, digest: str) -> None:
-        """Reject a model or an adapter of another run or round, with a RunFolderError."""
-        if name not in VERIFIED_FILES:
-            return
-        expected = (self._end_record().get("digests") or {}).get(name, digest)
-        if digest != expected:
-            raise RunFolderError(
-                f"{self.path / name} is of another round or run than the {CHECKPOINT} or {Result.FILE} beside it. Put "
-                "it back, or run the same command again."
-            )
-
-    def digests(self) -> dict[str, str]:
-        """Return the digests of the models and adapters."""
-        digests = {}
-        for name in VERIFIED_FILES:
-            if (path := self.plain(name)).exists():
-                record = self.read_json(name) if name.endswith(".json") else record_of_tensors(path)
-                digests[name] = str((record or {})["seal"])
-        return digests
-
-    def seals(self, *more_shapes: type[Record]) -> dict[str, FileDigest]:
-        """Return the length and digest of each file of rows that a checkpoint matches, and of `more_shapes`."""
-        shapes: tuple[type[Record], ...] = (RoundRow, ClientLine, *more_shapes)
-        return {shape.FILE: self.seal(shape.FILE) for shape in shapes}
-
-    def check(self, seals: Mapping[str, FileDigest]) -> None:
-        """Reject files of rows whose verified part was altered, with a RunFolderError."""
-        for name, seal in seals.items():
-            sealed_text(self.path / name, seal)
-
-    def rewind(self, seals: Mapping[str, FileDigest], round_: int) -> None:
+    def rewind(self, manifest: Mapping[str, FileDigest], round_: int) -> None:
         """Cut the files of rows back to where they were after a round."""
         self.close()
-        self.check(seals)
-        for name, seal in seals.items():
-            self.cut(name, seal.size)
+        self.check_rows(manifest)
+        for name, listed in manifest.items():
+            if name.endswith(".jsonl"):
+                self.cut(name, listed.size)
         self.cut(Timing.FILE, sum(len(json_line(row.to_json())) + 1 for row in self.timing(round_)))
 
     def timing(self, round_: int) -> list[Timing]:
@@ -222,8 +195,8 @@ class RunFolder(Folder):
         for number in range(round_ + 1):
             line = next(lines, "")
             try:
-                row = Timing.of_json(json.loads(line), "")
-            except (ValueError, AttributeError, RecursionError, RunFolderError):
+                row = Timing.of_json(json.loads(line))
+            except (ValueError, TypeError, KeyError, RecursionError):
                 row = Timing(round=-1)
             if row.round != number or row != row.checked(self.run):
                 raise altered_error(self.path / Timing.FILE)
@@ -232,61 +205,58 @@ class RunFolder(Folder):
 
     # ---------------------------------------------------------------------------------------------- tensors
 
-    def write_tensors(self, name: str, tensors: Mapping[str, AnyArray], record: Mapping[str, Any]) -> str:
-        """Write arrays and a JSON record as one safetensors file, whole or not at all, and return its digest."""
+    def write_tensors(self, name: str, tensors: Mapping[str, AnyArray], record: Mapping[str, Any]) -> None:
+        """Write arrays and a JSON record as one safetensors file, whole or not at all."""
         from safetensors.numpy import save
 
-        plain = {key: np.asarray(value, order="C") for key, value in tensors.items()}
-        payload = {key: value for key, value in record.items() if key not in COMMON_KEYS}
-        full = _with_format(name, {**payload, "arrays": digest_of(plain, {})})
+        plain, full = (
+            {key: np.asarray(value, order="C") for key, value in tensors.items()},
+            {"format": FORMAT, **record},
+        )
+        if name in SIGNED:
+            full = signed(name, {**full, "arrays": digest_of(plain, {})})
         content = save(plain, {KEY: json.dumps(full, sort_keys=True)})
-        with self.whole(name, waits=name in WAITING) as temporary:
-            files.put(temporary, content)
-        return str(full["seal"])
+        self.write_whole(name, content, listed=name in LISTED)
 
     def read_tensors(self, name: str) -> tuple[dict[str, AnyArray], dict[str, Any]] | None:
         """Return the arrays and the record of a safetensors file of this run, or None if it is missing."""
-        stored = self.stored_tensors(name)
-        if stored is not None:
-            if name == CHECKPOINT:
-                check_same_run(self.path / name, stored[1]["run"], self.run)
-            self._check_matches_run(name, stored[1]["seal"])
-        return stored
-
-    def stored_tensors(self, name: str) -> tuple[dict[str, AnyArray], dict[str, Any]] | None:
-        """Return the arrays and the record of a safetensors file of any run, see `read_tensors`."""
-        from safetensors import SafetensorError, safe_open
-
-        path = self.plain(name)
-        if not path.exists():
+        path, listed = self.plain(name), self._listed(name)
+        if listed is not None:
+            content_of(path, listed)
+        elif name not in SIGNED or not path.exists():
             return None
-        try:
-            with safe_open(path, framework="numpy") as file:
-                record = json.loads(file.metadata()[KEY])
-                arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
-            version = record.get("format")
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise RunFolderError(
-                f"{path} cannot be read: {error}. It is not skipped, as that would silently start over. {PUT_BACK}"
-            ) from error
-        _check_format(path, version)
-        check_digest(path, record)
-        if record["arrays"] != digest_of(arrays, {}):
-            raise altered_error(path)
+        arrays, record = _load(path)
+        if name in SIGNED:
+            check_signature(path, {**record, "arrays": digest_of(arrays, {})})
         return arrays, record
 
-
-def read_seals(stored: Mapping[str, Any]) -> dict[str, FileDigest]:
-    """Return seals from their JSON form."""
-    return {name: FileDigest(*seal) for name, seal in stored.items()}
-
-
-def _with_format(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    return with_digest(name, {"format": FORMAT, **content})
+    def stored_record(self, name: str) -> dict[str, Any]:
+        """Return the record of a safetensors file, which no manifest has to list, without reading the arrays."""
+        record = _load(self.plain(name), arrays=False)[1]
+        if name in SIGNED:
+            check_signature(self.path / name, record)
+        return record
 
 
-def _text(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+def _load(path: Path, *, arrays: bool = True) -> tuple[dict[str, AnyArray], dict[str, Any]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            record = json.loads(file.metadata()[KEY])
+            loaded = {key: file.get_tensor(key) for key in (file.keys() if arrays else ())}
+        version = record.get("format")
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise RunFolderError(
+            f"{path} cannot be read: {error}. It is not skipped, as that would silently start over. {PUT_BACK}"
+        ) from error
+    _check_format(path, version)
+    return loaded, record
+
+
+def _json(name: str, content: Mapping[str, Any]) -> bytes:
+    full = signed(name, {"format": FORMAT, **content})
+    return f"{json.dumps(full, indent=1, allow_nan=False)}\n".encode()
 
 
 def json_line(row: Mapping[str, Any]) -> str:
@@ -297,7 +267,7 @@ def json_line(row: Mapping[str, Any]) -> str:
         return JSON_LINE.encode(_finite(row))
 
 
-def json_object(text: str, where: str) -> dict[str, Any]:
+def json_object(text: str | bytes, where: str) -> dict[str, Any]:
     """Return the JSON object in a text; otherwise raise a RunFolderError that names the place `where`."""
     try:
         value = json.loads(text)

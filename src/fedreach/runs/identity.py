@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreach._util import registry
-from fedreach._util.code import digest_of_code, name_in
+from fedreach._util.code import digest_of_code
 from fedreach._util.errors import ANOTHER_FOLDER, ConfigError, RunFolderError, nearest
 from fedreach._util.registry import BY_CONTENT
 from fedreach.runs.folder import RunFolder
@@ -44,7 +44,7 @@ def finished_result(folder: RunFolder, identity: Mapping[str, Any]) -> Result | 
         raise _refusal(folder, changed)
     if changed or result is None or result.status != "finished":
         return None
-    folder.check(folder.vouched())
+    folder.check_rows(folder.manifest())
     return result
 
 
@@ -55,17 +55,11 @@ def _refusal(folder: RunFolder, changed: Sequence[tuple[str, Any, Any]]) -> Othe
             f"{folder.path} was made with other files of your own: since then {_list_files(changed)}. Results of both "
             f"do not belong together: put back what was there, or choose {ANOTHER_FOLDER}."
         )
-    differences = "; ".join(
-        f"{key}: {_shorten(before)} there, {_shorten(after)} now" for key, before, after in options[:5]
-    )
+    differences = "; ".join(f"{key}: {before!r:.60} there, {after!r:.60} now" for key, before, after in options[:5])
     more = f" (and {len(options) - 5} more)" if len(options) > 5 else ""
-    hint = "".join(
-        f" Of {key} the whole file counts: {because}."
-        for key, _, after in options
-        if _is_code(after) and (because := registry.WHOLE_FILE_REASONS.get(_file_name(after).partition(":")[0]))
-    )
+    hint = ""
     if [key for key, _, _ in changed] == [ROUNDS] and changed[0][1] < changed[0][2]:
-        hint += f" `fedreach extend` gives it {changed[0][2]} rounds."
+        hint = f" `fedreach extend` gives it {changed[0][2]} rounds."
     return OtherExperimentError(
         f"{folder.path} holds another experiment. {differences}{more}. Choose {ANOTHER_FOLDER}, or move this one "
         f"away.{hint}"
@@ -77,14 +71,10 @@ def _is_file(key: str) -> bool:
 
 
 def _list_files(changed: Sequence[tuple[str, Any, Any]]) -> str:
-    events = {key.partition(".")[2]: _describe_change(before, after) for key, before, after in changed}
-    return ", ".join(f"{name} {what}" for name, what in events.items())
-
-
-def _describe_change(before: str | None, after: str | None) -> str:
-    if before is None or after is None:
-        return "was added" if before is None else "went away"
-    return " ".join(["was changed", *after.split(" ", 1)[1:]])  # with the reason why the whole file counts, if it does
+    return ", ".join(
+        f"{key.partition('.')[2]} {'was added' if before is None else 'went away' if after is None else 'was changed'}"
+        for key, before, after in changed
+    )
 
 
 def forget_failed(folder: RunFolder, identity: Mapping[str, Any]) -> None:
@@ -98,8 +88,8 @@ def forget_failed(folder: RunFolder, identity: Mapping[str, Any]) -> None:
 
 def _find_changes(stored: RunRecord, identity: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return relevant differences: the key, the stored value and the requested value."""
-    before = _flatten({key: vars(stored)[key] for key in identity})
-    after = _flatten(identity)
+    before = flatten({key: vars(stored)[key] for key in identity})
+    after = flatten(identity)
     keys = [key for key in sorted(before.keys() | after.keys()) if key not in HARMLESS_OPTIONS]
     pairs = [(key, before.get(key), after.get(key)) for key in keys]
     return [
@@ -111,7 +101,7 @@ def _find_changes(stored: RunRecord, identity: Mapping[str, Any]) -> list[tuple[
 
 def relevant_options(identity: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that affect numbers, see `HARMLESS_OPTIONS`; files by name, without their folders."""
-    flat = _flatten(dict(identity))
+    flat = flatten(dict(identity))
     return {_file_name(key): _file_name(value) for key, value in flat.items() if key not in HARMLESS_OPTIONS}
 
 
@@ -142,7 +132,7 @@ def check_unchanged(files: Mapping[str, Any], identity: Mapping[str, Any]) -> No
     Raises:
         RunFolderError: If a file changed.
     """
-    before, after = _flatten(files), _flatten({key: identity[key] for key in files})
+    before, after = flatten(files), flatten({key: identity[key] for key in files})
     keys = sorted(before.keys() | after.keys())
     changed = [(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)]
     if changed:
@@ -165,7 +155,7 @@ def check_data(agreed: RunFolder, digest: str, name: str) -> None:
     Raises:
         RunFolderError: If the data differ.
     """
-    stored = agreed.agree_on(DATA, {"sha256": digest}).get("sha256")
+    stored = agreed.agree_on(DATA, {"data": digest}).get("data")
     if stored != digest:
         raise RunFolderError(
             f"data {name!r} are not what other runs in {agreed.path} read ({str(stored)[:12]}, now {digest[:12]}): a "
@@ -243,21 +233,17 @@ def check_code(run: RunRecord, name: str, base: Path, files: Mapping[str, Path])
             "relative to: that of the experiment's TOML file."
         )
     for code_name, code_file in {name: file, **files}.items():
-        if code_name in run.code and digest_of_code(code_file, name_in(code_name)) != run.code[code_name]:
+        if code_name in run.code and digest_of_code(code_file) != run.code[code_name]:
             raise RunFolderError(
                 f"{code_file} was changed after the run that was made with {name}. Put it back as it was, or run again."
             )
 
 
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted keys."""
     if not isinstance(value, dict):
         return {prefix: value}
     result: dict[str, Any] = {}
     for key, inner in value.items():
-        result |= _flatten(inner, f"{prefix}.{key}" if prefix else key)
+        result |= flatten(inner, f"{prefix}.{key}" if prefix else key)
     return result

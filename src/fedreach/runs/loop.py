@@ -1,40 +1,34 @@
 """The rounds of a run, one after the other."""
 
+from __future__ import annotations
+
 import math
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from fedreach._util import files
 from fedreach._util.arrays import Float32s
+from fedreach._util.errors import ANOTHER_FOLDER, STEADIER, TrainingError
 from fedreach.evaluation.evaluator import Evaluator
 from fedreach.evaluation.modes import AdaptationEvaluator
 from fedreach.federation.state import FederationState
-from fedreach.runs.adaptation import Refit, write_adaptation
+from fedreach.runs.adaptation import write_adaptation
 from fedreach.runs.callbacks import Callback, callback_lifecycle
 from fedreach.runs.checkpoint import Snapshot
 from fedreach.runs.describe import Baselines, federation_record
+from fedreach.runs.folder import CONSTANTS, REFIT, RunFolder
 from fedreach.runs.recorder import Evaluated, Recorder, check_federation
 from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
-from fedreach.runs.simulation import Simulation, simulated_round
+from fedreach.runs.simulation import Simulation
 
 # ---- The budget of a run
 # With a budget, methods with different costs per round are compared at equal cost instead of equal rounds.
-
-
-class Spending(Protocol):
-    """Costs of a run so far, as `fedreach.runs.checkpoint.Snapshot` counts them."""
-
-    @property
-    def bytes_total(self) -> int: ...  # down and up, probes included
-
-    @property
-    def seconds_total(self) -> float: ...  # simulated, if there is a radio
-
-    @property
-    def joules_total(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -57,7 +51,7 @@ class Budget:
     seconds: float = math.inf
     joules: float = math.inf
 
-    def is_spent(self, spending: Spending) -> bool:
+    def is_spent(self, spending: Snapshot) -> bool:
         """Return whether a limit is reached."""
         return (
             spending.bytes_total >= 1e6 * self.megabytes
@@ -94,7 +88,7 @@ class RunSpec:
     Args:
         record: Record of the run, which is written to the folder.
         simulation: Simulation of the federation; its `rounds` are the largest number of rounds.
-        evaluator: Evaluator of its models.
+        evaluator: Evaluator of its models; None: none is evaluated.
         every: Rounds between evaluations; the last round is always evaluated.
         patience: Evaluations without a lower held-out loss after which the run ends; None: never.
         budget: Budget of the run.
@@ -105,11 +99,12 @@ class RunSpec:
         adaptation: Adapts the last and the best model at the end; None: no adaptation.
         baselines: Baselines to write at the end; None: none.
         refit: Trains the model again on all rows at the end, for the rounds of the best model; None: no refit.
+        last_round: Round after which the run ends; None: the last one of the simulation.
     """
 
     record: RunRecord
     simulation: Simulation
-    evaluator: Evaluator
+    evaluator: Evaluator | None
     every: int = 1
     patience: int | None = None
     budget: Budget = UNLIMITED
@@ -120,10 +115,12 @@ class RunSpec:
     adaptation: AdaptationEvaluator | None = None
     baselines: Baselines | None = None
     refit: Refit | None = None
+    last_round: int | None = None
 
     def is_over(self, snapshot: Snapshot) -> bool:
         """Return whether all rounds are done or the budget is spent."""
-        return snapshot.state.round >= self.simulation.rounds or self.budget.is_spent(snapshot)
+        last = self.simulation.rounds if self.last_round is None else self.last_round
+        return snapshot.state.round >= last or self.budget.is_spent(snapshot)
 
     def is_last(self, snapshot: Snapshot) -> bool:
         """Return whether this is the last round."""
@@ -148,7 +145,9 @@ def each_round(spec: RunSpec, recorder: Recorder) -> Generator[RoundRow, None, R
     record = federation_record(simulation.data)
     check_federation(recorder.folder, record)
     run = recorder.describe(spec.record, record)
-    start_from_stored(recorder, simulation)
+    constants = recorder.constants(simulation.engine.constants)
+    if constants:
+        simulation.engine.start_from(constants)
 
     def finish_run() -> Mapping[str, Any] | None:
         if spec.adaptation is not None:
@@ -167,13 +166,6 @@ def each_round(spec: RunSpec, recorder: Recorder) -> Generator[RoundRow, None, R
         for callback in callbacks:
             callback.end(result)
     return result
-
-
-def start_from_stored(recorder: Recorder, simulation: Simulation) -> None:
-    """Set the constants of the run in the engine; write those of a new run."""
-    constants = recorder.constants(simulation.engine.constants)
-    if constants:
-        simulation.engine.start_from(constants)
 
 
 class LocalModels(NamedTuple):
@@ -230,7 +222,7 @@ class _Loop:
 
     def _run_round(self, snapshot: Snapshot) -> tuple[Snapshot, RoundRow, Timing, Mapping[int, str]]:
         began = time.perf_counter()
-        done = simulated_round(self.spec.simulation, snapshot.state, self.recorder.folder)
+        done = self.spec.simulation.step(snapshot.state)
         cohort = done.result.cohort
         local = LocalModels(cohort, self._broadcast(snapshot.state, cohort), done.update)
         snapshot, row = self.recorder.after(snapshot, done.state, done.result)
@@ -242,17 +234,15 @@ class _Loop:
 
     def _evaluate(self, snapshot: Snapshot, local: LocalModels | None) -> tuple[Evaluated | None, float | None]:
         """Return the evaluation after a round and its duration in seconds, if an evaluation is due."""
-        state = snapshot.state
-        if state.round % self.spec.every != 0 and not self.spec.is_last(snapshot):
+        state, evaluator = snapshot.state, self.spec.evaluator
+        if evaluator is None or (state.round % self.spec.every != 0 and not self.spec.is_last(snapshot)):
             return None, None
         began = time.perf_counter()
         models = state.adapted(self.spec.simulation.federation)
-        columns, lines = self.spec.evaluator.evaluate(models, state.round, state.clusters)
+        columns, lines = evaluator.evaluate(models, state.round, state.clusters)
         if local is not None and self.spec.local and local.cohort:
             cohort = np.array(local.cohort, dtype=np.int64)
-            local_columns, local_lines = self.spec.evaluator.evaluate_local(
-                local.broadcast + local.update, cohort, state.round
-            )
+            local_columns, local_lines = evaluator.evaluate_local(local.broadcast + local.update, cohort, state.round)
             columns, lines = {**columns, **local_columns}, lines + local_lines
         return (columns, lines), round(time.perf_counter() - began, 6)
 
@@ -262,3 +252,100 @@ class _Loop:
             return state.params
         rows = self.spec.simulation.first_view.rows(np.array(cohort, dtype=np.int64))
         return np.asarray(state.models[state.clusters[rows]])
+
+
+# ---- Refit: train again on all rows after the model was scored on held-out rows
+# The rounds use a folder inside the run folder, with its own checkpoint. An interrupted refit resumes there, and no
+# score depends on it. The folder is removed when the model is written.
+
+FOLDER = "refit"
+
+
+@dataclass(frozen=True, eq=False)
+class Refit:
+    """Trains a run's model again, from the same seed and start, on all rows of the participants.
+
+    Args:
+        simulation: Function of the folder for clients' memory that returns the federation in which participants train
+            on all of their rows, see `fedreach.data.validation.on_all_rows`.
+        checkpoint_seconds: Seconds between checkpoints; there is also one at the end.
+    """
+
+    simulation: Callable[[Path], Simulation]
+    checkpoint_seconds: float = 2.0
+
+    def write(self, recorder: Recorder, rounds: int, callbacks: Sequence[Callback] = ()) -> Mapping[str, Any]:
+        """Train for `rounds` unless that is done, write the model, and return the costs, see `Result.refit`.
+
+        Args:
+            recorder: Recorder of the run's folder, which this process has locked.
+            rounds: Number of rounds, that of the best round.
+            callbacks: Callbacks that get each round, see `Callback.refit_round`.
+
+        Raises:
+            TrainingError: If a client fails, or the model diverges.
+            RunFolderError: If the folder is not writable.
+        """
+        folder, refit_folder = recorder.folder, RunFolder(recorder.folder.path / FOLDER)
+        stored = folder.read_tensors(REFIT)
+        if stored is not None and (stored[1]["run"], stored[1]["round"]) == (folder.run, rounds):
+            costs: Mapping[str, Any] = stored[1]["took"]
+        else:
+            simulation, constants = self.simulation(refit_folder.path), folder.read_tensors(CONSTANTS)
+            if constants is not None:
+                simulation.engine.start_from(constants[0])
+            refit_recorder = Recorder(refit_folder, recorder.federation, recorder.layout)
+            last = self._train(refit_recorder, simulation, folder.required(RunRecord), rounds, callbacks)
+            costs = _training_costs(last, radio=recorder.federation.radio is not None)
+            record = {"round": rounds, "run": folder.run, "took": costs}
+            folder.write_tensors(REFIT, refit_recorder.models(last.state), record)
+            folder.sync()
+        _remove(refit_folder)
+        return costs
+
+    def _train(
+        self, recorder: Recorder, simulation: Simulation, run: RunRecord, rounds: int, callbacks: Sequence[Callback]
+    ) -> Snapshot:
+        """Return the training after its last round; resume an interrupted one."""
+        stored = recorder.folder.read(RunRecord)
+        if stored is None or stored.id != run.id:
+            _remove(recorder.folder)
+            recorder.folder.write(run)
+        spec = RunSpec(
+            record=run,
+            simulation=simulation,
+            evaluator=None,
+            last_round=rounds,
+            checkpoint_seconds=self.checkpoint_seconds,
+        )
+        loop = _Loop(spec, recorder)
+        for callback in callbacks:
+            callback.refit_round(0, rounds)
+        with closing(loop.run()) as rows:  # also after an error of a callback
+            for row in rows:
+                for callback in callbacks:
+                    callback.refit_round(row.round, rounds)
+        assert loop.saved is not None  # after the last round
+        if not np.isfinite(loop.saved.state.models).all():
+            raise TrainingError(
+                f"The model diverged: trained again on all rows, it is not finite after round {rounds}. {STEADIER}, "
+                f"and choose {ANOTHER_FOLDER}; or leave out population.refit."
+            )
+        return loop.saved
+
+
+def _remove(place: RunFolder) -> None:
+    """Remove the folder of the training with its contents."""
+    place.close()
+    with files.disk(place.path):
+        files.remove_folder(place.path)
+
+
+def _training_costs(last: Snapshot, *, radio: bool) -> dict[str, Any]:
+    """Return rounds and costs of a training, and the model of each participant if there are several."""
+    took: dict[str, Any] = {"rounds": last.state.round, "bytes_total": last.bytes_total}
+    if radio:
+        took |= {key: float(f"{getattr(last, key):.12g}") for key in ("seconds_total", "joules_total")}
+    if len(last.state.models) > 1:
+        took["clusters"] = last.state.clusters.tolist()
+    return dict(sorted(took.items()))  # in the order of the stored file

@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import torch
 
 from fedreach._util.arrays import AnyArray, replace_fields
 from fedreach._util.errors import ANOTHER_FOLDER, STEADIER, RunFolderError, TrainingError
-from fedreach._util.files import PUT_BACK, FileDigest, digest_of, refuse_lost_rounds
+from fedreach._util.files import FileDigest, content_of, digest_of
 from fedreach.engines.models.flat import Layout
 from fedreach.evaluation.scores import MAE
 from fedreach.federation.federation import Federation
@@ -26,11 +25,10 @@ from fedreach.federation.state import FederationState
 from fedreach.federation.steps import memory_width
 from fedreach.federation.types import RoundCost, RoundResult
 from fedreach.runs.checkpoint import Snapshot, finish, load, save
-from fedreach.runs.folder import BEST, CONSTANTS, LAST, RunFolder
+from fedreach.runs.folder import BEST, CONSTANTS, LAST, LISTED, ROW_FILES, RunFolder
 from fedreach.runs.identity import ROUNDS, relevant_options
 from fedreach.runs.schema import (
     CHECKPOINT,
-    AdaptedLine,
     ClientLine,
     FederationRecord,
     Result,
@@ -64,9 +62,11 @@ class Recorder:
     _heard: dict[int, Losses] = field(default_factory=dict, init=False)  # losses of the best round
 
     def describe(self, run: RunRecord, federation: FederationRecord) -> RunRecord:
-        """Write the records of the run and the federation; return the written run record."""
-        digest = self.folder.write(federation)
-        written = replace(run, id=self._id(run, federation), federation=digest)
+        """Write the records of the run and, unless it is there, of the federation; return the written run record."""
+        stored = self.folder.read_json(FederationRecord.FILE)
+        if stored is None or stored["hash"] != federation.hash:
+            self.folder.write(federation)
+        written = replace(run, id=self._id(run, federation))
         self.folder.write(written)
         return written
 
@@ -88,7 +88,7 @@ class Recorder:
 
         The number of rounds is left out if no round depends on it: such a run can be extended.
         """
-        excluded = ("method", "environment", "git", "id", "federation")
+        excluded = ("method", "environment", "git", "id")
         essentials = relevant_options({key: value for key, value in vars(run).items() if key not in excluded})
         rounds = run.config.get("rounds")
         if isinstance(rounds, int) and not refers_to_length(self.federation, rounds):
@@ -113,15 +113,15 @@ class Recorder:
         last = list(self.folder.records(RoundRow))[-1]
         if last.round != snapshot.state.round or not last.evaluated or snapshot.best_round == last.round:
             return snapshot
-        seals = {}
+        files = dict(snapshot.files)
         for shape in (RoundRow, ClientLine):
             lines = self.folder.kept_text(shape.FILE).splitlines(keepends=True)
             before = "".join(line for line in lines if json.loads(line)["round"] < last.round).encode()
-            seals[shape.FILE] = FileDigest(len(before), sha256(before).hexdigest())
+            files[shape.FILE] = FileDigest.of(before)
         timing = replace(self.folder.timing(last.round)[-1], evaluate_seconds=None)
         since = snapshot.evaluations_since_best - 1
         rows = replace(last, evaluated={}), timing.checked(self.folder.run)
-        extended = replace(snapshot, seals=seals, evaluations_since_best=since, rows=rows)
+        extended = replace(snapshot, files=files, evaluations_since_best=since, rows=rows)
         save(self.folder, extended)
         return extended
 
@@ -131,9 +131,9 @@ class Recorder:
         Raises:
             RunFolderError: If the folder already contains rounds.
         """
-        refuse_lost_rounds(self.folder.path / CHECKPOINT, self.folder.path / RoundRow.FILE)
+        self.folder.refuse_lost_rounds()
         self.folder.remove(RoundRow.FILE, ClientLine.FILE, Timing.FILE)
-        snapshot = Snapshot(state, 0, 0, np.inf, 0, self.folder.seals())
+        snapshot = Snapshot(state, 0, 0, np.inf, 0, self.folder.list_files(ROW_FILES))
         nothing = None if self.federation.radio is None else RoundCost(0.0, 0.0, 0.0, 0.0, None)
         row = RoundRow(
             round=0,
@@ -209,18 +209,18 @@ class Recorder:
         """
         if not snapshot.rows:
             return snapshot
-        if self.folder.seals() != snapshot.seals:
-            self.folder.rewind(snapshot.seals, snapshot.rows[0].round - 1)
+        if not self.folder.list_files(ROW_FILES).items() <= snapshot.files.items():
+            self.folder.rewind(snapshot.files, snapshot.rows[0].round - 1)
         self.folder.append(*snapshot.rows)
-        return replace(snapshot, rows=(), seals=self.folder.seals())
+        return replace(snapshot, rows=(), files={**snapshot.files, **self.folder.list_files(ROW_FILES)})
 
     def _write_all(self, snapshot: Snapshot) -> Snapshot:
         """Write the waiting rows and the waiting best model; return the run without them."""
         snapshot = self.written(snapshot)
         if snapshot.best is None:
             return snapshot
-        digest = self.folder.write_tensors(BEST, snapshot.best, {"round": snapshot.best_round})
-        return replace(snapshot, best=None, digests={BEST: digest})
+        self.folder.write_tensors(BEST, snapshot.best, {"round": snapshot.best_round})
+        return replace(snapshot, best=None, files={**snapshot.files, BEST: self.folder.digest(BEST)})
 
     def save(self, snapshot: Snapshot) -> Snapshot:
         """Write everything that waits and then a checkpoint; return the run as written."""
@@ -253,10 +253,9 @@ class Recorder:
         )
 
     def end(self, result: Result) -> Result:
-        """Write the result of the run with the digests of its files."""
+        """Write the result of the run with the manifest of its files."""
         self.folder.sync()
-        adapted = (AdaptedLine,) if (self.folder.path / AdaptedLine.FILE).exists() else ()
-        result = replace(result, run=self.folder.run, seals=self.folder.seals(*adapted), digests=self.folder.digests())
+        result = replace(result, run=self.folder.run, files=self.folder.list_files(LISTED))
         self.folder.write(result)
         return result
 
@@ -332,17 +331,13 @@ class Recorder:
 
     def _check_best(self, snapshot: Snapshot, *, later: bool = False) -> None:
         """Reject a best model of another run; allow one of a later round if `later`, as it will be written again."""
-        if BEST not in snapshot.digests:
+        if (listed := snapshot.files.get(BEST)) is None:
             return
-        path, stored = self.folder.path / BEST, self.folder.stored_tensors(BEST)
-        if stored is None:
-            raise RunFolderError(f"{path} is missing. {PUT_BACK}")
-        record = stored[1]
-        if record["seal"] != snapshot.digests[BEST] and not (later and record["round"] > snapshot.state.round):
-            raise RunFolderError(
-                f"{path} must hold the model after round {snapshot.best_round} of this run; it holds another one. "
-                f"{PUT_BACK}"
-            )
+        try:
+            content_of(self.folder.path / BEST, listed)
+        except RunFolderError:
+            if not later or self.folder.stored_record(BEST)["round"] <= snapshot.state.round:
+                raise
 
     def models(self, state: FederationState) -> dict[str, AnyArray]:
         """Return the deployed model by parameter name; several models, one per cluster, under ``0/...``, ``1/...``."""

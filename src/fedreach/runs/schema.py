@@ -18,26 +18,19 @@ tuning.json       TuningRecord       the chosen setting of each method of a comp
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from hashlib import sha256
 from math import nan
-from types import NoneType, UnionType
-from typing import Any, ClassVar, NamedTuple, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from fedreach._util.arrays import Ints, replace_fields
-from fedreach._util.errors import RunFolderError, nearest
 
 FORMAT = 4  # 4: the terms of this version in keys and file names
 CHECKPOINT = "checkpoint.safetensors"
-
-EVALUATED = re.compile(r"(participant|unseen|test|train|local)_\w+|(participation|out_of_sample)_gap(_low|_high)?")
-"""Columns that an evaluation adds to a row: a population and a metric, or a gap between two populations."""
-METRIC = re.compile(r"[a-z][a-z0-9_]*")  # names of additional metrics
 
 HARMLESS_OPTIONS = {
     "config.name",
@@ -51,137 +44,56 @@ HARMLESS_OPTIONS = {
 }
 """Options that change no number of a run: a run resumes even if they differ."""
 
-COMMON_KEYS = ("format", "seal")
+COMMON_KEYS = ("format", "sha256")
 """Keys of every file, apart from the record itself."""
-
-IN_JSON: Mapping[Any, type] = {Mapping: dict, Sequence: list, np.ndarray: list}
-NUMBERS = frozenset({int, float, bool, NoneType})
-
-
-class Key(NamedTuple):
-    """A key of a JSON object."""
-
-    types: frozenset[type]  # allowed types of its value
-    required: bool
-    array: bool  # whether its list is read as an array
-
-
-A_NUMBER = Key(frozenset({int, float, NoneType}), required=False, array=False)
-NUMBERS_OF_CLIENTS = Key(frozenset({list}), required=False, array=False)
 
 
 class Record:
     """A JSON object whose keys are the fields of a frozen dataclass, in order, without default values.
 
+    Signatures and manifests prove that an object is as it was written, so that reading checks nothing else.
+
     Example:
         >>> Timing(round=3, train_seconds=0.25).to_json()
         {'round': 3, 'train_seconds': 0.25}
-        >>> Timing.of_json({"round": 3, "train_second": 0.25}, "timing.jsonl, line 4")
-        Traceback (most recent call last):
-            ...
-        fedreach.RunFolderError: timing.jsonl, line 4 has a key 'train_second' that no version of this format...
+        >>> Timing.of_json({"round": 3, "train_seconds": 0.25}).train_seconds
+        0.25
     """
 
     FILE: ClassVar[str]
     REST: ClassVar[str] = ""  # the field whose keys are stored like fields, such as columns of evaluations
-    REST_NAMES: ClassVar[re.Pattern[str]] = EVALUATED  # allowed names of these keys
-    REST_KEY: ClassVar[Key] = A_NUMBER  # and their values
 
     @classmethod
     @cache
-    def known_keys(cls) -> Mapping[str, Key]:
-        """Return the keys of the object, without those of `REST`."""
-        hints, keys = get_type_hints(cls), {}
-        for record_field in fields(cls):  # type: ignore[arg-type]  # every record is a dataclass
-            hint = hints[record_field.name]
-            kinds = [get_origin(kind) or kind for kind in (get_args(hint) if isinstance(hint, UnionType) else [hint])]
-            types = {IN_JSON.get(kind, kind) for kind in kinds} | ({int} if float in kinds else set())
-            keys[record_field.name] = Key(frozenset(types), record_field.default is MISSING, np.ndarray in kinds)
-        keys.pop(cls.REST, None)
-        return keys
+    def known_keys(cls) -> Mapping[str, Any]:
+        """Return the keys of the object with their default values, without those of `REST`."""
+        own = fields(cls)  # type: ignore[arg-type]  # every record is a dataclass
+        return {key.name: key.default for key in own if key.name != cls.REST}
 
     @classmethod
     @cache
-    def _defaults_and_arrays(cls) -> tuple[Mapping[str, Any], list[str]]:
-        defaults = {record_field.name: record_field.default for record_field in fields(cls)}  # type: ignore[arg-type]  # as above
-        return defaults, [name for name, key in cls.known_keys().items() if key.array]
+    def _arrays(cls) -> list[str]:
+        return [key.name for key in fields(cls) if key.type == "Ints"]  # type: ignore[arg-type]  # as above
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object of the record."""
-        defaults, arrays = self._defaults_and_arrays()
-        content = {key: value for key, value in vars(self).items() if value is not defaults[key]}
-        for name in arrays:
+        defaults = self.known_keys()
+        content = {key: value for key, value in vars(self).items() if value is not defaults.get(key, MISSING)}
+        for name in self._arrays():
             content[name] = content[name].tolist()
         if self.REST:
             content.update(content.pop(self.REST))
         return content
 
     @classmethod
-    def of_json(cls, row: Mapping[str, Any], where: str) -> Self:
-        """Return the record that was written as `row`.
-
-        Args:
-            row: JSON object.
-            where: File and line of the object.
-
-        Raises:
-            RunFolderError: If a key is missing, unknown, or its value of another type.
-        """
-        cls.check_keys(row.keys(), where)
-        values: dict[str, Any] = {}
-        for name, key in cls.known_keys().items():
-            if name in row:
-                value = row[name]
-                cls.check_type(name, type(value), where)
-                values[name] = _array(value, f"{where}: {name!r}") if key.array else value
+    def of_json(cls, row: Mapping[str, Any]) -> Self:
+        """Return the record that was written as `row`."""
+        values = {name: row[name] for name in cls.known_keys() if name in row}
+        for name in cls._arrays():
+            values[name] = np.array(values[name], np.int64)
         if cls.REST:
             values[cls.REST] = {name: value for name, value in row.items() if name not in values}
-            for name, value in values[cls.REST].items():
-                cls.check_type(name, type(value), where)
         return cls(**values)
-
-    @classmethod
-    def check_keys(cls, names: Collection[str], where: str) -> None:
-        """Reject an object with an unknown or a missing key, with a RunFolderError."""
-        known_keys = cls.known_keys()
-        for name in names:
-            if name not in known_keys and name not in COMMON_KEYS and not (cls.REST and cls.REST_NAMES.fullmatch(name)):
-                raise RunFolderError(
-                    f"{where} has a key {name!r} that no version of this format writes."
-                    f"{nearest(name, [key for key in known_keys if key not in names])} "
-                    "It was edited: run the same command again."
-                )
-        for name, key in known_keys.items():
-            if key.required and name not in names:
-                raise RunFolderError(f"{where} has no key {name!r}. It was edited or cut: run the same command again.")
-
-    @classmethod
-    def types_of(cls, name: str) -> frozenset[type]:
-        """Return the allowed types of a known key."""
-        return cls.known_keys().get(name, cls.REST_KEY).types
-
-    @classmethod
-    def check_type(cls, name: str, actual: type, where: str) -> None:
-        """Reject a value of the wrong type, with a RunFolderError."""
-        types = cls.types_of(name)
-        if actual not in types:
-            expected = " or ".join(sorted(_word(kind) for kind in types))
-            raise RunFolderError(
-                f"{where}: {name!r} must be {expected}; got {_word(actual)}. Restore the file as it was written."
-            )
-
-
-def _word(kind: type) -> str:
-    return {NoneType: "null", dict: "object"}.get(kind, kind.__name__)
-
-
-def _array(value: Any, where: str) -> Ints:
-    try:
-        return np.array(value, dtype=np.int64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise RunFolderError(
-            f"{where} must hold whole numbers ({error}). Restore the file as it was written."
-        ) from None
 
 
 # ---------------------------------------------------------------------------------------------------------- rows
@@ -223,7 +135,7 @@ class ClientLine(Record):
     """Scores of the single clients of a population."""
 
     FILE = "clients.jsonl"
-    REST, REST_NAMES, REST_KEY = "metrics", METRIC, NUMBERS_OF_CLIENTS
+    REST = "metrics"
 
     round: int
     population: str  # "participants", "unseen" or "local": each of the cohort by its own model
@@ -240,13 +152,6 @@ class ClientLine(Record):
         """The main score of each client."""
         return (self.accuracy if self.mae is None else self.mae) or ()
 
-    @classmethod
-    def check_keys(cls, names: Collection[str], where: str) -> None:
-        super().check_keys(names, where)
-        if ("accuracy" in names) is ("mae" in names):
-            problem = "both 'accuracy' and 'mae'" if "mae" in names else "no key 'accuracy'"
-            raise RunFolderError(f"{where} has {problem}. It was edited or cut: run the same command again.")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Timing(Record):
@@ -257,7 +162,7 @@ class Timing(Record):
     round: int
     train_seconds: float | None = None  # without the evaluation
     evaluate_seconds: float | None = None
-    check: str = ""  # digest of the fields above and of the run, because no checkpoint verifies this file
+    check: str = ""  # digest of the fields above and of the run, because no manifest lists this file
 
     def checked(self, run: str) -> Timing:
         """Return the row with its digest for a run."""
@@ -292,7 +197,7 @@ class AdaptedLine(Record):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RunRecord(Record):
-    """The run. A run resumes only if all fields except the last two are the same."""
+    """The run. A run resumes only if all fields up to `data` are the same."""
 
     FILE = "run.json"
 
@@ -303,8 +208,7 @@ class RunRecord(Record):
     data: Mapping[str, str] | None = None  # name of the user's data -> digest of the file, if any
     environment: Mapping[str, Any]
     git: Mapping[str, Any] | None
-    id: str = ""  # digest of the options and the federation; the other files of the folder name it
-    federation: str = ""  # digest of the federation record
+    id: str = ""  # digest of the options and the federation; checkpoint and result name it
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -351,9 +255,8 @@ class Result(Record):
     best_round: int | None = None  # with the lowest loss on participants' held-out data
     refit: Mapping[str, Any] | None = None  # `rounds` on all rows and their `bytes_total`, after a refit
     run: str = ""  # `RunRecord.id`; empty if a run failed before it was written
-    seals: Mapping[str, Sequence[Any]] | None = None  # file of rows -> its length in bytes and its sha256
-    digests: Mapping[str, str] | None = None  # of the models and adapters
     error: str | None
+    files: Mapping[str, Sequence[Any]] | None = None  # manifest: file -> its size in bytes and its sha256
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

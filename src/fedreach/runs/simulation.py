@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +13,6 @@ from torch import nn
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import STEADIER, ComponentError, ConfigError, DataError, TrainingError
-from fedreach._util.registry import is_installed
 from fedreach._util.streams import generator, torch_seed
 from fedreach.data.datasets import ServerData
 from fedreach.data.federated import FederatedData
@@ -48,8 +46,6 @@ from fedreach.federation.steps import (
     server_split,
 )
 from fedreach.federation.types import ClientResults, LocalUpdates, ServerView
-from fedreach.runs.checkpoint import MEMORY_FILE, SENT
-from fedreach.runs.folder import RunFolder
 from fedreach.wireless.radio import Devices
 
 # ---- Training on the server's own data, for the simulator and for Flower
@@ -125,19 +121,121 @@ class EngineData:
                 yield sent.models[sent.clusters[row]] + update
 
 
-# ---- The clients of a simulated round: probes, training, measurements, lost replies
+# ---- A simulated federation
 
 
 @dataclass(frozen=True, eq=False)
-class Clients:
-    """The participants of a federation as a `Side` of `run_round`; arguments as those of `Simulation`."""
+class Simulation:
+    """A federation, its data and the engine that trains its clients.
+
+    Example:
+        >>> from fedreach.testing.problems import tiny_simulation
+        >>> simulation = tiny_simulation()
+        >>> state = simulation.start()
+        >>> for _ in range(3):
+        ...     state, result, _ = simulation.step(state)
+        >>> state.round, len(result.cohort)
+        (3, 2)
+    """
 
     federation: Federation
     data: FederatedData
     engine: Engine
-    rounds: int
-    participation: Participation
-    drop_failing: bool = False
+    rounds: int  # length of the run, which schedules of the local learning rate refer to
+    participation: Participation = field(default_factory=Always)  # availability of clients in a round
+    drop_failing: bool = False  # drop clients with an update that is not finite; the row names them
+    memory_file: Path | None = None  # file of clients' memory; None: main memory
+
+    def __post_init__(self) -> None:
+        for part in ("solver", "local", "loss", "augmentation"):
+            expected, actual = getattr(self.federation, part), getattr(self.engine.task, part)
+            if expected != actual:
+                raise ConfigError(f"federation.{part} {expected} and that of the engine, {actual}, must be the same.")
+        if self.federation.learning_server is not None and self.data.server is None:
+            raise ConfigError(
+                f"{type(self.federation.server).__name__} trains on data of the server's own, and there is none. "
+                "Add `[server_data] examples = 100` to the experiment, or server_examples=100 to `federate`."
+            )
+
+    @cached_property
+    def first_view(self) -> ServerView:
+        """The server's view before the first round."""
+        ids, needs = self.data.population.participants, self.federation.needs()
+        empty = ids[self.data.train.sizes[ids] == 0]
+        if empty.size:
+            raise DataError(
+                f"A participant must have at least one training example; client {self.data.name_of(empty[0])} has "
+                "none. Leave it out of the population, or drop empty clients (partition.empty)."
+            )
+        constants = constant_bytes(self.engine.constants)
+        view = replace(ServerView.of(ids, self.data.train.sizes[ids]), rounds=self.rounds, constant_bytes=constants)
+        if not needs:
+            return view
+        counts = self.data.label_counts()[ids]
+        statistics, rng = self.federation.label_statistics, generator(self.federation.seed, "label-statistics")
+        # With secure aggregation the server sees none of this; a client's entropy affects only its own weight.
+        released = counts.astype(np.float64)
+        if not statistics.only_sum:
+            released = statistics.release(counts, rng)
+        return replace(
+            view,
+            label_counts=released if "label_counts" in needs else None,
+            label_entropy=released_entropy(released) if "label_entropy" in needs else None,
+        )
+
+    def start(self) -> FederationState:
+        """Return the state before the first round."""
+        width = memory_width(self.federation, self.engine.num_trainable, len(self.engine.initial))
+        memory = new_memory(self.federation, len(self.first_view.ids), width, self.memory_file)
+        return initial_state(self.federation, self.engine.initial, self.first_view, memory)
+
+    def step(self, state: FederationState) -> RoundOutcome:
+        """Simulate one round."""
+        summed = self.engine.weighted_sum
+        return finish_round(
+            run_round(self.federation, state, self.view(state), rounds=self.rounds, summed=summed), self
+        )
+
+    def view(self, state: FederationState) -> ServerView:
+        """Return the server's view at the start of the next round: available clients and their channels."""
+        view = next_view(self.federation, self.first_view, state, self.participation)
+        if self.federation.radio is None:
+            return view
+        d, p = len(self.engine.initial), self.engine.num_trainable
+        return with_radio(self.federation, view, self.devices, d=d, p=p, bits_per_example=self._bits_per_example)
+
+    def fitting_cost(self, held_out: Mapping[int, int], sent: Sequence[int], round_: int) -> FittingCost | None:
+        """Return the cost of fitting an adaptation rule, or None without a radio.
+
+        Args:
+            held_out: Number of examples of each participant that the fit uses.
+            sent: Bytes that one participant sends in each exchange.
+            round_: Round of the model.
+        """
+        if self.federation.radio is None:
+            return None
+        ids = self.first_view.ids
+        return fitting_cost(
+            self.federation,
+            self.devices,
+            ids=ids,
+            held_out=np.array([held_out.get(int(client), 0) for client in ids], np.int64),
+            sent=sent,
+            round_=round_,
+            bits_per_example=self._bits_per_example,
+        )
+
+    @property
+    def _bits_per_example(self) -> float:
+        return 8.0 * self.data.dataset.train_x[:1].nbytes
+
+    @cached_property
+    def devices(self) -> Devices:
+        """The devices of the participants, in a federation with a radio."""
+        assert self.federation.radio is not None
+        return self.federation.radio.devices(len(self.first_view.ids), self.federation.seed)
+
+    # ---- Answers to the requests of a round: probes, training, measurements, lost replies
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:
         state, view, probe = request.state, request.view, request.probe
@@ -251,128 +349,6 @@ class Clients:
             )
 
 
-# ---- A simulated federation
-
-
-@dataclass(frozen=True, eq=False)
-class Simulation:
-    """A federation, its data and the engine that trains its clients.
-
-    Example:
-        >>> from fedreach.testing.problems import tiny_simulation
-        >>> simulation = tiny_simulation()
-        >>> state = simulation.start()
-        >>> for _ in range(3):
-        ...     state, result, _ = simulation.step(state)
-        >>> state.round, len(result.cohort)
-        (3, 2)
-    """
-
-    federation: Federation
-    data: FederatedData
-    engine: Engine
-    rounds: int  # length of the run, which schedules of the local learning rate refer to
-    participation: Participation = field(default_factory=Always)  # availability of clients in a round
-    drop_failing: bool = False  # drop clients with an update that is not finite; the row names them
-    memory_file: Path | None = None  # file of clients' memory; None: main memory
-
-    def __post_init__(self) -> None:
-        for part in ("solver", "local", "loss", "augmentation"):
-            expected, actual = getattr(self.federation, part), getattr(self.engine.task, part)
-            if expected != actual:
-                raise ConfigError(f"federation.{part} {expected} and that of the engine, {actual}, must be the same.")
-        if self.federation.learning_server is not None and self.data.server is None:
-            raise ConfigError(
-                f"{type(self.federation.server).__name__} trains on data of the server's own, and there is none. "
-                "Add `[server_data] examples = 100` to the experiment, or server_examples=100 to `federate`."
-            )
-
-    @cached_property
-    def first_view(self) -> ServerView:
-        """The server's view before the first round."""
-        ids, needs = self.data.population.participants, self.federation.needs()
-        empty = ids[self.data.train.sizes[ids] == 0]
-        if empty.size:
-            raise DataError(
-                f"A participant must have at least one training example; client {self.data.name_of(empty[0])} has "
-                "none. Leave it out of the population, or drop empty clients (partition.empty)."
-            )
-        constants = constant_bytes(self.engine.constants)
-        view = replace(ServerView.of(ids, self.data.train.sizes[ids]), rounds=self.rounds, constant_bytes=constants)
-        if not needs:
-            return view
-        counts = self.data.label_counts()[ids]
-        statistics, rng = self.federation.label_statistics, generator(self.federation.seed, "label-statistics")
-        # With secure aggregation the server sees none of this; a client's entropy affects only its own weight.
-        released = counts.astype(np.float64)
-        if not statistics.only_sum:
-            released = statistics.release(counts, rng)
-        return replace(
-            view,
-            label_counts=released if "label_counts" in needs else None,
-            label_entropy=released_entropy(released) if "label_entropy" in needs else None,
-        )
-
-    def start(self) -> FederationState:
-        """Return the state before the first round."""
-        width = memory_width(self.federation, self.engine.num_trainable, len(self.engine.initial))
-        memory = new_memory(self.federation, len(self.first_view.ids), width, self.memory_file)
-        return initial_state(self.federation, self.engine.initial, self.first_view, memory)
-
-    def step(self, state: FederationState) -> RoundOutcome:
-        """Simulate one round."""
-        summed = self.engine.weighted_sum
-        return finish_round(
-            run_round(self.federation, state, self.view(state), rounds=self.rounds, summed=summed), self.clients
-        )
-
-    def view(self, state: FederationState) -> ServerView:
-        """Return the server's view at the start of the next round: available clients and their channels."""
-        view = next_view(self.federation, self.first_view, state, self.participation)
-        if self.federation.radio is None:
-            return view
-        d, p = len(self.engine.initial), self.engine.num_trainable
-        return with_radio(self.federation, view, self.devices, d=d, p=p, bits_per_example=self._bits_per_example)
-
-    def fitting_cost(self, held_out: Mapping[int, int], sent: Sequence[int], round_: int) -> FittingCost | None:
-        """Return the cost of fitting an adaptation rule, or None without a radio.
-
-        Args:
-            held_out: Number of examples of each participant that the fit uses.
-            sent: Bytes that one participant sends in each exchange.
-            round_: Round of the model.
-        """
-        if self.federation.radio is None:
-            return None
-        ids = self.first_view.ids
-        return fitting_cost(
-            self.federation,
-            self.devices,
-            ids=ids,
-            held_out=np.array([held_out.get(int(client), 0) for client in ids], np.int64),
-            sent=sent,
-            round_=round_,
-            bits_per_example=self._bits_per_example,
-        )
-
-    @property
-    def _bits_per_example(self) -> float:
-        return 8.0 * self.data.dataset.train_x[:1].nbytes
-
-    @cached_property
-    def clients(self) -> Clients:
-        """The clients that train and measure."""
-        return Clients(
-            self.federation, self.data, self.engine, self.rounds, self.participation, drop_failing=self.drop_failing
-        )
-
-    @cached_property
-    def devices(self) -> Devices:
-        """The devices of the participants, in a federation with a radio."""
-        assert self.federation.radio is not None
-        return self.federation.radio.devices(len(self.first_view.ids), self.federation.seed)
-
-
 def simulate(
     data: FederatedData,
     model: str | Callable[..., nn.Module],
@@ -418,35 +394,3 @@ def simulate(
         engine, task, device, threads, precision, cohort_size=federation.cohort_size, examined=examined
     )
     return Simulation(federation, task.data, built_engine, rounds, participation or Always(), drop_failing)
-
-
-# ---- One simulated round with large tables in the run folder
-
-
-def simulated_round(simulation: Simulation, state: FederationState, folder: RunFolder) -> RoundOutcome:
-    """Simulate one round.
-
-    Args:
-        simulation: Simulation of the federation.
-        state: State after the last round.
-        folder: Run folder, which contains clients' memory.
-
-    Raises:
-        RunFolderError: If the folder is not writable.
-    """
-    try:
-        return simulation.step(state)
-    except OSError as error:
-        if not _by_storage(error):  # of a component, which may open its own files
-            raise
-        raise folder.cannot_write(
-            SENT if state.memory is None and state.sent is not None else MEMORY_FILE, error
-        ) from error
-
-
-def _by_storage(error: OSError) -> bool:
-    """Return whether FedReach's storage for large tables raised the error."""
-    modules = [frame.f_globals.get("__name__") or "" for frame, _ in traceback.walk_tb(error.__traceback__)]
-    own_frames = [place for place, name in enumerate(modules) if name.startswith("fedreach._util.")]
-    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return bool(own_frames) and all(map(is_installed, files[own_frames[-1] + 1 :]))

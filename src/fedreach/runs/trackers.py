@@ -26,48 +26,10 @@ from fedreach._util.tables import visible_lines
 from fedreach.data.federated import FederatedData
 from fedreach.runs.callbacks import Callback, callback_lifecycle
 from fedreach.runs.folder import BEST, LAST, REFIT, RunFolder, json_line
+from fedreach.runs.identity import flatten
 from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
 
-# ---- Shared by trackers: the numbers of a round, and when to write them
-
-EVERY_SECONDS = 1.0
-"""Interval between writes; a resumed run sends rounds that were not written again."""
-
-
-@dataclass
-class Clock:
-    """Clock of the writes; the first one is due at once."""
-
-    last: float = -EVERY_SECONDS
-
-    def is_due(self) -> bool:
-        """Return whether `EVERY_SECONDS` have passed since the last write was due."""
-        now = time.monotonic()
-        if now - self.last < EVERY_SECONDS:
-            return False
-        self.last = now
-        return True
-
-
-@dataclass
-class RoundFilter:
-    """Selects the first of every `every` rounds, and the first of them with an evaluation.
-
-    Example:
-        >>> thinned = RoundFilter(4)
-        >>> [number for number in range(12) if thinned.takes(number, is_evaluated=number % 3 == 0)]
-        [0, 4, 6, 8, 9]
-    """
-
-    every: int
-    stretch: int = -1  # group of rounds with the last selected evaluation
-
-    def takes(self, number: int, is_evaluated: bool) -> bool:
-        """Return whether a round is selected; call it for all rounds in order."""
-        first, stretch = number % self.every == 0, number // self.every
-        new = is_evaluated and stretch != self.stretch
-        self.stretch = stretch if new else self.stretch
-        return first or new
+# ---- Shared by trackers
 
 
 def numbers(row: RoundRow, timing: Timing) -> dict[str, float]:
@@ -171,7 +133,7 @@ class TrackerGroup(Callback):
 
     def _pass_round(self, line: str, timing: Timing, lost: Mapping[int, str]) -> None:
         for named in self.trackers:
-            row = RoundRow.of_json(json.loads(line), RoundRow.FILE)  # a copy for each tracker, which may change it
+            row = RoundRow.of_json(json.loads(line))  # a copy for each tracker, which may change it
             self._call(named, "round", row, timing, dict(lost))
 
     def _call(self, named: NamedTracker, method: str, *arguments: Any) -> None:
@@ -234,7 +196,6 @@ class TensorBoard(Callback):
     When: you compare runs while they are running.
     """
 
-    clock: Clock = field(init=False, repr=False, default_factory=Clock)
     file: Any = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
@@ -261,8 +222,7 @@ class TensorBoard(Callback):
         columns = numbers(row, timing).items()
         scalars = [self.summary.Value(tag=tag_of(key), simple_value=float(value)) for key, value in columns]
         self._write(step=row.round, summary=self.summary(value=scalars))
-        if self.clock.is_due():
-            self.file.flush()
+        self.file.flush()
 
     def close(self, error: BaseException | None) -> None:
         if self.file is not None:
@@ -288,7 +248,8 @@ def tag_of(column: str) -> str:
 # ---- MLflow: settings, rounds and models
 
 MLFLOW_NOTE = "mlflow.json"  # in the run folder: id of the MLflow run
-MAX_LOGGED_ROUNDS = 1000  # logged rounds, at most twice as many
+EVERY_SECONDS = 1.0  # between writes; a resumed run sends rounds that were not written again
+MAX_LOGGED_ROUNDS = 1000  # in addition to evaluated rounds
 AT_ONCE = 1000  # numbers that MLflow accepts in one call
 PARAMS_AT_ONCE, LONGEST_PARAM = 100, 6000  # parameters in one call; characters
 STORE_SECONDS = 60.0  # that another process may need to create a store
@@ -313,21 +274,17 @@ class MLflow(Callback):
         uri: Store, instead of that variable. run.json contains it, so put passwords into MLFLOW_TRACKING_PASSWORD.
         experiment: Name of the MLflow experiment. Default: the experiment's name.
         models: Upload the last and the best model.
-        every: Logs one of every `every` rounds, one evaluated round of them, and the last round. Default: all rounds if
-            there are fewer than 2000, else about 1000, because a local store needs 0.1 ms per number.
+        every: Logs one of every `every` rounds, and evaluated rounds. Default: all rounds if there are fewer than 2000,
+            else about 1000, because a local store needs 0.1 ms per number.
     """
 
     uri: str | None = None
     experiment: str | None = None
     models: bool = True
     every: int | None = None
-    clock: Clock = field(init=False, repr=False, default_factory=Clock)
     waiting: list[Any] = field(init=False, repr=False, default_factory=list)
     known: dict[str, int] = field(init=False, repr=False, default_factory=dict)
     run: str = field(init=False, repr=False, default="")
-    left_out: tuple[RoundRow, Timing] | None = field(
-        init=False, repr=False, default=None
-    )  # the last round, if it was not logged
 
     def __post_init__(self) -> None:
         require_package("mlflow", "mlflow-skinny")
@@ -335,8 +292,8 @@ class MLflow(Callback):
 
     def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
         self.folder, self.waiting, self.known, self.run = folder, [], {}, ""
-        self.left_out = None
-        self.thinned = RoundFilter(self.every or max(1, int(run.config.get("rounds", 0)) // MAX_LOGGED_ROUNDS))
+        self.written = -EVERY_SECONDS
+        self.step = self.every or max(1, int(run.config.get("rounds", 0)) // MAX_LOGGED_ROUNDS)
         self.seconds = (folder / RunRecord.FILE).stat().st_mtime
         with _quiet_mlflow():
             from mlflow import MlflowClient, get_tracking_uri
@@ -345,24 +302,19 @@ class MLflow(Callback):
             uri = self.uri or get_tracking_uri()
             with _store_lock(uri):
                 self.client, self.metric = MlflowClient(tracking_uri=uri), Metric
-            self._open(run, uri)
+                self._open(run, uri)
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
         self.seconds += seconds(timing)
-        if self.thinned.takes(row.round, bool(row.evaluated)):
-            self.left_out = None
-            self._log(row, timing)
-        else:
-            self.left_out = row, timing
-
-    def _log(self, row: RoundRow, timing: Timing) -> None:
+        if row.round % self.step and not row.evaluated:
+            return
         at = round(1000 * self.seconds)
         self.waiting += [
             self.metric(key, float(value), at, row.round)
             for key, value in numbers(row, timing).items()
             if row.round > self.known.get(key, -1)
         ]
-        if len(self.waiting) >= AT_ONCE or self.clock.is_due():
+        if len(self.waiting) >= AT_ONCE or time.monotonic() - self.written >= EVERY_SECONDS:
             self._write()
 
     def end(self, result: Result) -> None:
@@ -375,8 +327,6 @@ class MLflow(Callback):
     def close(self, error: BaseException | None) -> None:
         if not self.run:
             return
-        if self.left_out is not None:
-            self._log(*self.left_out)
         self._write()
         if isinstance(error, Exception):
             self.client.set_tag(self.run, "fedreach.error", f"{error}"[:LONGEST_PARAM])
@@ -384,6 +334,7 @@ class MLflow(Callback):
         self.client.set_terminated(self.run, status)
 
     def _write(self) -> None:
+        self.written = time.monotonic()
         while batch := self.waiting[:AT_ONCE]:
             self.client.log_batch(self.run, metrics=batch)
             self.waiting = self.waiting[AT_ONCE:]
@@ -423,18 +374,9 @@ class MLflow(Callback):
         return None if mlflow_run.info.lifecycle_stage == "deleted" else mlflow_run
 
     def _experiment(self, run: RunRecord) -> str:
-        from mlflow.exceptions import MlflowException
-
         name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or str(run.config.get("name", "fedreach"))
-        try:
-            return str(self.client.create_experiment(name))
-        except MlflowException as error:
-            experiment = (
-                self.client.get_experiment_by_name(name) if error.error_code == "RESOURCE_ALREADY_EXISTS" else None
-            )
-            if experiment is None:
-                raise
-            return str(experiment.experiment_id)
+        experiment = self.client.get_experiment_by_name(name)
+        return str(self.client.create_experiment(name) if experiment is None else experiment.experiment_id)
 
 
 @contextmanager
@@ -459,17 +401,9 @@ def _store_lock(uri: str) -> Iterator[None]:
 
 def _params(run: RunRecord) -> dict[str, str]:
     """Return the settings by dotted keys, without the trackers."""
-    flat: dict[str, Any] = {}
-
-    def collect(value: Any, key: str) -> None:
-        if isinstance(value, Mapping):
-            for name, inner in value.items():
-                collect(inner, f"{key}.{name}" if key else str(name))
-        elif value is not None and key != "run.trackers":
-            flat[key] = value if isinstance(value, str) else json.dumps(value)
-
-    collect(run.config, "")
-    return {"method.name": run.method, "seed": str(run.seed)} | {k: v[:LONGEST_PARAM] for k, v in flat.items()}
+    settings = {key: value for key, value in flatten(run.config).items() if value is not None and key != "run.trackers"}
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in settings.items()}
+    return {"method.name": run.method, "seed": str(run.seed)} | {k: v[:LONGEST_PARAM] for k, v in texts.items()}
 
 
 def _tags(run: RunRecord) -> dict[str, str]:
