@@ -156,14 +156,12 @@ def with_metric(**changes: float | None) -> Spoil:
 
 
 NONSENSE: dict[str, tuple[Spoil, str]] = {
-    "better than perfect": (with_metric(adapted_accuracy=1.5), "'adapted_accuracy' must be at most 1"),
-    "negative": (with_metric(unadapted_loss=-1.0), "'unadapted_loss' must be at least 0"),
     "not a number": (with_metric(online_loss=float("nan")), "'online_loss' is not finite"),
     "a mode is missing": (with_metric(oracle_prior_accuracy=None), "it sent no number 'oracle_prior_accuracy'"),
     "half a pair": (with_metric(adapted_5_accuracy=None), "it sent no number 'adapted_5_accuracy'"),
     "two adapted clients in one": (with_metric(adapted=2), "each is 0 or 1"),
     "failed": (fail, "it failed: OSError: disk gone"),
-    "silent": (lambda reply: None, "did not say how well it is adapted"),
+    "silent": (lambda reply: None, "no reply within"),
 }
 
 

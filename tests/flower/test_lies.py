@@ -11,15 +11,11 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, Message, MetricRecord
+from flwr.app import Message
 
-from fedreach._util.errors import ComponentError
 from fedreach.federation.secure_aggregation import FixedPoint, mean_of
-from fedreach.flower.experiment import FlowerExperiment
-from fedreach.flower.local import LocalClient
 from fedreach.flower.messages import is_public_key
 from fedreach.report.write import write_report
-from fedreach.runs.folder import ADAPTATION_FILE, RunFolder
 
 from ..conftest import rows  # noqa: TID252
 from .faulty import (
@@ -43,20 +39,16 @@ from .lying import (
     COUNTS,
     ENTROPY,
     LIES,
-    NOISED,
-    WLRC,
     Lie,
     asked_before,
-    moved,
     silent,
     silent_about_the_question,
-    steps_of,
     telling,
 )
-from .test_adaptation import GUARDED, SECURE, adapt, setup_of, spoiling
+from .test_adaptation import SECURE, adapt
 
 slow = pytest.mark.slow
-QUICK = {"a loss below 0", "a round that was before", "a step too few", "eta above all distances"}
+QUICK = {"a round that was before", "further than clipped steps"}
 
 
 @pytest.mark.parametrize("lie", [pytest.param(lie, marks=() if lie in QUICK else slow) for lie in LIES])
@@ -64,14 +56,11 @@ def test_a_report_that_cannot_be_counts_like_none_and_is_named_in_the_row(
     lie: str, tmp_path: Path, heard: pytest.LogCaptureFixture
 ) -> None:
     method, spoil, why = LIES[lie]
-    if "must be 2" in why:
-        why = why.replace("2", str(steps_of(method)))
     grid = InProcess(app_of(method), range(CLIENTS), answering=spoiled(culprit_of(method), 2, spoil))
     found = flower(experiment(method), grid, tmp_path)
     assert found == silent(method)
-    if method != WLRC:  # which asks for updates before it chooses
-        assert found == without_reply(method)
-        assert found.lost == [[], [culprit_of(method)], [], []]
+    assert found == without_reply(method)
+    assert found.lost == [[], [culprit_of(method)], [], []]
     assert_said(heard, rf"Client {culprit_of(method)} .*{why}")
     (named,) = [row for row in rows(tmp_path) if "refused" in row]
     assert named["round"] == 2
@@ -102,12 +91,12 @@ def test_a_lost_reply_is_nobodys_lie(tmp_path: Path) -> None:
 
 
 def test_the_page_names_who_said_what_cannot_be(tmp_path: Path) -> None:
-    spoil = with_metric("train_loss", -1.0)
+    spoil = with_metric("train_loss", float("nan"))
     grid = InProcess(app_of(FEDAVG), range(CLIENTS), answering=spoiled(culprit_of(FEDAVG), 2, spoil))
     flower(experiment(FEDAVG), grid, tmp_path)
     page = write_report([tmp_path], tmp_path / "page").page.read_text()
     assert "What clients said that cannot be" in page
-    assert f"client {culprit_of(FEDAVG)}, round 2: its &#39;train_loss&#39; must be at least 0" in page
+    assert f"client {culprit_of(FEDAVG)}, round 2: its &#39;train_loss&#39; is not finite" in page
 
 
 # ------------------------------------------------------------------------------------------------------- probes
@@ -116,11 +105,11 @@ def test_the_page_names_who_said_what_cannot_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        with_metric("train_loss", -0.5),
+        with_metric("train_loss", float("nan")),
         pytest.param(asked_before(round=7), marks=slow),
         pytest.param(silent_about_the_question, marks=slow),
     ],
-    ids=["below 0", "another round", "no round"],
+    ids=["not finite", "another round", "no round"],
 )
 def test_a_loss_that_cannot_be_is_as_good_as_none(spoil: Lie, tmp_path: Path) -> None:
     method = ("method.selection=power_of_choice",)
@@ -145,32 +134,11 @@ def test_a_loss_that_cannot_be_is_as_good_as_none(spoil: Lie, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("method", "change", "why"),
     [
-        (ENTROPY, lambda e: e * 0 + 27, r"in nats, from 0 to 2\.30259; got \[27"),
-        pytest.param(ENTROPY, lambda e: e * 0 + 2.3027, "in nats, from 0 to 2.30259", marks=slow),
-        pytest.param(ENTROPY, lambda e: e * 0 - 0.1, "in nats, from 0 to 2.30259", marks=slow),
-        (COUNTS, lambda n: 2 * n, "its label_counts cannot be those of [0-9]+ examples, as Exact tells them"),
-        pytest.param(COUNTS, lambda n: n + 1j, "its 'label_counts' cannot be read: Cannot cast", marks=slow),
-        pytest.param(COUNTS, moved, "its label_counts cannot be those of", marks=slow),
-        (COUNTS, lambda n: np.append(n, 0.0), "its label_counts must be 10 numbers"),
-        (NOISED, lambda n: n + 1e6, "its label_counts cannot be those of .*, as DiscreteLaplace tells them"),
-        pytest.param(
-            NOISED,
-            lambda n: n + 0.5,
-            "its label_counts cannot be those of .*, as DiscreteLaplace tells them",
-            marks=slow,
-        ),
+        (ENTROPY, lambda e: e * 0 - 0.1, "its label_entropy must be a list of numbers of at least 0"),
+        pytest.param(COUNTS, lambda n: n + 1j, "its 'label_counts' must be float64; got complex128", marks=slow),
+        (COUNTS, lambda n: np.append(n, 0.0), "its label_counts are 11 numbers, and most clients' 10"),
     ],
-    ids=[
-        "27 nats",
-        "a bit too much",
-        "below 0",
-        "twice as many",
-        "complex",
-        "halves",
-        "11 classes",
-        "a million",
-        "noised halves",
-    ],
+    ids=["below 0", "complex", "11 classes"],
 )
 def test_labels_that_cannot_be_are_not_believed(
     method: Method,
@@ -181,9 +149,7 @@ def test_labels_that_cannot_be_are_not_believed(
 ) -> None:
     fact = "label_entropy" if method == ENTROPY else "label_counts"
     grid = InProcess(app_of(method), range(CLIENTS), answering=telling(4, fact, change))
-    found = flower(experiment(method), grid, tmp_path)
-    if method != NOISED:  # whose noise no seed determines
-        assert found == simulated(experiment(method), without=4)
+    assert flower(experiment(method), grid, tmp_path) == simulated(experiment(method), without=4)
     assert (4, "train") not in grid.sent
     assert_said(heard, f"Client 4 never trains: .*{why}")
     assert list(rows(tmp_path)[0]["refused"]) == ["client 4"]
@@ -202,8 +168,6 @@ def test_where_counts_are_told_nobody_is_asked_for_entropies_too(tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("eval_acc", 0.123456, r"its 'eval_acc' must be a share of \d+ examples; got 0.123456"),
-        pytest.param("eval_loss", -0.1, "its 'eval_loss' must be at least 0", marks=slow),
         pytest.param(
             "num-examples",
             10_000,
@@ -272,8 +236,9 @@ def test_a_client_that_claims_more_than_there_is_is_refused(
 
 
 def test_a_place_is_refused_while_its_holder_is_there_and_free_when_it_is_gone(
-    tmp_path: Path, heard: pytest.LogCaptureFixture
+    tmp_path: Path, heard: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fedreach.flower.clients.AGAIN_SECONDS", 0.0)
     second = CLIENTS
 
     def answering(asked: int, message: Message, answer: Callable[[], Message]) -> Message:
@@ -286,7 +251,7 @@ def test_a_place_is_refused_while_its_holder_is_there_and_free_when_it_is_gone(
     assert flower(experiment(FEDAVG), grid, tmp_path) == undisturbed(FEDAVG)  # the data are the same
     holder, other = (grid.node_of[client] for client in (3, second))
     assert holder < other  # nodes that come at once are heard in this order
-    assert_said(heard, f"Node {other} says it is client 3, and so does node {holder}, which is online: it is refused")
+    assert_said(heard, f"Node {other} does not take part: it says it is client 3, and so does node {holder}, which is")
     assert list(rows(tmp_path)[0]["refused"]) == [f"node {other}"]
     trained = [client for client, kind in grid.sent if kind == "train"]
     assert second in trained
@@ -330,83 +295,3 @@ def test_words_that_are_no_share_never_make_a_mean(seed: int) -> None:
     words[-1] >>= np.uint64(2)  # a weight of several clients
     with pytest.raises(ValueError, match="makes no sense"):
         mean_of(words, FixedPoint(3))
-
-
-# ------------------------------------------------------------------------------------------------------ adaptation
-
-
-def counted_twice(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Message], Message]:
-    def lie(reply: Message) -> Message:
-        record = reply.content["sums-0"]
-        record[name] = Array(change(record[name].numpy().copy()))
-        return reply
-
-    return lie
-
-
-SUMS: dict[str, tuple[int, str, Callable[[np.ndarray], np.ndarray]]] = {
-    "labels twice": (1, "held_out", lambda n: 2 * n),
-    "labels in halves": (1, "held_out", moved),
-    "training labels": (1, "trained", lambda n: n + 1),
-    "a gain for a loss": (1, "loss", lambda x: -x),
-    "a steep gradient": (1, "gradient", lambda x: 1e9 * x),
-    "a curvature below 0": (1, "curvature", lambda x: -x),
-    "squares below 0": (1, "guard_products", lambda x: -x),
-    "values without spread": (1, "guard_values", lambda x: x * np.array([1.0, 0.0])[:, None, None]),
-    "likelier than certain": (2, "spread", lambda x: -x),
-    "residuals below 0": (2, "guard_residual", lambda x: -x),
-    "surer than sure": (2, "guard_logits", lambda x: 100 * x),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lie", SUMS)
-def test_sums_that_cannot_be_leave_their_client_out_of_the_rule(lie: str, tmp_path: Path) -> None:
-    exchange, name, change = SUMS[lie]
-    many = (GUARDED, "model=mlp")
-    leaver = int(setup_of(*many).data.population.participants[3])
-    adapt(tmp_path / "lied", *many, answering=spoiling(exchange, {leaver: counted_twice(name, change)}))
-    adapt(tmp_path / "silent", *many, answering=spoiling(exchange, {leaver: lambda reply: None}))
-    lied, silent = (RunFolder(tmp_path / folder).read_tensors(ADAPTATION_FILE) for folder in ("lied", "silent"))
-    assert lied is not None
-    assert silent is not None
-    assert lied[0].keys() == silent[0].keys()
-    for key, value in silent[0].items():
-        assert lied[0][key].tobytes() == value.tobytes(), key
-
-
-def test_under_secure_aggregation_what_all_contribute_together_must_be_possible(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Single shares are hidden; a sum of labels that are twice as many as all hold out is not."""
-    honest = LocalClient.contributions
-
-    def doubled(self: LocalClient, params: Any, queries: Any) -> Any:
-        return [{name: 2 * values for name, values in answer.items()} for answer in honest(self, params, queries)]
-
-    monkeypatch.setattr(LocalClient, "contributions", doubled)
-    with pytest.raises(ComponentError, match="makes no sense"):
-        adapt(tmp_path, *SECURE)
-
-
-def test_an_adapted_accuracy_that_no_count_makes_is_left_out(tmp_path: Path, heard: pytest.LogCaptureFixture) -> None:
-    unseen = int(setup_of().data.population.unseen[0])
-
-    def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message:
-        reply = answer()
-        if client == unseen and message.metadata.message_type == "evaluate.adaptation":
-            metrics = {**reply.content["metrics"], "adapted_accuracy": 0.123456}
-            reply.content["metrics"] = MetricRecord(metrics)
-        return reply
-
-    adapt(tmp_path, answering=answering)
-    assert (
-        f"Client {unseen} is not counted among those that are adapted: its 'adapted_accuracy' must be a share of"
-        in (heard.text)
-    )
-
-
-def test_an_experiment_tells_the_server_how_many_classes_there_are(tmp_path: Path) -> None:
-    strategy = FlowerExperiment(overrides=("model=linear",)).strategy(tmp_path)
-    assert strategy.registry.checks.classes == 10
-    assert strategy.registry.checks.sizes is not None

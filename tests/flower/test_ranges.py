@@ -7,28 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr")
-
-from torch import nn
-
 from fedreach._util.errors import ComponentError
-from fedreach.engines.models.flat import Layout
 from fedreach.federation.adaptation import trust
-from fedreach.federation.checks import ROUNDING, ValidRange, is_part_of
+from fedreach.federation.checks import ValidRange
 from fedreach.federation.labels import DiscreteGaussian, DiscreteLaplace, Exact, entropy_range, released_entropy
-from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
 from fedreach.federation.measurements import WLRC, Disagreement
 from fedreach.federation.types import LocalOutputs
 from fedreach.federation.weighting import OwnWeight
-from fedreach.flower.agreement import Checks, ClientStatistics
-from fedreach.flower.messages import ReplyError
 from fedreach.runs.simulation import simulate
 from fedreach.testing.problems import tiny_data, tiny_federation
-
-
-def checks(classes: int | None = 10, **parts) -> Checks:
-    return Checks(replace(tiny_federation(), **parts), Layout.of(nn.Linear(4, 10)), 5, classes)
 
 
 def test_the_entropy_of_uniform_labels_is_in_its_range_for_every_number_of_classes():
@@ -36,34 +25,6 @@ def test_the_entropy_of_uniform_labels_is_in_its_range_for_every_number_of_class
         for each in (1, 3, 7):
             (entropy,) = released_entropy(np.full((1, classes), float(each)))
             assert entropy_range(classes).holds(entropy)
-    own, facts = checks(10), ClientStatistics(30, 0, trains_as_asked=True)
-    (entropy,) = released_entropy(np.full((1, 10), 3.0))
-    assert own.label_entropy(np.array([entropy]), facts) == entropy
-    with pytest.raises(ReplyError, match="label_entropy"):
-        own.label_entropy(np.array([entropy + 3 * ROUNDING * entropy]), facts)
-
-
-def test_the_entropy_of_few_examples_is_that_of_as_many_classes_at_most():
-    with pytest.raises(ReplyError, match=r"from 0 to 0\.693147"):
-        checks(10).label_entropy(np.array([1.0]), ClientStatistics(2, 0, trains_as_asked=True))
-    assert (
-        checks(10).label_entropy(np.array([1.0]), ClientStatistics(2, 0, trains_as_asked=False)) == 1.0
-    )  # may be noised
-
-
-def test_without_a_number_of_classes_the_model_bounds_it():
-    with pytest.raises(ReplyError, match=r"from 0 to 2\.30259"):
-        checks(None).label_entropy(np.array([27.0]), ClientStatistics(10**6, 0, trains_as_asked=True))
-
-
-def test_every_share_of_examples_is_one_and_what_is_between_is_none():
-    for count in (1, 2, 3, 7, 10, 97, 1000, 12_345, 1_000_003):
-        right = np.unique(np.linspace(0, count, 50).astype(int))
-        for share in (np.arange(count) < k for k in right):
-            accuracy = float(share.mean())
-            assert is_part_of(accuracy, count)
-            assert is_part_of(round(accuracy, 9), count)  # as adaptation rounds it
-            assert not is_part_of(accuracy + 0.3 / count, count)
 
 
 def test_losses_and_measurements_of_sure_and_unsure_models_are_in_range():
@@ -144,17 +105,6 @@ def test_clipped_steps_go_as_far_as_they_can_and_no_further(engine, momentum):
     norms = np.linalg.norm(trained.update.astype(np.float64), axis=1)
     assert (norms <= furthest).all()
     assert (norms >= 0.5 * np.array(furthest)).any()  # the bound says something
-
-
-def test_a_client_takes_the_steps_that_are_drawn_for_it_and_no_others():
-    local = LocalSGD(steps=UnevenSteps(1, 50))
-    own, facts = checks(local=local), ClientStatistics(30, 0, trains_as_asked=True)
-    seed = tiny_federation().seed
-    for client, round_ in ((0, 1), (0, 2), (7, 1)):
-        (drawn,) = local.steps_of(np.array([30]), np.array([client]), seed, round_).tolist()
-        assert own.steps({"steps": drawn}, facts, client, round_) == drawn
-        with pytest.raises(ReplyError, match=rf"its 'steps' must be {drawn}, as it was asked for; got {drawn + 1}"):
-            own.steps({"steps": drawn + 1}, facts, client, round_)
 
 
 CONTRIBUTED = {

@@ -23,20 +23,21 @@ from fedreach.evaluation.metrics import Metric
 from fedreach.federation.base import LabelStatistics
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact, released_entropy
-from fedreach.federation.secure_aggregation import FixedPoint, Words, share
-from fedreach.flower import adaptation, messages
+from fedreach.federation.secure_aggregation import FixedPoint, limbs, share
+from fedreach.flower import messages
 from fedreach.flower.agreement import MAX_CLIENTS, samples_of, training_terms
-from fedreach.flower.local import ClientData, LocalClient, TrainingResult
+from fedreach.flower.local import ClientData, LocalClient
 from fedreach.flower.messages import (
     BITS,
     CLIENT,
     CONSTANTS,
-    DIGEST,
     DRAWS,
     EXAMPLES,
+    EXCHANGE,
     FEDREACH,
+    FITS,
     HELD_OUT,
-    KEPT_MEMORY,
+    INPUTS,
     KEY,
     KEYS,
     LABELS,
@@ -46,17 +47,19 @@ from fedreach.flower.messages import (
     MEMORY,
     METRICS,
     MODEL,
+    ONLINE,
+    PART,
     ROUND,
     RUN,
     SAMPLES,
-    SHORT_NAMES,
+    SESSION,
     SOLVER,
-    STEPS,
+    STATE,
     TABLE,
     UPDATE,
 )
 
-PENDING, NOTHING = "pending-memory-of-round", 0
+KEPT_MEMORY, PENDING, NOTHING = "kept-memory-of-round", "pending-memory-of-round", 0
 
 
 def client_app(
@@ -111,19 +114,17 @@ def client_app(
         d = federated_data.dataset
         seed = torch_seed(federation.seed if model_seed is None else model_seed, "model")
         module = build_model(model, d.sample_shape, d.outputs, seed=seed, options=model_options)
-        return LocalClient(client, federated_data, federation, module, engine, device, metrics)
-
-    loaded = _Loaded(load, kept_in_process)
-
-    def worker(context: Context) -> LocalClient:
-        """Return the client with the constants of the run's model; its own constructor may have drawn others."""
-        local = loaded(context)
-        if CONSTANTS in context.state.array_records:
-            local.take(_constants(context.state.array_records[CONSTANTS]), _digest(context.state))
+        local = LocalClient(client, federated_data, federation, module, engine, device, metrics)
+        if CONSTANTS in context.state.array_records:  # of the run's model; its own constructor may have drawn others
+            local.engine.start_from(messages.arrays_of(context.state.array_records[CONSTANTS]))
         return local
+
+    worker = _Loaded(load, kept_in_process)
 
     @app.query()
     def introduce(message: Message, context: Context) -> Message:
+        if CONSTANTS in message.content:
+            context.state[CONSTANTS] = message.content[CONSTANTS]
         local = worker(context)
         numbers = {CLIENT: local.client, EXAMPLES: local.num_examples, HELD_OUT: local.num_held_out}
         numbers[BITS] = local.bits_per_example
@@ -131,16 +132,8 @@ def client_app(
             {**training_terms(federation, local.engine.layout), SAMPLES: samples_of(local.data.dataset)}
         )
         if federation.label_statistics.only_sum:
-            terms[KEY] = messages.public_key(private_key(context))
+            terms[KEY] = messages.public_key(messages.private_key(context))
         return _reply(message, metrics=numbers, records={FEDREACH: terms})
-
-    @app.query("constants")
-    def take_constants(message: Message, context: Context) -> Message:
-        sent = message.content
-        loaded(context).take(_constants(sent.array_records[CONSTANTS]), _digest(sent))
-        context.state.array_records[CONSTANTS] = sent.array_records[CONSTANTS]
-        context.state.config_records[DIGEST] = sent.config_records[FEDREACH]
-        return _reply(message, metrics={})
 
     @app.query("labels")
     def labels(message: Message, context: Context) -> Message:
@@ -165,7 +158,7 @@ def client_app(
         lr, relative_size = messages.number(request, "lr"), messages.number(request, "share")
         params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
         sent = message.content.array_records
-        state = {name: values.numpy() for name, values in sent[SOLVER].items()} if SOLVER in sent else {}
+        state = messages.arrays_of(sent[SOLVER]) if SOLVER in sent else {}
         memory = None
         if federation.has_memory:
             memory = _read_memory(context, str(request[RUN]), version, sent, local.memory_width)
@@ -174,11 +167,13 @@ def client_app(
         work = local.train(params, round_, lr, relative_size, memory, state)
         if memory is not None and work.memory is not None:
             _store_memory(context, str(request[RUN]), version, memory, round_, work.memory)
-        metrics = {LOSS: work.metrics["loss"], EXAMPLES: local.num_examples, STEPS: work.steps}
+        metrics = {LOSS: work.metrics["loss"], EXAMPLES: local.num_examples}
         if federation.label_statistics.only_sum:
             if DRAWS in request:
                 work = work._replace(metrics={**work.metrics, DRAWS: float(_whole(request, DRAWS))})
-            masked = _mask_work(context, local, work, message.content.config_records[KEYS], str(request[RUN]), round_)
+            keys: Mapping[str, Any] = message.content.config_records[KEYS]
+            words = share(local.raw_weight(work), work.update, FixedPoint(len(keys["ids"])))
+            masked = messages.mask_words(words, context, local.client, keys, str(request[RUN]), round_)
             return _reply(message, metrics=metrics, records={MASKED: messages.array_record({MASKED: masked})})
         metrics |= {name: value for name, value in work.metrics.items() if name not in ("loss", "num_examples")}
         return _reply(message, metrics=metrics, records={UPDATE: messages.array_record({UPDATE: work.update})})
@@ -187,19 +182,7 @@ def client_app(
     def evaluate(message: Message, context: Context) -> Message:
         local = worker(context)
         params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
-        scores = local.scores(params)
-        held_out = scores.pop("held_out")
-        numbers: dict[str, float] = {
-            EXAMPLES: held_out.examples,
-            f"eval_{SHORT_NAMES[held_out.by.name]}": held_out.score,
-            "eval_loss": held_out.loss,
-        }
-        numbers |= {f"eval_{name}": value for name, value in held_out.further.items()}
-        for name, score in scores.items():
-            short = f"{name}_{SHORT_NAMES[score.by.name]}"
-            numbers |= {f"{name}-examples": score.examples, short: score.score, f"{name}_loss": score.loss}
-            numbers |= {f"{name}_{metric}": value for metric, value in score.further.items()}
-        return _reply(message, metrics=numbers)
+        return _reply(message, metrics=local.scores(params))
 
     @app.query("adaptation")
     def contribute(message: Message, context: Context) -> Message:
@@ -208,18 +191,38 @@ def client_app(
         local, sent = worker(context), message.content
         if MODEL not in sent.array_records:
             return _reply(message, metrics={EXAMPLES: local.num_held_out})
-        answers = adaptation.contributions(sent, local)
+        request: Mapping[str, Any] = sent.config_records[FEDREACH]
+        fits: Sequence[int] = request[FITS]
+        params = messages.params_of(sent.array_records[MODEL], local.engine.layout)
+        queries = [messages.arrays_of(sent.array_records[f"query-{fit}"]) for fit in fits]
+        answers: list[Mapping[str, AnyArray]] = [*local.contributions(params, queries)]
         if federation.label_statistics.only_sum:
-            private = private_key(context)
-            answers = adaptation.mask_contributions(
-                answers, sent, local.client, private, context.state.config_records[KEYS]
-            )
-        records = {messages.sums_name(fit): messages.array_record(answer) for fit, answer in answers.items()}
+            answers = [
+                {
+                    name: messages.mask_words(
+                        limbs(values),
+                        context,
+                        local.client,
+                        sent.config_records[KEYS],
+                        f"{request[RUN]} adaptation {request[SESSION]} {fit} {name}",
+                        int(messages.number(request, EXCHANGE)),
+                        request[f"members-{fit}"],
+                    )
+                    for name, values in answer.items()
+                }
+                for fit, answer in zip(fits, answers, strict=True)
+            ]
+        records = {f"sums-{fit}": messages.array_record(answer) for fit, answer in zip(fits, answers, strict=True)}
         return _reply(message, metrics={}, records=records)
 
     @app.evaluate("adaptation")
     def evaluate_adapted(message: Message, context: Context) -> Message:
-        return _reply(message, metrics=adaptation.scores(message.content, worker(context)))
+        local, sent = worker(context), message.content
+        request: Mapping[str, Any] = sent.config_records[FEDREACH]
+        params = messages.params_of(sent.array_records[MODEL], local.engine.layout)
+        state = messages.arrays_of(sent.array_records[STATE])
+        numbers = local.adapted(params, state, request[PART], request[INPUTS], online=request[ONLINE])
+        return _reply(message, metrics=numbers)
 
     return app
 
@@ -233,8 +236,10 @@ class _Loaded:
         self.load, self.capacity, self.app = load, capacity, uuid4().hex
 
     def __call__(self, context: Context) -> LocalClient:
-        agreed = repr(context.state.config_records.get(TABLE))
-        cache, key = self.in_process, (self.app, repr(sorted(context.node_config.items())) + agreed)
+        constants = context.state.array_records.get(CONSTANTS, ArrayRecord())
+        digest = hash(tuple((name, array.data) for name, array in constants.items()))
+        terms = sorted(context.node_config.items()), context.state.config_records.get(TABLE), digest
+        cache, key = self.in_process, (self.app, repr(terms))
         if key not in cache:
             cache[key] = self.load(context)
         cache.move_to_end(key)
@@ -301,16 +306,6 @@ def client_of(context: Context) -> int:
     return client
 
 
-def _constants(record: ArrayRecord) -> dict[str, AnyArray]:
-    return {name: array.numpy() for name, array in record.items()}
-
-
-def _digest(records: RecordDict) -> str:
-    """Return the digest of the constants in a message or a context."""
-    configs = records.config_records
-    return str(configs[DIGEST if DIGEST in configs else FEDREACH][DIGEST])
-
-
 def _label_reply(message: Message, context: Context, release: Callable[[], Floats]) -> Message:
     """Reply with label counts, or with their entropy if only that is requested; noise is drawn once per run."""
     request = message.content.config_records[FEDREACH]
@@ -338,24 +333,6 @@ def _store_memory(context: Context, run: str, version: int, memory: Float32s, ro
     """Store the old memory, and the new one that holds if a later message confirms that the reply counted."""
     context.state.config_records[FEDREACH] = ConfigRecord({RUN: run, KEPT_MEMORY: version, PENDING: round_})
     context.state.array_records[MEMORY] = messages.array_record({KEPT_MEMORY: memory, PENDING: new})
-
-
-def private_key(context: Context) -> bytes:
-    """Return the client's private key of this run, generated at first use."""
-    if KEYS not in context.state.config_records:
-        context.state.config_records[KEYS] = ConfigRecord({"private": messages.new_private_key()})
-    stored_key: Mapping[str, Any] = context.state.config_records[KEYS]
-    private: bytes = stored_key["private"]
-    return private
-
-
-def _mask_work(
-    context: Context, local: LocalClient, work: TrainingResult, keys: ConfigRecord, run: str, round_: int
-) -> Words:
-    """Return the client's update under the masks that it shares with the others, for secure aggregation."""
-    public, private = messages.keys_of(keys), private_key(context)
-    words = share(local.raw_weight(work), work.update, FixedPoint(len(public)))
-    return messages.mask_words(words, local.client, public, private, run, round_, context.state.config_records[KEYS])
 
 
 def _whole(record: ConfigRecord, name: str) -> int:
