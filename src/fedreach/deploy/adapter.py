@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -170,7 +170,10 @@ class Adapter:
     @property
     def prior_(self) -> Floats:
         """See `Adapter`."""
-        return self._estimate("prior")
+        client_state = self._require_fitted()
+        if "prior" not in client_state:
+            raise ConfigError(f"{type(self.rule).__name__} estimates no prior.")
+        return client_state["prior"]
 
     @property
     def decision_(self) -> str:
@@ -181,28 +184,10 @@ class Adapter:
         words += ["repaired"] if repaired.item() else []
         return ", ".join([*words, "adapted" if adapted.item() else "abstained"])
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {"rule": self.rule, "state": self.state, "model": self.model}
-
-    def set_params(self, **params: Any) -> Self:
-        """Change arguments; the fitted state stays until `fit`."""
-        for name, value in params.items():
-            if name not in self.get_params():
-                raise ConfigError(f"Adapter has no parameter {name!r}; it has {', '.join(self.get_params())}.")
-            setattr(self, name, value)
-        return self
-
     def _require_fitted(self) -> State:
         if not hasattr(self, "client_"):
             raise ConfigError(f"The adapter of {type(self.rule).__name__} has seen no inputs yet. Call fit first.")
         return self.client_
-
-    def _estimate(self, name: str) -> Floats:
-        client_state = self._require_fitted()
-        if name not in client_state:
-            raise ConfigError(f"{type(self.rule).__name__} estimates no {name}.")
-        return client_state[name]
 
     def _log_p(self, logits: ArrayLike, features: ArrayLike | None, inputs: ArrayLike | None) -> Floats:
         client_state = self.client_ if hasattr(self, "client_") else self.rule.start(self.state)

@@ -20,7 +20,7 @@ from fedreach._util.errors import ConfigError, FedReachError
 from fedreach._util.tables import visible, visible_lines
 from fedreach.data.samples import SampleFormat
 from fedreach.deploy.adapter import Adapter
-from fedreach.deploy.predictions import DataColumns, Predictions, Rows, predictions, read_rows
+from fedreach.deploy.predictions import Predictions, Rows, classes_of, predictions, read_rows
 from fedreach.federation.base import Adaptation
 from fedreach.federation.types import State
 
@@ -58,21 +58,13 @@ class Deployed:
         Args:
             samples: A table (also as a dictionary of columns) or an array, like the training data.
         """
-        return self.raw_logits(self.expected.array(samples))
-
-    def raw_logits(self, raw: AnyArray) -> Floats:
-        """Return `logits` of examples as `SampleFormat.array` returns them."""
-        return self._parts("model", raw)[0].astype(np.float64)
+        return self._parts("model", self.expected.array(samples))[0].astype(np.float64)
 
     def answers(self, samples: Any) -> tuple[Floats, Floats | None, Float32s | None]:
         """Return logits, features and inputs of examples: the arguments of an adapter's `fit` and `predict`."""
-        return self.raw_answers(self.expected.array(samples))
-
-    def raw_answers(self, raw: AnyArray) -> tuple[Floats, Floats | None, Float32s | None]:
-        """Return `answers` of examples as `SampleFormat.array` returns them."""
         if not self.about["reads_inputs"]:  # the rule needs logits alone
-            return self.raw_logits(raw), None, None
-        inputs = self._run("inputs", raw)[0]
+            return self.logits(samples), None, None
+        inputs = self._run("inputs", self.expected.array(samples))[0]
         logits, features = self.again(inputs)
         return logits, features, inputs if inputs.dtype.kind == "f" else None
 
@@ -89,16 +81,7 @@ class Deployed:
 
     def predict(self, rows: Rows, *, unadapted: bool = False) -> Predictions:
         """Return predictions of rows, adapted to each client by its rows; with `unadapted`, unadapted."""
-        adapts = self.rule is not None and not unadapted
-        adapter = self.new_adapter if adapts else None
-        return predictions(
-            self,
-            rows,
-            classes=self.classes,
-            outputs=self.about["outputs"],
-            new_adapter=adapter,
-            mixes=self.about["mixes"],
-        )
+        return predictions(self, rows, self.about, None if self.rule is None or unadapted else self.new_adapter)
 
     def _parts(self, graph: str, x: AnyArray) -> list[AnyArray]:
         size, count = self._batch, max(1, -(-len(x) // self._batch))
@@ -106,21 +89,6 @@ class Deployed:
             size = max(1, -(-len(x) // count))
         parts = [self._run(graph, x[i : i + size]) for i in range(0, max(len(x), 1), size)]
         return [np.concatenate(part) for part in zip(*parts, strict=True)]
-
-
-def classes_of(about: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return (c,) names of classes, or their numbers if they have no names; None if the model predicts numbers."""
-    if about["targets"] is not None:
-        return None
-    return tuple(about["classes"] or map(str, range(about["outputs"])))
-
-
-def rows_for(about: Mapping[str, Any], path: Path, client: str | None = None, label: str | None = None) -> Rows:
-    """Return rows of a file for a model, see `read_rows`; `about` is the content of ``model.json``."""
-    columns = DataColumns(about["client_column"], tuple(about["label_columns"]))
-    expected = SampleFormat.of_json(about["name"], about)
-    classes, targets = classes_of(about), about["targets"]
-    return read_rows(path, expected, columns, classes=classes, targets=targets, client=client, label=label)
 
 
 def schema(expected: SampleFormat) -> str:
@@ -192,7 +160,7 @@ def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:
     if args.file is None:
         parser.error("name the file to predict; --schema prints what must stand in it")
     try:
-        predicted = model.predict(rows_for(model.about, args.file, args.client, args.label), unadapted=args.unadapted)
+        predicted = model.predict(read_rows(args.file, model.about, args.client, args.label), unadapted=args.unadapted)
         text = format_csv(predicted, model.about, args.client)
         if args.out is not None and args.out.resolve() == args.file.resolve():
             raise ConfigError(f"--out must be another file than the rows, {args.file}.")

@@ -67,15 +67,9 @@ class Expected(SampleFormat):
         return torch.zeros(2, *self.raw_shape, dtype=getattr(torch, self.dtype))
 
     def raw(self, samples: Any) -> Tensor:
-        """Return raw examples as a tensor, see `SampleFormat.array`; a tensor from this method stays as it is."""
-        if not isinstance(samples, Tensor):
-            return torch.from_numpy(self.array(samples))
-        if self.layout is not None and samples.dtype == torch.uint8 and samples.shape[1:] == self.raw_shape:
-            return samples
-        is_raw = samples.dtype == torch.float64 and samples.shape[1:] == self.raw_shape
-        if self.preparation is not None and is_raw:
-            return samples
-        return torch.from_numpy(self.array(samples.detach().cpu().numpy()))
+        """Return raw examples as a tensor, see `SampleFormat.array`."""
+        values = samples.detach().cpu().numpy() if isinstance(samples, Tensor) else samples
+        return torch.from_numpy(self.array(values))
 
 
 class Pixels(nn.Module):
