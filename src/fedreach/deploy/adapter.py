@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
+import pkgutil
 from collections.abc import Callable
-from typing import Self
+from importlib import import_module
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+import fedreach
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError
 from fedreach.federation.base import Adaptation
@@ -209,3 +214,28 @@ class Adapter:
         assert self.model is not None  # the rule has this method only with a model
         logits, features = self.model(inputs)
         return self._outputs(logits, features, inputs)
+
+
+def stored(package: str) -> tuple[dict[str, Any], Adaptation | None, State]:
+    """Return what the package of an archive has stored: the origin of its rule, the rule or None, and its state.
+
+    Raises:
+        ImportError: If the process has imported another version of FedReach.
+    """
+    record = json.loads(pkgutil.get_data(package, "stored.json") or b"")
+    if fedreach.__version__ != record["version"]:
+        raise ImportError(
+            f"{package}.pyz needs FedReach {record['version']}, which it holds, and this process has imported FedReach "
+            f"{fedreach.__version__}. Use a process of its own."
+        )
+    with np.load(io.BytesIO(pkgutil.get_data(package, "state.npz") or b"")) as arrays:
+        state: State = dict(arrays)
+    if record["rule"] is None:
+        return record["run"], None, state
+    module, name, options = record["rule"]
+    kind = getattr(import_module(module), name)
+    return record["run"], kind(**{option: _as_tuple(value) for option, value in options.items()}), state
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value

@@ -10,6 +10,8 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from fedreach._util.arrays import AnyArray, Float32s, Floats
 from fedreach._util.errors import ConfigError, FedReachError
 from fedreach._util.tables import visible, visible_lines
 from fedreach.data.samples import SampleFormat
-from fedreach.deploy.adapter import Adapter
+from fedreach.deploy.adapter import Adapter, stored
 from fedreach.deploy.predictions import Predictions, Rows, classes_of, predictions, read_rows
 from fedreach.federation.base import Adaptation
 from fedreach.federation.types import State
@@ -89,6 +91,35 @@ class Deployed:
             size = max(1, -(-len(x) // count))
         parts = [self._run(graph, x[i : i + size]) for i in range(0, max(len(x), 1), size)]
         return [np.concatenate(part) for part in zip(*parts, strict=True)]
+
+
+def stored_model(package: str, library: str, batch: int) -> Deployed:
+    """Return the model of an archive, whose graphs are in the same folder.
+
+    Args:
+        package: Package of the archive.
+        library: Library that runs the graphs, ``torch`` or ``onnxruntime``.
+        batch: Maximum number of examples per call of a graph.
+    """
+    folder = Path(str(sys.modules[package].__file__)).resolve().parents[2]
+    about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    runtime, (_, rule, state) = import_module(library), stored(package)
+
+    @cache
+    def graph(name: str) -> Any:
+        if library == "torch":
+            return runtime.export.load(folder / f"{name}.pt2").module()
+        return runtime.InferenceSession(folder / f"{name}.onnx", providers=["CPUExecutionProvider"])
+
+    def run(name: str, x: AnyArray) -> Sequence[AnyArray]:
+        if library != "torch":
+            result: Sequence[AnyArray] = graph(name).run(None, {"samples": x})
+            return result
+        with runtime.no_grad():
+            outputs = graph(name)(runtime.from_numpy(x))
+        return [output.numpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,))]
+
+    return Deployed(about, run, rule, state, batch)
 
 
 def schema(expected: SampleFormat) -> str:

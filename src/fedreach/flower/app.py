@@ -27,37 +27,6 @@ from fedreach.federation.secure_aggregation import FixedPoint, limbs, share
 from fedreach.flower import messages
 from fedreach.flower.agreement import MAX_CLIENTS, samples_of, training_terms
 from fedreach.flower.local import ClientData, LocalClient
-from fedreach.flower.messages import (
-    BITS,
-    CLIENT,
-    CONSTANTS,
-    DRAWS,
-    EXAMPLES,
-    EXCHANGE,
-    FEDREACH,
-    FITS,
-    HELD_OUT,
-    INPUTS,
-    KEY,
-    KEYS,
-    LABELS,
-    LACKS_MEMORY,
-    LOSS,
-    MASKED,
-    MEMORY,
-    METRICS,
-    MODEL,
-    ONLINE,
-    PART,
-    ROUND,
-    RUN,
-    SAMPLES,
-    SESSION,
-    SOLVER,
-    STATE,
-    TABLE,
-    UPDATE,
-)
 
 KEPT_MEMORY, PENDING, NOTHING = "kept-memory-of-round", "pending-memory-of-round", 0
 
@@ -115,73 +84,83 @@ def client_app(
         seed = torch_seed(federation.seed if model_seed is None else model_seed, "model")
         module = build_model(model, d.sample_shape, d.outputs, seed=seed, options=model_options)
         local = LocalClient(client, federated_data, federation, module, engine, device, metrics)
-        if CONSTANTS in context.state.array_records:  # of the run's model; its own constructor may have drawn others
-            local.engine.start_from(messages.arrays_of(context.state.array_records[CONSTANTS]))
+        if (
+            messages.CONSTANTS in context.state.array_records
+        ):  # of the run's model; its own constructor may have drawn others
+            local.engine.start_from(messages.arrays_of(context.state.array_records[messages.CONSTANTS]))
         return local
 
     worker = _Loaded(load, kept_in_process)
 
     @app.query()
     def introduce(message: Message, context: Context) -> Message:
-        if CONSTANTS in message.content:
-            context.state[CONSTANTS] = message.content[CONSTANTS]
+        if messages.CONSTANTS in message.content:
+            context.state[messages.CONSTANTS] = message.content[messages.CONSTANTS]
         local = worker(context)
-        numbers = {CLIENT: local.client, EXAMPLES: local.num_examples, HELD_OUT: local.num_held_out}
-        numbers[BITS] = local.bits_per_example
+        numbers = {
+            messages.CLIENT: local.client,
+            messages.EXAMPLES: local.num_examples,
+            messages.HELD_OUT: local.num_held_out,
+        }
+        numbers[messages.BITS] = local.bits_per_example
         terms = ConfigRecord(
-            {**training_terms(federation, local.engine.layout), SAMPLES: samples_of(local.data.dataset)}
+            {**training_terms(federation, local.engine.layout), messages.SAMPLES: samples_of(local.data.dataset)}
         )
         if federation.label_statistics.only_sum:
-            terms[KEY] = messages.public_key(messages.private_key(context))
-        return _reply(message, metrics=numbers, records={FEDREACH: terms})
+            terms[messages.KEY] = messages.public_key(messages.private_key(context))
+        return _reply(message, metrics=numbers, records={messages.FEDREACH: terms})
 
     @app.query("labels")
     def labels(message: Message, context: Context) -> Message:
         if not share_label_statistics:
             raise TrainingError("this client does not tell anything of its labels")
-        fact = str(message.content.config_records[FEDREACH]["fact"])
+        fact = str(message.content.config_records[messages.FEDREACH]["fact"])
         if fact not in federation.needs():
             raise TrainingError(f"no part of this client's federation needs to know its {fact}")
         return _label_reply(message, context, worker(context).released_counts)
 
     @app.query("loss")
     def loss(message: Message, context: Context) -> Message:
-        local, request = worker(context), message.content.config_records[FEDREACH]
-        params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
-        value = local.loss(params, _whole(request, ROUND), _whole(request, "batch-size") or None)
-        return _reply(message, metrics={LOSS: value})
+        local, request = worker(context), message.content.config_records[messages.FEDREACH]
+        params = messages.params_of(message.content.array_records[messages.MODEL], local.engine.layout)
+        value = local.loss(params, _whole(request, messages.ROUND), _whole(request, "batch-size") or None)
+        return _reply(message, metrics={messages.LOSS: value})
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        local, request = worker(context), message.content.config_records[FEDREACH]
-        round_, version = _whole(request, ROUND), _whole(request, "memory-round")
+        local, request = worker(context), message.content.config_records[messages.FEDREACH]
+        round_, version = _whole(request, messages.ROUND), _whole(request, "memory-round")
         lr, relative_size = messages.number(request, "lr"), messages.number(request, "share")
-        params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
+        params = messages.params_of(message.content.array_records[messages.MODEL], local.engine.layout)
         sent = message.content.array_records
-        state = messages.arrays_of(sent[SOLVER]) if SOLVER in sent else {}
+        state = messages.arrays_of(sent[messages.SOLVER]) if messages.SOLVER in sent else {}
         memory = None
         if federation.has_memory:
-            memory = _read_memory(context, str(request[RUN]), version, sent, local.memory_width)
+            memory = _read_memory(context, str(request[messages.RUN]), version, sent, local.memory_width)
             if memory is None:
-                return _reply(message, metrics={LACKS_MEMORY: version})
+                return _reply(message, metrics={messages.LACKS_MEMORY: version})
         work = local.train(params, round_, lr, relative_size, memory, state)
         if memory is not None and work.memory is not None:
-            _store_memory(context, str(request[RUN]), version, memory, round_, work.memory)
-        metrics = {LOSS: work.metrics["loss"], EXAMPLES: local.num_examples}
+            _store_memory(context, str(request[messages.RUN]), version, memory, round_, work.memory)
+        metrics = {messages.LOSS: work.metrics["loss"], messages.EXAMPLES: local.num_examples}
         if federation.label_statistics.only_sum:
-            if DRAWS in request:
-                work = work._replace(metrics={**work.metrics, DRAWS: float(_whole(request, DRAWS))})
-            keys: Mapping[str, Any] = message.content.config_records[KEYS]
+            if messages.DRAWS in request:
+                work = work._replace(metrics={**work.metrics, messages.DRAWS: float(_whole(request, messages.DRAWS))})
+            keys: Mapping[str, Any] = message.content.config_records[messages.KEYS]
             words = share(local.raw_weight(work), work.update, FixedPoint(len(keys["ids"])))
-            masked = messages.mask_words(words, context, local.client, keys, str(request[RUN]), round_)
-            return _reply(message, metrics=metrics, records={MASKED: messages.array_record({MASKED: masked})})
+            masked = messages.mask_words(words, context, local.client, keys, str(request[messages.RUN]), round_)
+            return _reply(
+                message, metrics=metrics, records={messages.MASKED: messages.array_record({messages.MASKED: masked})}
+            )
         metrics |= {name: value for name, value in work.metrics.items() if name not in ("loss", "num_examples")}
-        return _reply(message, metrics=metrics, records={UPDATE: messages.array_record({UPDATE: work.update})})
+        return _reply(
+            message, metrics=metrics, records={messages.UPDATE: messages.array_record({messages.UPDATE: work.update})}
+        )
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         local = worker(context)
-        params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
+        params = messages.params_of(message.content.array_records[messages.MODEL], local.engine.layout)
         return _reply(message, metrics=local.scores(params))
 
     @app.query("adaptation")
@@ -189,11 +168,11 @@ def client_app(
         if not share_label_statistics:
             raise TrainingError("this client does not tell anything of its labels")
         local, sent = worker(context), message.content
-        if MODEL not in sent.array_records:
-            return _reply(message, metrics={EXAMPLES: local.num_held_out})
-        request: Mapping[str, Any] = sent.config_records[FEDREACH]
-        fits: Sequence[int] = request[FITS]
-        params = messages.params_of(sent.array_records[MODEL], local.engine.layout)
+        if messages.MODEL not in sent.array_records:
+            return _reply(message, metrics={messages.EXAMPLES: local.num_held_out})
+        request: Mapping[str, Any] = sent.config_records[messages.FEDREACH]
+        fits: Sequence[int] = request[messages.FITS]
+        params = messages.params_of(sent.array_records[messages.MODEL], local.engine.layout)
         queries = [messages.arrays_of(sent.array_records[f"query-{fit}"]) for fit in fits]
         answers: list[Mapping[str, AnyArray]] = [*local.contributions(params, queries)]
         if federation.label_statistics.only_sum:
@@ -203,9 +182,9 @@ def client_app(
                         limbs(values),
                         context,
                         local.client,
-                        sent.config_records[KEYS],
-                        f"{request[RUN]} adaptation {request[SESSION]} {fit} {name}",
-                        int(messages.number(request, EXCHANGE)),
+                        sent.config_records[messages.KEYS],
+                        f"{request[messages.RUN]} adaptation {request[messages.SESSION]} {fit} {name}",
+                        int(messages.number(request, messages.EXCHANGE)),
                         request[f"members-{fit}"],
                     )
                     for name, values in answer.items()
@@ -218,10 +197,12 @@ def client_app(
     @app.evaluate("adaptation")
     def evaluate_adapted(message: Message, context: Context) -> Message:
         local, sent = worker(context), message.content
-        request: Mapping[str, Any] = sent.config_records[FEDREACH]
-        params = messages.params_of(sent.array_records[MODEL], local.engine.layout)
-        state = messages.arrays_of(sent.array_records[STATE])
-        numbers = local.adapted(params, state, request[PART], request[INPUTS], online=request[ONLINE])
+        request: Mapping[str, Any] = sent.config_records[messages.FEDREACH]
+        params = messages.params_of(sent.array_records[messages.MODEL], local.engine.layout)
+        state = messages.arrays_of(sent.array_records[messages.STATE])
+        numbers = local.adapted(
+            params, state, request[messages.PART], request[messages.INPUTS], online=request[messages.ONLINE]
+        )
         return _reply(message, metrics=numbers)
 
     return app
@@ -236,9 +217,9 @@ class _Loaded:
         self.load, self.capacity, self.app = load, capacity, uuid4().hex
 
     def __call__(self, context: Context) -> LocalClient:
-        constants = context.state.array_records.get(CONSTANTS, ArrayRecord())
+        constants = context.state.array_records.get(messages.CONSTANTS, ArrayRecord())
         digest = hash(tuple((name, array.data) for name, array in constants.items()))
-        terms = sorted(context.node_config.items()), context.state.config_records.get(TABLE), digest
+        terms = sorted(context.node_config.items()), context.state.config_records.get(messages.TABLE), digest
         cache, key = self.in_process, (self.app, repr(terms))
         if key not in cache:
             cache[key] = self.load(context)
@@ -284,9 +265,9 @@ def share_labels(
     @app.query()
     def introduce(message: Message, context: Context) -> Message:
         numbers = {
-            CLIENT: client_of(context),
-            EXAMPLES: int(counts(context).sum()),
-            BITS: bits_per_example,
+            messages.CLIENT: client_of(context),
+            messages.EXAMPLES: int(counts(context).sum()),
+            messages.BITS: bits_per_example,
         }
         return _reply(message, metrics=numbers)
 
@@ -308,31 +289,33 @@ def client_of(context: Context) -> int:
 
 def _label_reply(message: Message, context: Context, release: Callable[[], Floats]) -> Message:
     """Reply with label counts, or with their entropy if only that is requested; noise is drawn once per run."""
-    request = message.content.config_records[FEDREACH]
-    if LABELS not in context.state.array_records:
-        context.state.array_records[LABELS] = messages.array_record({"label_counts": release()})
-    counts = context.state.array_records[LABELS]["label_counts"].numpy()
+    request = message.content.config_records[messages.FEDREACH]
+    if messages.LABELS not in context.state.array_records:
+        context.state.array_records[messages.LABELS] = messages.array_record({"label_counts": release()})
+    counts = context.state.array_records[messages.LABELS]["label_counts"].numpy()
     values = counts if request["fact"] == "label_counts" else released_entropy(counts[None])
-    return _reply(message, metrics={}, records={LABELS: messages.array_record({str(request["fact"]): values})})
+    return _reply(message, metrics={}, records={messages.LABELS: messages.array_record({str(request["fact"]): values})})
 
 
 def _read_memory(context: Context, run: str, version: int, sent: Mapping[str, Any], p: int) -> Float32s | None:
     """Return the client's memory after its last counted round, zeros before the first; None if it is lost."""
-    if MEMORY in sent:
-        return np.array(sent[MEMORY][MEMORY].numpy(), np.float32)
+    if messages.MEMORY in sent:
+        return np.array(sent[messages.MEMORY][messages.MEMORY].numpy(), np.float32)
     if version == NOTHING:
         return np.zeros(p, np.float32)
-    stored = context.state.config_records.get(FEDREACH, ConfigRecord())
+    stored = context.state.config_records.get(messages.FEDREACH, ConfigRecord())
     for key in (PENDING, KEPT_MEMORY):
-        if stored.get(RUN) == run and stored.get(key) == version:
-            return np.array(context.state.array_records[MEMORY][key].numpy(), np.float32)
+        if stored.get(messages.RUN) == run and stored.get(key) == version:
+            return np.array(context.state.array_records[messages.MEMORY][key].numpy(), np.float32)
     return None
 
 
 def _store_memory(context: Context, run: str, version: int, memory: Float32s, round_: int, new: Float32s) -> None:
     """Store the old memory, and the new one that holds if a later message confirms that the reply counted."""
-    context.state.config_records[FEDREACH] = ConfigRecord({RUN: run, KEPT_MEMORY: version, PENDING: round_})
-    context.state.array_records[MEMORY] = messages.array_record({KEPT_MEMORY: memory, PENDING: new})
+    context.state.config_records[messages.FEDREACH] = ConfigRecord(
+        {messages.RUN: run, KEPT_MEMORY: version, PENDING: round_}
+    )
+    context.state.array_records[messages.MEMORY] = messages.array_record({KEPT_MEMORY: memory, PENDING: new})
 
 
 def _whole(record: ConfigRecord, name: str) -> int:
@@ -341,8 +324,10 @@ def _whole(record: ConfigRecord, name: str) -> int:
 
 def _reply(message: Message, *, metrics: Mapping[str, float], records: Mapping[str, Any] | None = None) -> Message:
     """Reply; name the run and the round if the request did."""
-    content = RecordDict({METRICS: MetricRecord(dict(metrics)), **(records or {})})
-    request: Mapping[str, Any] = message.content.config_records.get(FEDREACH, {})
-    if ROUND in request:
-        content[FEDREACH] = ConfigRecord({RUN: request[RUN], ROUND: request[ROUND]})
+    content = RecordDict({messages.METRICS: MetricRecord(dict(metrics)), **(records or {})})
+    request: Mapping[str, Any] = message.content.config_records.get(messages.FEDREACH, {})
+    if messages.ROUND in request:
+        content[messages.FEDREACH] = ConfigRecord(
+            {messages.RUN: request[messages.RUN], messages.ROUND: request[messages.ROUND]}
+        )
     return Message(content, reply_to=message)

@@ -21,20 +21,6 @@ from fedreach.federation.labels import released_entropy
 from fedreach.federation.types import ServerView
 from fedreach.flower import messages
 from fedreach.flower.agreement import MAX_CLIENTS, ClientStatistics, first_difference
-from fedreach.flower.messages import (
-    BITS,
-    CLIENT,
-    CONSTANTS,
-    EXAMPLES,
-    FEDREACH,
-    HELD_OUT,
-    KEY,
-    LABELS,
-    SAMPLES,
-    LostError,
-    ReplyError,
-    is_public_key,
-)
 
 LOG = getLogger("flwr")
 POLL_SECONDS = 0.2
@@ -52,7 +38,7 @@ class Task(NamedTuple):
     model: int = 0
 
 
-class HeldError(ReplyError):
+class HeldError(messages.ReplyError):
     """Another node that is online has the client."""
 
 
@@ -140,16 +126,16 @@ class ClientRegistry:
             try:
                 results[task] = reader(task, messages.content_of(reply))
                 del lost[task]
-            except ReplyError as error:
+            except messages.ReplyError as error:
                 lost[task] = str(error)
                 self.blame(f"client {task.client}", error)
         for task, reason in lost.items() if failed else ():
             LOG.warning("Client %s %s: %s.", task.client, failed, reason)
         return results, lost
 
-    def blame(self, who: str, error: ReplyError) -> None:
+    def blame(self, who: str, error: messages.ReplyError) -> None:
         """Note a wrong reply for the next row of the run; a lost reply is not one."""
-        if not isinstance(error, LostError):
+        if not isinstance(error, messages.LostError):
             self.blamed.setdefault(who, str(error))
 
     def blamed_since(self) -> dict[str, str]:
@@ -212,7 +198,7 @@ class ClientRegistry:
         self._forget_handshakes(now)
         for node in sorted(self.online - {*self.nodes.values(), *(node for node, _ in self.asked.values())}):
             if node not in self.refused or now >= self.refused[node].until:
-                content = {CONSTANTS: messages.array_record(self.constants)} if self.constants else {}
+                content = {messages.CONSTANTS: messages.array_record(self.constants)} if self.constants else {}
                 (name,) = self.grid.push_messages([self.message(node, MessageType.QUERY, content)])
                 self.asked[name] = node, now + self.timeout
                 new_messages.add(name)
@@ -244,7 +230,7 @@ class ClientRegistry:
             holder = self.nodes.get(client)
             if holder in self.online:  # a dead node may count as online for a minute
                 raise HeldError(f"it says it is client {client}, and so does node {holder}, which is online")
-        except ReplyError as error:
+        except messages.ReplyError as error:
             asked_again = reply.has_error() or isinstance(error, HeldError)
             if node not in self.refused:
                 LOG.warning("Node %s does not take part: %s.", node, error)
@@ -259,24 +245,26 @@ class ClientRegistry:
     def _read_handshake(self, reply: Message) -> tuple[int, ClientStatistics]:
         content = messages.content_of(reply).content
         metrics = messages.metrics_of(reply)
-        client = messages.whole_number(metrics, CLIENT)
+        client = messages.whole_number(metrics, messages.CLIENT)
         if client >= MAX_CLIENTS:
-            raise ReplyError(f"its partition-id must be below {MAX_CLIENTS}; got {client}")
-        count, bits = messages.whole_number(metrics, EXAMPLES), messages.whole_number(metrics, BITS)
-        agreed = content.config_records.get(FEDREACH)
+            raise messages.ReplyError(f"its partition-id must be below {MAX_CLIENTS}; got {client}")
+        count, bits = messages.whole_number(metrics, messages.EXAMPLES), messages.whole_number(metrics, messages.BITS)
+        agreed = content.config_records.get(messages.FEDREACH)
         if agreed is None:
             needs = "adaptation rule needs" if self.federation.adapts else "solver or measurements need"
             if self.federation.has_memory or self.federation.measurements() or self.federation.adapts:
-                raise ReplyError(f"it trains by itself, and the federation's {needs} fedreach.flower.app.client_app")
+                raise messages.ReplyError(
+                    f"it trains by itself, and the federation's {needs} fedreach.flower.app.client_app"
+                )
             facts = ClientStatistics(count, bits, trains_as_asked=False, public_key=self.read_key({}, client))
         else:
             reason = first_difference(self.terms, agreed)
             if reason is not None:
-                raise ReplyError(f"{reason}; server and clients must be given the same federation and model")
-            samples = agreed.get(SAMPLES)
+                raise messages.ReplyError(f"{reason}; server and clients must be given the same federation and model")
+            samples = agreed.get(messages.SAMPLES)
             if not isinstance(samples, str) or self.samples not in (None, samples):
-                raise ReplyError(f"its samples are {samples}, and those of other clients {self.samples}")
-            held_out, key = messages.whole_number(metrics, HELD_OUT), self.read_key(agreed, client)
+                raise messages.ReplyError(f"its samples are {samples}, and those of other clients {self.samples}")
+            held_out, key = messages.whole_number(metrics, messages.HELD_OUT), self.read_key(agreed, client)
             facts = ClientStatistics(count, bits, True, held_out, public_key=key, samples=samples)
         self._check_examples(client, facts)
         return client, facts
@@ -285,13 +273,13 @@ class ClientRegistry:
         """Reject numbers of examples that differ from those at the start of the run, or that the client cannot have."""
         before, held_out = self.known.get(client), facts.num_held_out
         if before is not None and (facts.num_examples, held_out) != (before.num_examples, before.num_held_out):
-            raise ReplyError(
+            raise messages.ReplyError(
                 f"client {client} holds {facts.num_examples} examples and {held_out} held out, and said "
                 f"{before.num_examples} and {before.num_held_out} when the run began; other data need a run of their "
                 "own"
             )
         if self.sizes is not None and facts.num_examples + (held_out or 0) > self.sizes[client : client + 1].sum():
-            raise ReplyError(
+            raise messages.ReplyError(
                 f"client {client} has {self.sizes[client : client + 1].sum()} examples, and it says "
                 f"{facts.num_examples} and {held_out} held out"
             )
@@ -300,11 +288,13 @@ class ClientRegistry:
         """Return the public key of a client in hex if secure aggregation needs it; reject a weak key."""
         if not self.federation.label_statistics.only_sum:
             return None
-        key = agreed.get(KEY)
-        if not isinstance(key, bytes) or not is_public_key(key):
-            raise ReplyError("it has no key for secure aggregation, which needs fedreach.flower.app.client_app")
+        key = agreed.get(messages.KEY)
+        if not isinstance(key, bytes) or not messages.is_public_key(key):
+            raise messages.ReplyError(
+                "it has no key for secure aggregation, which needs fedreach.flower.app.client_app"
+            )
         if any(facts.public_key == key.hex() for other_client, facts in self.known.items() if other_client != client):
-            raise ReplyError("its key for secure aggregation is that of another client")
+            raise messages.ReplyError("its key for secure aggregation is that of another client")
         return key.hex()
 
     # ------------------------------------------------------------------------------------------------ facts and view
@@ -316,7 +306,7 @@ class ClientRegistry:
         refused = {client for client, form in forms.items() if form != self.samples}
         for client in sorted(refused):
             reason = f"its samples are {forms[client]}, and most clients' are {self.samples}"
-            self.blame(f"client {client}", ReplyError(reason))
+            self.blame(f"client {client}", messages.ReplyError(reason))
             LOG.warning("Client %s does not take part: %s.", client, reason)
             del self.known[client]
             if client in self.nodes:
@@ -328,7 +318,7 @@ class ClientRegistry:
         lacking: dict[int, str] = {}
         for fact in sorted(self._needs()):  # entropies last: the server computes them from counts
             available = [client for client in clients if client in self.nodes and client not in lacking]
-            request = {FEDREACH: ConfigRecord({"fact": fact})}
+            request = {messages.FEDREACH: ConfigRecord({"fact": fact})}
             tasks = {Task(client): request for client in available if getattr(self.known[client], fact) is None}
             facts, lost = self.ask("query.labels", tasks, partial(self._read_fact, fact))
             for (client, _), values in facts.items():
@@ -339,14 +329,16 @@ class ClientRegistry:
         for client, width in widths.items():
             if width != usual:
                 lacking[client] = f"its label_counts are {width} numbers, and most clients' {usual}"
-                self.blame(f"client {client}", ReplyError(lacking[client]))
+                self.blame(f"client {client}", messages.ReplyError(lacking[client]))
                 self.known[client] = replace(self.known[client], label_counts=None)
         return lacking
 
     def _read_fact(self, fact: str, task: Task, reply: Message) -> dict[str, Any]:
-        values = messages.array(messages.arrays(reply, LABELS), fact, None, np.float64)
+        values = messages.array(messages.arrays(reply, messages.LABELS), fact, None, np.float64)
         if values.ndim != 1 or not len(values) or (values < 0).any():
-            raise ReplyError(f"its {fact} must be a list of numbers of at least 0; got {str(values.tolist())[:100]}")
+            raise messages.ReplyError(
+                f"its {fact} must be a list of numbers of at least 0; got {str(values.tolist())[:100]}"
+            )
         if fact == "label_entropy":
             return {fact: float(values[0])}
         entropy = float(released_entropy(values[None])[0]) if "label_entropy" in self._needs() else None

@@ -195,24 +195,17 @@ def strategy_options(builder: Builder, seed: int, method: str | None, folder: Pa
 
 def refuse_unsupported_options(experiment: Experiment) -> None:
     """Reject options that have no effect on Flower, with a ConfigError."""
-    refused = {
-        "evaluation.patience": "Flower runs a number of rounds that is fixed beforehand",
-        "evaluation.samples_per_client": "each client is evaluated on all that it holds out",
-        "engine.precision": "clients compute as precisely as torch is set to",
-    }
-    for option, reason in refused.items():
-        section, _, name = option.partition(".")
-        if getattr(getattr(experiment, section), name) not in (None, "highest"):
-            raise ConfigError(f"{option} has no effect on Flower: {reason}. Remove the option.")
-    if experiment.population.refit:
-        raise ConfigError(
-            "population.refit has no effect on Flower: what a client trains on is its own, and stays the same in all "
-            "rounds. Remove the option."
-        )
-    if experiment.budget.limits:
-        raise ConfigError(
-            "[budget] has no effect on Flower: Flower runs a number of rounds that is fixed beforehand. Remove it."
-        )
+    e, fixed = experiment, "Flower runs a number of rounds that is fixed beforehand"
+    own = "what a client trains on is its own, and stays the same in all rounds"
+    for option, is_used, reason in (
+        ("evaluation.patience", e.evaluation.patience is not None, fixed),
+        ("[budget]", e.budget.limits, fixed),
+        ("evaluation.samples_per_client", e.evaluation.samples_per_client is not None, "a client is evaluated on all"),
+        ("engine.precision", e.engine.precision != "highest", "clients compute as precisely as torch is set to"),
+        ("population.refit", e.population.refit, own),
+    ):
+        if is_used:
+            raise ConfigError(f"{option} has no effect on Flower: {reason}. Remove it.")
 
 
 def run_experiment(

@@ -24,18 +24,6 @@ from fedreach.federation.secure_aggregation import LARGEST_EXACT, sum_of_limbs
 from fedreach.federation.types import State
 from fedreach.flower import messages
 from fedreach.flower.clients import ClientRegistry, Task
-from fedreach.flower.messages import (
-    EXAMPLES,
-    EXCHANGE,
-    FEDREACH,
-    FITS,
-    KEYS,
-    MIN_CLIENTS,
-    MODEL,
-    RUN,
-    SESSION,
-    ReplyError,
-)
 
 LOG = getLogger("flwr")
 Answers = dict[int, dict[str, AnyArray]]
@@ -71,7 +59,7 @@ class RemoteFit:
 
         def read(task: Task, reply: Message) -> int:
             known_count = self.registry.known[task.client].num_held_out or 0
-            return messages.same_count(messages.metrics_of(reply), EXAMPLES, known_count)
+            return messages.same_count(messages.metrics_of(reply), messages.EXAMPLES, known_count)
 
         contents: dict[Task, Mapping[str, Any]] = {Task(client): {} for client in participants}
         counts, _ = self.registry.ask("query.adaptation", contents, read, "does not help to fit the adaptation rule")
@@ -91,7 +79,7 @@ class RemoteFit:
         """
         contributors, departed = list(members), dict[int, int]()
         while True:
-            if len(contributors) < (MIN_CLIENTS if self._hides else 1):
+            if len(contributors) < (messages.MIN_CLIENTS if self._hides else 1):
                 departures = f", and clients {sorted(departed)} left in the midst" if departed else ""
                 raise TrainingError(
                     f"{name_of(self.federation.adaptation)} cannot be fitted: {len(contributors)} participants that "
@@ -99,7 +87,7 @@ class RemoteFit:
                     "folder: nothing is trained anew."
                 )
             parts = folds(contributors) if cross else []
-            if self._hides and any(len(part) < MIN_CLIENTS for part in parts):
+            if self._hides and any(len(part) < messages.MIN_CLIENTS for part in parts):
                 LOG.warning("Participants are not adapted themselves: a sum without one of them would show its part.")
                 parts = []
             fits, lost, exchange = self._attempt(
@@ -151,7 +139,7 @@ class RemoteFit:
         for fit in exchange.queries:
             odd = _find_odd_shapes({client: of_fits[fit] for client, of_fits in answers.items() if fit in of_fits})
             for client, reason in odd.items():
-                self.registry.blame(f"client {client}", ReplyError(reason))
+                self.registry.blame(f"client {client}", messages.ReplyError(reason))
             lost |= odd
         return answers, lost
 
@@ -160,15 +148,17 @@ class RemoteFit:
         return self.federation.label_statistics.only_sum
 
     def _question(self, record: ArrayRecord, exchange: Exchange, fits: Sequence[int]) -> RecordDict:
-        request = ConfigRecord({RUN: self.registry.run, SESSION: exchange.session, EXCHANGE: exchange.number})
-        request[FITS] = list(fits)
-        content = RecordDict({MODEL: record, FEDREACH: request})
+        request = ConfigRecord(
+            {messages.RUN: self.registry.run, messages.SESSION: exchange.session, messages.EXCHANGE: exchange.number}
+        )
+        request[messages.FITS] = list(fits)
+        content = RecordDict({messages.MODEL: record, messages.FEDREACH: request})
         for fit in fits:
             content[f"query-{fit}"] = messages.array_record(exchange.queries[fit])
             if self._hides:
                 request[f"members-{fit}"] = list(exchange.sets[fit])
         if self._hides:
-            content[KEYS] = self.registry.keys(exchange.sets[0])
+            content[messages.KEYS] = self.registry.keys(exchange.sets[0])
         return content
 
     def _read_arrays(self, record: ArrayRecord) -> dict[str, AnyArray]:

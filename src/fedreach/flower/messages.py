@@ -328,20 +328,13 @@ def refuse_without_secure_aggregation_support(federation: Federation) -> None:
     Raises:
         ConfigError: If the federation has clusters of clients, a solver with memory, or a cohort of one.
     """
+    reason = None
     if federation.cohort_size < MIN_CLIENTS:
-        raise ConfigError(
-            f"SecureAggregation needs a cohort of at least {MIN_CLIENTS}, as a sum over one client is its report; got "
-            f"{federation.cohort_size}."
-        )
-    if federation.has_memory:
+        reason = f"a sum over one client is its report. Set cohort_size to at least {MIN_CLIENTS}"
+    elif federation.has_memory:
         keeper = federation.loss if federation.memory_solver is None else federation.solver
-        raise ConfigError(
-            f"SecureAggregation hides single updates from the server, and on Flower {type(keeper).__name__} "
-            f"has it look at them. Use a {'loss' if keeper is federation.loss else 'solver'} without memory, such as "
-            f"{'FedNTD' if keeper is federation.loss else 'FedProx'}."
-        )
-    if federation.selection.makes_clusters:
-        raise ConfigError(
-            f"SecureAggregation on Flower is one sum over the whole cohort, and {name_of(federation.selection)} gives "
-            "clusters of clients a model each. Use a selection without clusters."
-        )
+        reason = f"single updates are hidden, and {name_of(keeper)} needs them. Use a solver and a loss without memory"
+    elif federation.selection.makes_clusters:
+        reason = f"there is one sum over the cohort, and {name_of(federation.selection)} gives clusters a model each"
+    if reason is not None:
+        raise ConfigError(f"SecureAggregation on Flower does not support this federation: {reason}.")

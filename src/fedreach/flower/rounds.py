@@ -33,25 +33,6 @@ from fedreach.federation.steps import (
 from fedreach.federation.types import ClientResults, ServerView
 from fedreach.flower import messages
 from fedreach.flower.clients import ClientRegistry, Task
-from fedreach.flower.messages import (
-    CONFIG,
-    DRAWS,
-    EXAMPLES,
-    FEDREACH,
-    KEYS,
-    LACKS_MEMORY,
-    LOSS,
-    MASKED,
-    MEMORY,
-    MODEL,
-    ROUND,
-    RUN,
-    SOLVER,
-    UPDATE,
-    LostError,
-    ModelWriter,
-    ReplyError,
-)
 from fedreach.runs.simulation import train_server
 
 LOG = getLogger("flwr")
@@ -72,7 +53,11 @@ Reasons = dict[int, str]
 
 
 def model_contents(
-    writer: ModelWriter, registry: ClientRegistry, models: Sequence[Float32s], config: ConfigRecord, round_: int
+    writer: messages.ModelWriter,
+    registry: ClientRegistry,
+    models: Sequence[Float32s],
+    config: ConfigRecord,
+    round_: int,
 ) -> Callable[[int, int], RecordDict]:
     """Return a function of a model's number and a client; its result is the content of a message with the model.
 
@@ -87,9 +72,9 @@ def model_contents(
     def content(model: int, client: int) -> RecordDict:
         return RecordDict(
             {
-                MODEL: write(model, registry.trains_as_asked(client)),
-                CONFIG: ConfigRecord({**config, "server-round": round_}),
-                FEDREACH: ConfigRecord({RUN: registry.run, ROUND: round_}),
+                messages.MODEL: write(model, registry.trains_as_asked(client)),
+                messages.CONFIG: ConfigRecord({**config, "server-round": round_}),
+                messages.FEDREACH: ConfigRecord({messages.RUN: registry.run, messages.ROUND: round_}),
             }
         )
 
@@ -105,7 +90,7 @@ class OpenRound:
 
     federation: Federation
     registry: ClientRegistry
-    writer: ModelWriter
+    writer: messages.ModelWriter
     rounds: int  # length of the run, which schedules of the local learning rate refer to
     participation: Participation  # loses replies as in the simulator
     engine: Engine | None  # of the server, if it trains
@@ -157,11 +142,11 @@ class OpenRound:
         for client, row in zip(ids, view.rows(probe.ids).tolist(), strict=True):
             contents[Task(client)] = content = content_of(int(state.clusters[row]), client)
             batch_size = probe.batch_size if probe.asks == "batch_loss" else 0
-            content.config_records[FEDREACH]["batch-size"] = batch_size
+            content.config_records[messages.FEDREACH]["batch-size"] = batch_size
 
         def read(task: Task, reply: Message) -> float:
             messages.check_question(reply, self.registry.run, view.round)
-            return float(messages.number(messages.metrics_of(reply), LOSS))
+            return float(messages.number(messages.metrics_of(reply), messages.LOSS))
 
         losses, _ = self.registry.ask("query.loss", contents, read, "did not tell its loss")
         return {task.client: loss for task, loss in losses.items()}
@@ -206,17 +191,17 @@ class OpenRound:
             row = int(view.rows(np.array([client]))[0])
             model = int(state.clusters[row])
             contents[Task(client)] = content = content_of(model, client)
-            terms = content.config_records[FEDREACH]
+            terms = content.config_records[messages.FEDREACH]
             terms["lr"], terms["share"] = lr, float(view.num_examples[row] / mean)
             terms["memory-round"] = 0 if memory is None or memory.blocks[row] is None else self.counted[client]
             if draws is not None:
-                terms[DRAWS] = int(draws[client])
+                terms[messages.DRAWS] = int(draws[client])
             if solver is not None and solver.sends_state and state.solver[model]:
-                content[SOLVER] = messages.array_record(state.solver[model])
+                content[messages.SOLVER] = messages.array_record(state.solver[model])
             if restore and memory is not None:
-                content[MEMORY] = messages.array_record({MEMORY: memory.read(np.array([row]))[0]})
+                content[messages.MEMORY] = messages.array_record({messages.MEMORY: memory.read(np.array([row]))[0]})
             if public is not None:
-                content[KEYS] = public
+                content[messages.KEYS] = public
         return contents
 
     def collect(
@@ -249,24 +234,30 @@ class OpenRound:
         federation, layout, facts = self.federation, self.writer.layout, self.registry.known[task.client]
         state, view, hides = request.state, request.view, federation.label_statistics.only_sum
         metrics = messages.metrics_of(reply)
-        if LACKS_MEMORY in metrics:
-            raise LostError(LOST_MEMORY)
+        if messages.LACKS_MEMORY in metrics:
+            raise messages.LostError(LOST_MEMORY)
         if facts.trains_as_asked:
             messages.check_question(reply, self.registry.run, view.round)
-        count = messages.same_count(metrics, EXAMPLES, facts.num_examples)
-        names = [LOSS] if hides else [LOSS, *(measurement.name for measurement in federation.measurements())]
+        count = messages.same_count(metrics, messages.EXAMPLES, facts.num_examples)
+        names = (
+            [messages.LOSS]
+            if hides
+            else [messages.LOSS, *(measurement.name for measurement in federation.measurements())]
+        )
         numbers = {name: float(messages.number(metrics, name)) for name in names}
-        numbers = {"num_examples": float(count), "loss": numbers.pop(LOSS), **numbers}
+        numbers = {"num_examples": float(count), "loss": numbers.pop(messages.LOSS), **numbers}
         size, own = np.array([count]), np.array([task.client])
         steps = int(federation.local.steps_of(size, own, federation.seed, view.round)[0])
         if hides:
-            words = messages.array(messages.arrays(reply, MASKED), MASKED, (layout.size + 1,), np.uint64)
+            words = messages.array(
+                messages.arrays(reply, messages.MASKED), messages.MASKED, (layout.size + 1,), np.uint64
+            )
             return Answer(words, numbers, steps)
         start = state.models[int(state.clusters[view.rows(own)[0]])]
-        if UPDATE in reply.content.array_records:
-            update = messages.array(messages.arrays(reply, UPDATE), UPDATE, (layout.size,))
+        if messages.UPDATE in reply.content.array_records:
+            update = messages.array(messages.arrays(reply, messages.UPDATE), messages.UPDATE, (layout.size,))
         else:
-            update = messages.params_of(messages.arrays(reply, MODEL), layout) - start
+            update = messages.params_of(messages.arrays(reply, messages.MODEL), layout) - start
         if facts.trains_as_asked:
             self._check_norm(update[: layout.num_trainable], start[: layout.num_trainable], steps, view.round)
         return Answer(update, numbers, steps)
@@ -277,7 +268,7 @@ class OpenRound:
         size, norm = (float(np.linalg.norm(vector.astype(np.float64))) for vector in (start, update))
         furthest = local.furthest(steps, local.lr_at(round_, self.rounds), size)
         if norm > furthest:
-            raise ReplyError(
+            raise messages.ReplyError(
                 f"its update has the norm {norm:.6g}; {steps} steps with gradients clipped to {local.clip_norm:g} "
                 f"make {furthest:.6g} at most"
             )
@@ -289,7 +280,10 @@ class OpenRound:
         if hides and answers:
             try:
                 mean = _mean_of_words(answers, lost, layout.size)
-            except (ReplyError, ComponentError) as error:  # one client sent nonsense, but the sum does not show which
+            except (
+                messages.ReplyError,
+                ComponentError,
+            ) as error:  # one client sent nonsense, but the sum does not show which
                 lost, answers = lost | dict.fromkeys(answers, f"the secure aggregation makes no sense: {error}"), {}
         ids = np.array(sorted(answers), np.int64)
         counted, rows = [answers[client] for client in ids.tolist()], view.rows(ids)
@@ -320,7 +314,7 @@ def _mean_of_words(answers: Answers, lost: Reasons, size: int) -> Floats:
     """Return the (d,) weighted mean of masked updates."""
     if lost:
         missing, cause = next(iter(lost.items()))
-        raise ReplyError(f"the masks cancel only if all report, and client {missing} did not: {cause}")
+        raise messages.ReplyError(f"the masks cancel only if all report, and client {missing} did not: {cause}")
     total = np.zeros(size + 1, np.uint64)
     for answer in answers.values():
         total += answer.update  # wraps around at 2^64

@@ -31,20 +31,6 @@ from fedreach.flower.app import client_app, client_of
 from fedreach.flower.clients import POLL_SECONDS, QUIET_SECONDS, ClientRegistry, Refusal, Task
 from fedreach.flower.experiment import FlowerSetup, strategy_options
 from fedreach.flower.local import single_client_federation
-from fedreach.flower.messages import (
-    CLIENT,
-    DESCRIPTION,
-    EXCHANGE,
-    FEDREACH,
-    KEY,
-    KEYS,
-    METRICS,
-    QUESTION,
-    RUN,
-    SUMS,
-    TABLE,
-    ReplyError,
-)
 from fedreach.flower.strategy import LOG, FedReachStrategy
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.recorder import note_failure
@@ -166,22 +152,24 @@ class RemoteTables:
     def _introduce(self, nodes: Sequence[int]) -> None:
         """Ask new nodes for their client and for the columns and classes of their tables."""
         registry, question = self.registry, json.dumps(TableQuestion("columns")._asdict())
-        content = {FEDREACH: ConfigRecord({QUESTION: question})}
+        content = {messages.FEDREACH: ConfigRecord({messages.QUESTION: question})}
         replies = registry.send(registry.message(node, KIND, content) for node in nodes)
         for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
             node = reply.metadata.src_node_id
             try:
-                client = messages.whole_number(messages.metrics_of(messages.content_of(reply)), CLIENT)
+                client = messages.whole_number(messages.metrics_of(messages.content_of(reply)), messages.CLIENT)
                 if client >= MAX_CLIENTS or client in registry.nodes:
-                    raise ReplyError(f"its partition-id is {client}: each needs one of its own, below {MAX_CLIENTS}")
+                    raise messages.ReplyError(
+                        f"its partition-id is {client}: each needs one of its own, below {MAX_CLIENTS}"
+                    )
                 description = _read_description(reply)
                 if not {"columns", "classes"} <= description.keys():
-                    raise ReplyError("it does not tell the names of its columns and classes")
-                key = registry.read_key(reply.content.config_records[FEDREACH], client)
+                    raise messages.ReplyError("it does not tell the names of its columns and classes")
+                key = registry.read_key(reply.content.config_records[messages.FEDREACH], client)
                 registry.known[client] = ClientStatistics(0, 0, trains_as_asked=True, public_key=key)
                 registry.nodes[client], self.described[client] = node, description
                 self.names[client] = messages.printable(description.get("name") or str(client))
-            except ReplyError as error:
+            except messages.ReplyError as error:
                 LOG.warning("Node %s does not take part: %s.", node, error)
                 registry.refused[node] = Refusal(str(error), np.inf)
 
@@ -228,15 +216,19 @@ class RemoteTables:
         self, question: TableQuestion, session: str, participants: Sequence[int]
     ) -> tuple[dict[int, tuple[Description, AnyArray]], dict[int, str]]:
         """Return the answers of participants and the reasons of missing ones."""
-        request = ConfigRecord({QUESTION: json.dumps(question._asdict()), RUN: session, EXCHANGE: self.number})
-        content = {FEDREACH: request} | ({KEYS: self.registry.keys(participants)} if self._hides else {})
+        request = ConfigRecord(
+            {messages.QUESTION: json.dumps(question._asdict()), messages.RUN: session, messages.EXCHANGE: self.number}
+        )
+        content = {messages.FEDREACH: request} | (
+            {messages.KEYS: self.registry.keys(participants)} if self._hides else {}
+        )
         kind, shape = (np.uint64, (4, *question.shape)) if self._hides else (np.float64, question.shape)
 
         def read(task: Task, reply: Message) -> tuple[Description, AnyArray]:
-            sums = messages.array(messages.arrays(reply, SUMS), SUMS, shape, kind, LARGEST_TARGET_SUM)
+            sums = messages.array(messages.arrays(reply, messages.SUMS), messages.SUMS, shape, kind, LARGEST_TARGET_SUM)
             description = _read_description(reply)
             if question.step == "totals" and len(description.get("texts", [])) != len(question.columns):
-                raise ReplyError("it does not tell its texts")
+                raise messages.ReplyError("it does not tell its texts")
             return description, sums
 
         answers, lost = self.registry.ask(KIND, {Task(client): content for client in participants}, read)
@@ -248,10 +240,10 @@ class RemoteTables:
 def _read_description(reply: Message) -> Description:
     """Return the names and texts that a client reports."""
     try:
-        text = str(reply.content.config_records[FEDREACH][DESCRIPTION])
+        text = str(reply.content.config_records[messages.FEDREACH][messages.DESCRIPTION])
         return TypeAdapter(Description).validate_json(text, strict=True)
     except (KeyError, ValueError) as error:
-        raise ReplyError(f"what it tells of its table cannot be read: {error}") from error
+        raise messages.ReplyError(f"what it tells of its table cannot be read: {error}") from error
 
 
 # ---- Both sides of a Flower app for clients with a table each
@@ -309,7 +301,7 @@ class FlowerTables(FlowerSetup):
         federation = self.builder.federation(self.seed)
 
         def load_data(context: Context) -> FederatedData:
-            stored = context.state.config_records.get(TABLE)
+            stored = context.state.config_records.get(messages.TABLE)
             if stored is None:
                 raise TrainingError("the server asked before clients had agreed on what their tables become")
             dataset, train, _ = self.table(context).dataset(TableAgreement.of_json(json.loads(str(stored["agreed"]))))
@@ -351,20 +343,20 @@ class FlowerTables(FlowerSetup):
 
     def _answer(self, message: Message, context: Context, *, hides: bool) -> Message:
         sent = message.content
-        request, table = sent.config_records[FEDREACH], self.table(context)
-        answer = table.answer(TableQuestion(**json.loads(str(request[QUESTION]))))
+        request, table = sent.config_records[messages.FEDREACH], self.table(context)
+        answer = table.answer(TableQuestion(**json.loads(str(request[messages.QUESTION]))))
         description = {**answer.told, "name": table.name}
-        content = RecordDict({METRICS: MetricRecord({CLIENT: client_of(context)})})
-        words: dict[str, Any] = {DESCRIPTION: json.dumps(description)}
+        content = RecordDict({messages.METRICS: MetricRecord({messages.CLIENT: client_of(context)})})
+        words: dict[str, Any] = {messages.DESCRIPTION: json.dumps(description)}
         if hides:
-            words[KEY] = messages.public_key(messages.private_key(context))
-        content[FEDREACH] = ConfigRecord(words)
+            words[messages.KEY] = messages.public_key(messages.private_key(context))
+        content[messages.FEDREACH] = ConfigRecord(words)
         sums: Any = answer.sums
-        if hides and KEYS in sent.config_records:
-            run, number = f"{request[RUN]!s} table", int(messages.number(request, EXCHANGE))
-            keys = sent.config_records[KEYS]
+        if hides and messages.KEYS in sent.config_records:
+            run, number = f"{request[messages.RUN]} table", int(messages.number(request, messages.EXCHANGE))
+            keys = sent.config_records[messages.KEYS]
             sums = messages.mask_words(limbs(sums), context, client_of(context), keys, run, number)
-        content[SUMS] = messages.array_record({SUMS: sums})
+        content[messages.SUMS] = messages.array_record({messages.SUMS: sums})
         return Message(content, reply_to=message)
 
     def run(
@@ -391,7 +383,9 @@ class FlowerTables(FlowerSetup):
         for line in table_agreement.agreed.preparation.lines():
             LOG.info("%s", line)
         strategy = self._strategy(run_folder.path, table_agreement, min_clients, patience, timeout)
-        strategy.registry.carried = {TABLE: ConfigRecord({"agreed": json.dumps(table_agreement.agreed.to_json())})}
+        strategy.registry.carried = {
+            messages.TABLE: ConfigRecord({"agreed": json.dumps(table_agreement.agreed.to_json())})
+        }
         return strategy.run(grid)
 
     def _strategy(
@@ -449,6 +443,6 @@ def _options(experiment: Any, seed: int) -> TableOptions:
 
 def _store_agreement(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     """Store the agreement that each message carries."""
-    if TABLE in message.content.config_records:
-        context.state.config_records[TABLE] = message.content.config_records[TABLE]
+    if messages.TABLE in message.content.config_records:
+        context.state.config_records[messages.TABLE] = message.content.config_records[messages.TABLE]
     return call_next(message, context)
