@@ -32,10 +32,18 @@ R = TypeVar("R")
 
 
 class Task(NamedTuple):
-    """One message to a client: with one of several models, where it gets a message for each."""
+    """One of several models for a client, which gets a message for each."""
 
     client: int
     model: int = 0
+
+
+K = TypeVar("K", int, Task)
+"""A client that gets one message, or a task."""
+
+
+def _task_of(key: int | Task) -> Task:
+    return key if isinstance(key, Task) else Task(key)
 
 
 class HeldError(messages.ReplyError):
@@ -76,22 +84,23 @@ class ClientRegistry:
         """Return a message that expires after the timeout."""
         return Message(RecordDict({**content, **self.carried}), node, kind, ttl=self.timeout, group_id=str(group))
 
-    def messages(self, kind: str, contents: Mapping[Task, Mapping[str, Any]]) -> list[Message]:
+    def messages(self, kind: str, contents: Mapping[K, Mapping[str, Any]]) -> list[Message]:
         """Return a message for each task whose client is online."""
-        nodes = self.nodes_of(task.client for task in contents)
+        tasks = {_task_of(key): content for key, content in contents.items()}
+        nodes = self.nodes_of(client for client, _ in tasks)
         return [
-            self.message(nodes[task.client], kind, content, task.model)
-            for task, content in contents.items()
-            if task.client in nodes
+            self.message(nodes[client], kind, content, model)
+            for (client, model), content in tasks.items()
+            if client in nodes
         ]
 
     def ask(
         self,
         kind: str,
-        contents: Mapping[Task, Mapping[str, Any]],
-        reader: Callable[[Task, Message], R],
+        contents: Mapping[K, Mapping[str, Any]],
+        reader: Callable[[K, Message], R],
         failed: str | None = None,
-    ) -> tuple[dict[Task, R], dict[Task, str]]:
+    ) -> tuple[dict[K, R], dict[K, str]]:
         """Send messages and read the replies that arrive in time, see `read`."""
         return self.read(self.send(self.messages(kind, contents)), contents, reader, failed)
 
@@ -102,10 +111,10 @@ class ClientRegistry:
     def read(
         self,
         replies: Iterable[Message],
-        tasks: Iterable[Task],
-        reader: Callable[[Task, Message], R],
+        tasks: Iterable[K],
+        reader: Callable[[K, Message], R],
         failed: str | None = None,
-    ) -> tuple[dict[Task, R], dict[Task, str]]:
+    ) -> tuple[dict[K, R], dict[K, str]]:
         """Return what `reader` makes of replies, and why the other tasks have no result.
 
         Args:
@@ -115,22 +124,23 @@ class ClientRegistry:
             failed: What the log reports of clients without a result; None: nothing.
         """
         lost = dict.fromkeys(tasks, f"no reply within {self.timeout:g} s")
-        waiting = {(self.nodes[task.client], str(task.model)): task for task in lost if task.client in self.nodes}
-        results: dict[Task, R] = {}
+        waiting = {(self.nodes.get(_task_of(key).client), str(_task_of(key).model)): key for key in lost}
+        results: dict[K, R] = {}
         for reply in replies:
-            task = waiting.pop((reply.metadata.src_node_id, reply.metadata.group_id), None)
-            if task is None:  # an error in Flower itself comes from node 1 and names no client
+            node = reply.metadata.src_node_id
+            key = waiting.pop((node, reply.metadata.group_id), None)
+            if key is None:  # an error in Flower itself comes from node 1 and names no client
                 description = reply.error.reason if reply.has_error() else "a reply that nobody asked for"
-                LOG.warning("Node %s: %s", reply.metadata.src_node_id, description)
+                LOG.warning("Node %s: %s", node, description)
                 continue
             try:
-                results[task] = reader(task, messages.content_of(reply))
-                del lost[task]
+                results[key] = reader(key, messages.content_of(reply))
+                del lost[key]
             except messages.ReplyError as error:
-                lost[task] = str(error)
-                self.blame(f"client {task.client}", error)
-        for task, reason in lost.items() if failed else ():
-            LOG.warning("Client %s %s: %s.", task.client, failed, reason)
+                lost[key] = str(error)
+                self.blame(f"client {_task_of(key).client}", error)
+        for key, reason in lost.items() if failed else ():
+            LOG.warning("Client %s %s: %s.", _task_of(key).client, failed, reason)
         return results, lost
 
     def blame(self, who: str, error: messages.ReplyError) -> None:
@@ -319,11 +329,11 @@ class ClientRegistry:
         for fact in sorted(self._needs()):  # entropies last: the server computes them from counts
             available = [client for client in clients if client in self.nodes and client not in lacking]
             request = {messages.FEDREACH: ConfigRecord({"fact": fact})}
-            tasks = {Task(client): request for client in available if getattr(self.known[client], fact) is None}
-            facts, lost = self.ask("query.labels", tasks, partial(self._read_fact, fact))
-            for (client, _), values in facts.items():
+            contents = {client: request for client in available if getattr(self.known[client], fact) is None}
+            facts, lost = self.ask("query.labels", contents, partial(self._read_fact, fact))
+            for client, values in facts.items():
                 self.known[client] = replace(self.known[client], **values)
-            lacking |= {client: reason for (client, _), reason in lost.items()}
+            lacking |= lost
         widths = {c: len(facts.label_counts) for c, facts in self.known.items() if facts.label_counts is not None}
         usual = max(widths.values(), key=lambda width: (list(widths.values()).count(width), width), default=0)
         for client, width in widths.items():
@@ -333,7 +343,7 @@ class ClientRegistry:
                 self.known[client] = replace(self.known[client], label_counts=None)
         return lacking
 
-    def _read_fact(self, fact: str, task: Task, reply: Message) -> dict[str, Any]:
+    def _read_fact(self, fact: str, client: int, reply: Message) -> dict[str, Any]:
         values = messages.array(messages.arrays(reply, messages.LABELS), fact, None, np.float64)
         if values.ndim != 1 or not len(values) or (values < 0).any():
             raise messages.ReplyError(

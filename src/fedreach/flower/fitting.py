@@ -23,7 +23,7 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.secure_aggregation import LARGEST_EXACT, sum_of_limbs
 from fedreach.federation.types import State
 from fedreach.flower import messages
-from fedreach.flower.clients import ClientRegistry, Task
+from fedreach.flower.clients import ClientRegistry
 
 LOG = getLogger("flwr")
 Answers = dict[int, dict[str, AnyArray]]
@@ -57,13 +57,13 @@ class RemoteFit:
     def holding_out(self, participants: Sequence[int]) -> list[int]:
         """Return the available participants that have held-out examples and send sums over them."""
 
-        def read(task: Task, reply: Message) -> int:
-            known_count = self.registry.known[task.client].num_held_out or 0
+        def read(client: int, reply: Message) -> int:
+            known_count = self.registry.known[client].num_held_out or 0
             return messages.same_count(messages.metrics_of(reply), messages.EXAMPLES, known_count)
 
-        contents: dict[Task, Mapping[str, Any]] = {Task(client): {} for client in participants}
+        contents: dict[int, Mapping[str, Any]] = {client: {} for client in participants}
         counts, _ = self.registry.ask("query.adaptation", contents, read, "does not help to fit the adaptation rule")
-        self.held_out = {task.client: count for task, count in sorted(counts.items()) if count}
+        self.held_out = {client: count for client, count in sorted(counts.items()) if count}
         return list(self.held_out)
 
     def fitted(self, record: ArrayRecord, members: Sequence[int], *, cross: bool) -> RuleFit:
@@ -126,16 +126,14 @@ class RemoteFit:
 
     def _exchange(self, record: ArrayRecord, exchange: Exchange) -> tuple[dict[int, Answers], dict[int, str]]:
         """Return the answers, client -> fit -> arrays, and the reasons of missing ones."""
-        fits = {Task(c): [fit for fit in exchange.queries if c in exchange.sets[fit]] for c in exchange.sets[0]}
-        contents = {task: self._question(record, exchange, of_client) for task, of_client in fits.items() if of_client}
+        fits = {c: [fit for fit in exchange.queries if c in exchange.sets[fit]] for c in exchange.sets[0]}
+        contents = {c: self._question(record, exchange, of_client) for c, of_client in fits.items() if of_client}
 
-        def read(task: Task, reply: Message) -> Answers:
-            return {fit: self._read_arrays(messages.arrays(reply, f"sums-{fit}")) for fit in fits[task]}
+        def read(client: int, reply: Message) -> Answers:
+            return {fit: self._read_arrays(messages.arrays(reply, f"sums-{fit}")) for fit in fits[client]}
 
         self.registry.online = frozenset(self.registry.grid.get_node_ids())
-        results, reasons = self.registry.ask("query.adaptation", contents, read)
-        answers = {task.client: of_client for task, of_client in results.items()}
-        lost = {task.client: reason for task, reason in reasons.items()}
+        answers, lost = self.registry.ask("query.adaptation", contents, read)
         for fit in exchange.queries:
             odd = _find_odd_shapes({client: of_fits[fit] for client, of_fits in answers.items() if fit in of_fits})
             for client, reason in odd.items():

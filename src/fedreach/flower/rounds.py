@@ -32,7 +32,7 @@ from fedreach.federation.steps import (
 )
 from fedreach.federation.types import ClientResults, ServerView
 from fedreach.flower import messages
-from fedreach.flower.clients import ClientRegistry, Task
+from fedreach.flower.clients import ClientRegistry
 from fedreach.runs.simulation import train_server
 
 LOG = getLogger("flwr")
@@ -138,18 +138,17 @@ class OpenRound:
                 f"{custom_apps[0]}. Use fedreach.flower.app.client_app, or another selection."
             )
         content_of = model_contents(self.writer, self.registry, list(state.models), ConfigRecord(), view.round)
-        contents: dict[Task, RecordDict] = {}
+        contents: dict[int, RecordDict] = {}
         for client, row in zip(ids, view.rows(probe.ids).tolist(), strict=True):
-            contents[Task(client)] = content = content_of(int(state.clusters[row]), client)
+            contents[client] = content = content_of(int(state.clusters[row]), client)
             batch_size = probe.batch_size if probe.asks == "batch_loss" else 0
             content.config_records[messages.FEDREACH]["batch-size"] = batch_size
 
-        def read(task: Task, reply: Message) -> float:
+        def read(client: int, reply: Message) -> float:
             messages.check_question(reply, self.registry.run, view.round)
             return float(messages.number(messages.metrics_of(reply), messages.LOSS))
 
-        losses, _ = self.registry.ask("query.loss", contents, read, "did not tell its loss")
-        return {task.client: loss for task, loss in losses.items()}
+        return self.registry.ask("query.loss", contents, read, "did not tell its loss")[0]
 
     def updates(self, request: AskUpdates) -> ClientResults:
         """Ask the clients of a probe for their updates; `end` receives those of the cohort."""
@@ -168,7 +167,7 @@ class OpenRound:
 
     def _contents(
         self, request: AskUpdates, clients: Sequence[int], *, keys: bool = True, restore: bool = False
-    ) -> dict[Task, RecordDict]:
+    ) -> dict[int, RecordDict]:
         """Return the messages to clients: their model, the state of the solver, and the round of their memory.
 
         Args:
@@ -186,11 +185,11 @@ class OpenRound:
         content_of = model_contents(self.writer, self.registry, list(state.models), self.config, view.round)
         lr = federation.local.lr_at(view.round, self.rounds)
         mean = view.num_examples[view.num_examples > 0].mean()
-        contents: dict[Task, RecordDict] = {}
+        contents: dict[int, RecordDict] = {}
         for client in nodes:
             row = int(view.rows(np.array([client]))[0])
             model = int(state.clusters[row])
-            contents[Task(client)] = content = content_of(model, client)
+            contents[client] = content = content_of(model, client)
             terms = content.config_records[messages.FEDREACH]
             terms["lr"], terms["share"] = lr, float(view.num_examples[row] / mean)
             terms["memory-round"] = 0 if memory is None or memory.blocks[row] is None else self.counted[client]
@@ -212,16 +211,15 @@ class OpenRound:
         A client that lost its memory gets it and is asked again.
         """
         reader = partial(self._read_answer, request)
-        results, reasons = self.registry.read(replies, [Task(client) for client in clients], reader)
-        forgetful = [task.client for task, reason in reasons.items() if reason == LOST_MEMORY]
+        answers, lost = self.registry.read(replies, clients, reader)
+        forgetful = [client for client, reason in lost.items() if reason == LOST_MEMORY]
         if forgetful:
             LOG.info("Clients %s lost what they kept between rounds, and are sent it.", forgetful)
             contents = self._contents(request, forgetful, keys=False, restore=True)
             again, still = self.registry.ask(MessageType.TRAIN, contents, reader)
-            results |= again
-            reasons = {task: reason for task, reason in reasons.items() if task not in again} | still
-        answers = probed | {task.client: answer for task, answer in results.items()}
-        lost = {task.client: reason for task, reason in reasons.items()}
+            answers |= again
+            lost = {client: reason for client, reason in lost.items() if client not in again} | still
+        answers |= probed
         ids = np.array(sorted(answers), np.int64)
         missing = lost_replies(self.participation, ids, self.federation.seed, request.view.round, probe=request.probe)
         for client in missing.tolist():
@@ -229,9 +227,9 @@ class OpenRound:
             lost[client] = "its reply did not arrive"
         return answers, lost
 
-    def _read_answer(self, request: AskUpdates, task: Task, reply: Message) -> Answer:
+    def _read_answer(self, request: AskUpdates, client: int, reply: Message) -> Answer:
         """Return the answer in a reply; raise a ReplyError if it is wrong."""
-        federation, layout, facts = self.federation, self.writer.layout, self.registry.known[task.client]
+        federation, layout, facts = self.federation, self.writer.layout, self.registry.known[client]
         state, view, hides = request.state, request.view, federation.label_statistics.only_sum
         metrics = messages.metrics_of(reply)
         if messages.LACKS_MEMORY in metrics:
@@ -246,7 +244,7 @@ class OpenRound:
         )
         numbers = {name: float(messages.number(metrics, name)) for name in names}
         numbers = {"num_examples": float(count), "loss": numbers.pop(messages.LOSS), **numbers}
-        size, own = np.array([count]), np.array([task.client])
+        size, own = np.array([count]), np.array([client])
         steps = int(federation.local.steps_of(size, own, federation.seed, view.round)[0])
         if hides:
             words = messages.array(

@@ -28,7 +28,7 @@ from fedreach.federation.secure_aggregation import limbs, sum_of_limbs
 from fedreach.flower import messages
 from fedreach.flower.agreement import MAX_CLIENTS, ClientStatistics
 from fedreach.flower.app import client_app, client_of
-from fedreach.flower.clients import POLL_SECONDS, QUIET_SECONDS, ClientRegistry, Refusal, Task
+from fedreach.flower.clients import POLL_SECONDS, QUIET_SECONDS, ClientRegistry, Refusal
 from fedreach.flower.experiment import FlowerSetup, strategy_options
 from fedreach.flower.local import single_client_federation
 from fedreach.flower.strategy import LOG, FedReachStrategy
@@ -224,17 +224,14 @@ class RemoteTables:
         )
         kind, shape = (np.uint64, (4, *question.shape)) if self._hides else (np.float64, question.shape)
 
-        def read(task: Task, reply: Message) -> tuple[Description, AnyArray]:
+        def read(client: int, reply: Message) -> tuple[Description, AnyArray]:
             sums = messages.array(messages.arrays(reply, messages.SUMS), messages.SUMS, shape, kind, LARGEST_TARGET_SUM)
             description = _read_description(reply)
             if question.step == "totals" and len(description.get("texts", [])) != len(question.columns):
                 raise messages.ReplyError("it does not tell its texts")
             return description, sums
 
-        answers, lost = self.registry.ask(KIND, {Task(client): content for client in participants}, read)
-        return {task.client: answer for task, answer in answers.items()}, {
-            task.client: why for task, why in lost.items()
-        }
+        return self.registry.ask(KIND, dict.fromkeys(participants, content), read)
 
 
 def _read_description(reply: Message) -> Description:
