@@ -200,7 +200,7 @@ def test_weights_are_of_the_one_model_that_they_say(world: WorldNamed, tmp_path:
         with pytest.raises(ConfigError, match="holds one model"):
             load(tmp_path / which, cluster=0)
     for held, other in (("last", "best"), ("best", "last")):
-        with pytest.raises(ConfigError, match=rf"holds one model, the {held} one; got the {other} one"):
+        with pytest.raises(ConfigError, match=f"holds one model, the {held} one"):
             load(tmp_path / held, other)  # type: ignore[arg-type]
 
 
