@@ -19,10 +19,10 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Float32s, Floats
 from fedreach._util.errors import ConfigError, FedReachError
-from fedreach._util.tables import visible, visible_lines
+from fedreach._util.tables import csv_text, visible, visible_lines
 from fedreach.data.samples import SampleFormat
 from fedreach.deploy.adapter import Adapter, stored
-from fedreach.deploy.predictions import Predictions, Rows, classes_of, predictions, read_rows
+from fedreach.deploy.predictions import Predictions, Rows, predictions, read_rows
 from fedreach.federation.base import Adaptation
 from fedreach.federation.types import State
 
@@ -48,11 +48,6 @@ class Deployed:
         self.about, self.rule, self.state = about, rule, state
         self.expected = SampleFormat.of_json(about["name"], about)
         self._run, self._batch = run, batch
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """(c,) names of classes; None if the model predicts numbers."""
-        return classes_of(self.about)
 
     def logits(self, samples: Any) -> Floats:
         """Return (m, c) logits of examples, or the (m, t) predicted numbers.
@@ -130,8 +125,9 @@ def schema(expected: SampleFormat) -> str:
 
 
 def format_csv(predicted: Predictions, about: Mapping[str, Any], client: str | None = None) -> str:
-    """Return predictions as CSV."""
-    return predicted.csv(client or about["client_column"], about["label_columns"])
+    """Return predictions as CSV; an empty text without rows."""
+    table = predicted.table(client or about["client_column"], about["label_columns"])
+    return csv_text(table) if table else ""
 
 
 def record(predicted: Predictions, about: Mapping[str, Any]) -> dict[str, Any]:

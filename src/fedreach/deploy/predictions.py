@@ -11,7 +11,7 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError, DataError, nearest
-from fedreach._util.tables import csv_text, visible
+from fedreach._util.tables import visible
 from fedreach.data.cells import AS_USUAL, Cells, Reading, Words, cells_of, named_rows
 from fedreach.data.checks import no_such_file, read_npz
 from fedreach.data.preparation import InputColumn, Preparation, is_filled
@@ -342,11 +342,6 @@ class Predictions:
             client_column = client if client and client not in columns else "client"
             columns = {client_column: self.rows.clients, **columns}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-    def csv(self, client: str | None = None, targets: Sequence[str] = ()) -> str:
-        """Return the table as CSV; an empty text without rows."""
-        table = self.table(client, targets)
-        return csv_text(table) if table else ""
 
     def lines(self) -> list[str]:
         """Return a table of the clients with decisions and scores, as lines of text."""

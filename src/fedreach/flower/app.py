@@ -24,6 +24,7 @@ from fedreach.federation.base import LabelStatistics
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact, released_entropy
 from fedreach.federation.secure_aggregation import FixedPoint, limbs, share
+from fedreach.federation.steps import memory_width
 from fedreach.flower import messages
 from fedreach.flower.agreement import MAX_CLIENTS, samples_of, training_terms
 from fedreach.flower.local import ClientData, LocalClient
@@ -102,7 +103,7 @@ def client_app(
             messages.EXAMPLES: local.num_examples,
             messages.HELD_OUT: local.num_held_out,
         }
-        numbers[messages.BITS] = local.bits_per_example
+        numbers[messages.BITS] = 8 * int(local.data.dataset.train_x[:1].nbytes)
         terms = ConfigRecord(
             {**training_terms(federation, local.engine.layout), messages.SAMPLES: samples_of(local.data.dataset)}
         )
@@ -136,7 +137,8 @@ def client_app(
         state = messages.arrays_of(sent[messages.SOLVER]) if messages.SOLVER in sent else {}
         memory = None
         if federation.has_memory:
-            memory = _read_memory(context, str(request[messages.RUN]), version, sent, local.memory_width)
+            width = memory_width(federation, local.engine.num_trainable, local.engine.layout.size)
+            memory = _read_memory(context, str(request[messages.RUN]), version, sent, width)
             if memory is None:
                 return _reply(message, metrics={messages.LACKS_MEMORY: version})
         work = local.train(params, round_, lr, relative_size, memory, state)

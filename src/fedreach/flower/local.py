@@ -29,7 +29,7 @@ from fedreach.evaluation.scores import ACCURACY, MAE
 from fedreach.federation.adaptation.fitting import check_contribution
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
-from fedreach.federation.steps import keep_for_loss, measure_outputs, memory_width, new_memory, probe_batch
+from fedreach.federation.steps import keep_for_loss, measure_outputs, new_memory, probe_batch
 from fedreach.federation.types import Outputs, State
 from fedreach.flower.messages import PARTS, SHORT_NAMES
 
@@ -168,16 +168,6 @@ class LocalClient:
     def num_examples(self) -> int:
         """Number of training examples."""
         return int(self.data.train.sizes[self.client])
-
-    @property
-    def bits_per_example(self) -> int:
-        """Size of a stored example in bits."""
-        return 8 * int(self.data.dataset.train_x[:1].nbytes)
-
-    @property
-    def memory_width(self) -> int:
-        """Number of values that the client keeps between rounds, if it keeps any."""
-        return memory_width(self.federation, self.engine.num_trainable, self.engine.layout.size)
 
     @property
     def num_held_out(self) -> int:

@@ -16,6 +16,7 @@ from torch import nn
 
 from fedreach._util.arrays import AnyArray, Float32s
 from fedreach._util.errors import ConfigError, TrainingError
+from fedreach._util.tables import visible
 from fedreach.engines.models.flat import Layout, bind
 from fedreach.federation.base import name_of
 from fedreach.federation.federation import Federation
@@ -186,18 +187,8 @@ def content_of(message: Message) -> Message:
     if message.has_error():
         lines = (message.error.reason or "").strip().splitlines() or ["it gave no reason"]
         last_line = WRAPPED.sub(r"\1", lines[-1].strip()).rstrip(".")
-        raise LostError(f"{FAILED}{printable(last_line)[:300]}")
+        raise LostError(f"{FAILED}{visible(last_line)[:300]}")
     return message
-
-
-def printable(text: str) -> str:
-    """Replace characters of a client's text that a terminal would interpret as a command.
-
-    Example:
-        >>> printable("oh \\x1b[2J")
-        'oh ?[2J'
-    """
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def metrics_of(message: Message) -> Mapping[str, Any]:

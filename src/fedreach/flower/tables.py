@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from fedreach._util.arrays import AnyArray, Floats
 from fedreach._util.errors import ConfigError, FedReachError, TrainingError, nearest
 from fedreach._util.streams import generator, torch_seed
+from fedreach._util.tables import visible
 from fedreach.data.federated import FederatedData
 from fedreach.data.splits import Population, draw_population
 from fedreach.data.table_agreement import LocalTable, TableAgreement, TableOptions, TableQuestion, agreement, sum_of
@@ -168,7 +169,7 @@ class RemoteTables:
                 key = registry.read_key(reply.content.config_records[messages.FEDREACH], client)
                 registry.known[client] = ClientStatistics(0, 0, trains_as_asked=True, public_key=key)
                 registry.nodes[client], self.described[client] = node, description
-                self.names[client] = messages.printable(description.get("name") or str(client))
+                self.names[client] = visible(description.get("name") or str(client))
             except messages.ReplyError as error:
                 LOG.warning("Node %s does not take part: %s.", node, error)
                 registry.refused[node] = Refusal(str(error), np.inf)
