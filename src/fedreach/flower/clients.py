@@ -162,36 +162,49 @@ class ClientRegistry:
             TrainingError: If fewer than `min_clients` participants are online after `patience` seconds, or if all
                 expected nodes are online and all of them fail.
         """
-        p = self.population
-        training = set() if p is None else set(p.participants.tolist())
-        expected = set() if p is None else training | set(p.unseen.tolist())
+        expected = self._expected()
         until = time.monotonic() + patience
         arrived, changed = until - patience, until - patience  # when the last client came, and the last node
         while True:
             before, online = len(self.nodes), self.online
             self.meet(min(MEETING_SECONDS, until - time.monotonic()))
-            ready = [c for c in self.nodes if (p is None or c in training) and self.known[c].num_examples]
+            ready = [client for client in self.nodes if self._may_train(client)]
             now = time.monotonic()
             arrived = now if len(self.nodes) > before else arrived
             changed = now if self.online != online else changed
-            all_there = now > arrived + QUIET_SECONDS if p is None else expected <= set(self.nodes)
+            missing = set() if expected is None else expected - self._present()
+            all_there = now > arrived + QUIET_SECONDS if expected is None else not missing
             if len(ready) >= min_clients and (all_there or now > until):
                 break
-            all_fail = len(self.online) >= (len(expected) or min_clients) and not self.asked
+            all_fail = len(self.online) >= len(expected or range(min_clients)) and not self.asked
             if all_fail and now > changed + QUIET_SECONDS and self.online <= self.refused.keys():
                 raise TrainingError(
-                    f"All {len(self.online)} nodes fail.{self._why_refused()} Run again once they do not."
+                    f"All {len(self.online)} nodes fail.{self.why_refused()} Run again once they do not."
                 )
             if now > until:
+                absent = f" Missing: {', '.join(sorted(map(str, missing)))}." if missing else ""
                 raise TrainingError(
                     f"{len(ready)} clients that may train and have examples were there after {patience:.0f} seconds, "
-                    f"and {min_clients} are needed.{self._why_refused()} Start more SuperNodes, or lower `min_clients`."
+                    f"and {min_clients} are needed.{absent}{self.why_refused()} Start more SuperNodes, or lower "
+                    "`min_clients`."
                 )
             time.sleep(POLL_SECONDS)
-        if p is None:
+        if self.population is None:
             self.population = Population(np.array(sorted(self.nodes), np.int64), np.empty(0, np.int64))
 
-    def _why_refused(self) -> str:
+    def _expected(self) -> set[Any] | None:
+        """Return the clients to wait for; None: all that are online."""
+        p = self.population
+        return None if p is None else {*p.participants.tolist(), *p.unseen.tolist()}
+
+    def _present(self) -> set[Any]:
+        return set(self.nodes)
+
+    def _may_train(self, client: int) -> bool:
+        is_named = self.population is None or client in self.population.participants
+        return is_named and self.known[client].num_examples > 0
+
+    def why_refused(self) -> str:
         """Return why nodes were rejected, each reason once."""
         nodes: dict[str, list[int]] = {}
         for node, refusal in self.refused.items():
@@ -208,8 +221,7 @@ class ClientRegistry:
         self._forget_handshakes(now)
         for node in sorted(self.online - {*self.nodes.values(), *(node for node, _ in self.asked.values())}):
             if node not in self.refused or now >= self.refused[node].until:
-                content = {messages.CONSTANTS: messages.array_record(self.constants)} if self.constants else {}
-                (name,) = self.grid.push_messages([self.message(node, MessageType.QUERY, content)])
+                (name,) = self.grid.push_messages([self.message(node, *self._handshake())])
                 self.asked[name] = node, now + self.timeout
                 new_messages.add(name)
         while self.asked:
@@ -222,6 +234,11 @@ class ClientRegistry:
             if not new_messages & self.asked.keys() or time.monotonic() > now + patience:
                 break
             time.sleep(POLL_SECONDS)
+
+    def _handshake(self) -> tuple[str, Mapping[str, Any]]:
+        """Return the kind and the content of the first message to a node."""
+        constants = {messages.CONSTANTS: messages.array_record(self.constants)} if self.constants else {}
+        return MessageType.QUERY, constants
 
     def _forget_handshakes(self, now: float) -> None:
         """Stop waiting for nodes that are gone or late."""
@@ -236,7 +253,7 @@ class ClientRegistry:
     def _take_handshake(self, reply: Message, node: int) -> None:
         """Register the client of a node, or note why the node is rejected."""
         try:
-            client, facts = self._read_handshake(reply)
+            client, facts = self.read_handshake(reply)
             holder = self.nodes.get(client)
             if holder in self.online:  # a dead node may count as online for a minute
                 raise HeldError(f"it says it is client {client}, and so does node {holder}, which is online")
@@ -252,7 +269,7 @@ class ClientRegistry:
             facts = replace(facts, label_counts=before.label_counts, label_entropy=before.label_entropy)
         self.known[client], self.nodes[client] = facts, node
 
-    def _read_handshake(self, reply: Message) -> tuple[int, ClientStatistics]:
+    def read_handshake(self, reply: Message) -> tuple[int, ClientStatistics]:
         content = messages.content_of(reply).content
         metrics = messages.metrics_of(reply)
         client = messages.whole_number(metrics, messages.CLIENT)

@@ -1,7 +1,6 @@
 """Tables on Flower: clients agree on a preparation."""
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +28,7 @@ from fedreach.federation.secure_aggregation import limbs, sum_of_limbs
 from fedreach.flower import messages
 from fedreach.flower.agreement import MAX_CLIENTS, ClientStatistics
 from fedreach.flower.app import client_app, client_of
-from fedreach.flower.clients import POLL_SECONDS, QUIET_SECONDS, ClientRegistry, Refusal
+from fedreach.flower.clients import ClientRegistry, Refusal
 from fedreach.flower.experiment import FlowerSetup, strategy_options
 from fedreach.flower.local import single_client_federation
 from fedreach.flower.strategy import LOG, FedReachStrategy
@@ -74,25 +73,22 @@ class Description(TypedDict, total=False):
 
 
 @dataclass(eq=False)
-class RemoteTables:
-    """Lets clients agree on the preparation of their tables.
+class TableRegistry(ClientRegistry):
+    """Clients that agree on the preparation of their tables.
 
-    Args:
-        registry: Registry without clients; secure aggregation shows the server only sums over clients.
-        options: Table options of the experiment.
+    Secure aggregation shows the server only sums over clients.
     """
 
-    registry: ClientRegistry
-    options: TableOptions
+    options: TableOptions = field(kw_only=True)
+    named: Any = None  # names of participants, or their number or share of the online clients; None: all
     names: dict[int, str] = field(default_factory=dict, init=False)
     described: dict[int, Description] = field(default_factory=dict, init=False)  # columns and classes by client
     number: int = field(default=0, init=False)  # of exchanges
 
-    def agree(self, participants: Any, seed: int, min_clients: int, patience: float) -> Agreement:
+    def agree(self, seed: int, min_clients: int, patience: float) -> Agreement:
         """Meet clients and return the agreement of the participants.
 
         Args:
-            participants: Names of participants, or their number or share of the online clients; None: all.
             seed: Seed of the draw of participants.
             min_clients: Smallest number of participants.
             patience: Seconds to wait for them.
@@ -100,13 +96,12 @@ class RemoteTables:
         Raises:
             TrainingError: If fewer participants are online, or remain after others failed to reply correctly.
         """
-        self._meet(participants, min_clients, patience)
-        remaining = self._choose_participants(participants, seed)
+        self.gather(min_clients, patience)
+        remaining = self._choose_participants(seed)
         while True:
             if len(remaining) < max(min_clients, messages.MIN_CLIENTS if self._hides else 1):
                 raise TrainingError(
-                    f"{len(remaining)} clients agree on their tables, and {min_clients} are needed."
-                    f"{self._why_refused()}"
+                    f"{len(remaining)} clients agree on their tables, and {min_clients} are needed.{self.why_refused()}"
                 )
             outcome = self._attempt(remaining)
             if isinstance(outcome, TableAgreement):
@@ -114,69 +109,44 @@ class RemoteTables:
                 return Agreement(outcome, Population(np.array(remaining, np.int64), unseen), dict(self.names))
             for client, reason in outcome.items():
                 LOG.warning("Client %s (%s) left the agreement on tables: %s.", client, self.names[client], reason)
-                self.registry.refused[self.registry.nodes[client]] = Refusal(reason, np.inf)
+                self.refused[self.nodes[client]] = Refusal(reason, np.inf)
                 del self.names[client], self.described[client]
             remaining = [client for client in remaining if client not in outcome]
 
-    def _meet(self, participants: Any, min_clients: int, patience: float) -> None:
-        """Ask online clients until all named ones have replied, or enough have and no other comes."""
-        registry = self.registry
-        until, last_arrival = time.monotonic() + patience, time.monotonic()
-        named = {str(participant) for participant in participants} if isinstance(participants, list) else None
-        while True:
-            registry.online = frozenset(registry.grid.get_node_ids())
-            new_nodes = registry.online - {*registry.nodes.values()} - registry.refused.keys()
-            if new_nodes:
-                last_arrival = time.monotonic()
-                self._introduce(sorted(new_nodes))
-            online, now = {*self.names.values(), *map(str, self.names)}, time.monotonic()
-            present = len(self.names) if named is None else len(online & named)
-            all_there = now > last_arrival + QUIET_SECONDS if named is None else present == len(named)
-            if present >= min_clients and (all_there or now > until):
-                return
-            if now > until:
-                missing = "" if named is None else f" Missing: {', '.join(sorted(named - online))}."
-                raise TrainingError(
-                    f"{present} clients that take part were there after {patience:.0f} seconds, and {min_clients} are "
-                    f"needed.{missing}{self._why_refused()} Start more SuperNodes, or lower min-clients."
-                )
-            time.sleep(POLL_SECONDS)
-
     @property
     def _hides(self) -> bool:
-        return self.registry.federation.label_statistics.only_sum
+        return self.federation.label_statistics.only_sum
 
-    def _why_refused(self) -> str:
-        refused = sorted(self.registry.refused.items())
-        return "".join(f" Node {node}: {refusal.reason.rstrip('.')}." for node, refusal in refused)
+    def _expected(self) -> set[Any] | None:
+        return set(map(str, self.named)) if isinstance(self.named, list) else None
 
-    def _introduce(self, nodes: Sequence[int]) -> None:
-        """Ask new nodes for their client and for the columns and classes of their tables."""
-        registry, question = self.registry, json.dumps(TableQuestion("columns")._asdict())
-        content = {messages.FEDREACH: ConfigRecord({messages.QUESTION: question})}
-        replies = registry.send(registry.message(node, KIND, content) for node in nodes)
-        for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
-            node = reply.metadata.src_node_id
-            try:
-                client = messages.whole_number(messages.metrics_of(messages.content_of(reply)), messages.CLIENT)
-                if client >= MAX_CLIENTS or client in registry.nodes:
-                    raise messages.ReplyError(
-                        f"its partition-id is {client}: each needs one of its own, below {MAX_CLIENTS}"
-                    )
-                description = _read_description(reply)
-                if not {"columns", "classes"} <= description.keys():
-                    raise messages.ReplyError("it does not tell the names of its columns and classes")
-                key = registry.read_key(reply.content.config_records[messages.FEDREACH], client)
-                registry.known[client] = ClientStatistics(0, 0, trains_as_asked=True, public_key=key)
-                registry.nodes[client], self.described[client] = node, description
-                self.names[client] = visible(description.get("name") or str(client))
-            except messages.ReplyError as error:
-                LOG.warning("Node %s does not take part: %s.", node, error)
-                registry.refused[node] = Refusal(str(error), np.inf)
+    def _present(self) -> set[Any]:
+        return {*self.names.values(), *map(str, self.names)}
 
-    def _choose_participants(self, participants: Any, seed: int) -> list[int]:
+    def _may_train(self, client: int) -> bool:
+        expected = self._expected()
+        return expected is None or not expected.isdisjoint((self.names[client], str(client)))
+
+    def _handshake(self) -> tuple[str, Mapping[str, Any]]:
+        question = json.dumps(TableQuestion("columns")._asdict())
+        return KIND, {messages.FEDREACH: ConfigRecord({messages.QUESTION: question})}
+
+    def read_handshake(self, reply: Message) -> tuple[int, ClientStatistics]:
+        client = messages.whole_number(messages.metrics_of(messages.content_of(reply)), messages.CLIENT)
+        if client >= MAX_CLIENTS:
+            raise messages.ReplyError(f"its partition-id must be below {MAX_CLIENTS}; got {client}")
+        description = _read_description(reply)
+        if not {"columns", "classes"} <= description.keys():
+            raise messages.ReplyError("it does not tell the names of its columns and classes")
+        key = self.read_key(reply.content.config_records[messages.FEDREACH], client)
+        if self.nodes.get(client) not in self.online:
+            self.described[client] = description
+            self.names[client] = visible(description.get("name") or str(client))
+        return client, ClientStatistics(0, 0, trains_as_asked=True, public_key=key)
+
+    def _choose_participants(self, seed: int) -> list[int]:
         """Return the participants among the online clients, by the ids that they report."""
-        ids = sorted(self.names)
+        ids, participants = sorted(self.names), self.named
         if participants is None:
             return ids
         if isinstance(participants, list):
@@ -220,9 +190,7 @@ class RemoteTables:
         request = ConfigRecord(
             {messages.QUESTION: json.dumps(question._asdict()), messages.RUN: session, messages.EXCHANGE: self.number}
         )
-        content = {messages.FEDREACH: request} | (
-            {messages.KEYS: self.registry.keys(participants)} if self._hides else {}
-        )
+        content = {messages.FEDREACH: request} | ({messages.KEYS: self.keys(participants)} if self._hides else {})
         kind, shape = (np.uint64, (4, *question.shape)) if self._hides else (np.float64, question.shape)
 
         def read(client: int, reply: Message) -> tuple[Description, AnyArray]:
@@ -232,7 +200,7 @@ class RemoteTables:
                 raise messages.ReplyError("it does not tell its texts")
             return description, sums
 
-        return self.registry.ask(KIND, dict.fromkeys(participants, content), read)
+        return self.ask(KIND, dict.fromkeys(participants, content), read)
 
 
 def _read_description(reply: Message) -> Description:
@@ -365,13 +333,11 @@ class FlowerTables(FlowerSetup):
         stored = run_folder.read_json(AGREEMENT)
         if stored is None:
             run_folder.path.mkdir(parents=True, exist_ok=True)
-            registry = ClientRegistry(federation, {}, timeout)
+            registry = TableRegistry(federation, {}, timeout, options=self.options, named=self.given)
             registry.grid = grid
             seed = self.experiment.population.seed
             try:
-                table_agreement = RemoteTables(registry, self.options).agree(
-                    self.given, self.seed if seed is None else seed, min_clients, patience
-                )
+                table_agreement = registry.agree(self.seed if seed is None else seed, min_clients, patience)
             except FedReachError as error:
                 note_failure(run_folder, error)
                 raise
