@@ -54,6 +54,19 @@ class ValidRange(NamedTuple):
         return f"at least {low}" if low is not None else "finite" if high is None else f"at most {high}"
 
 
+ANY, NOT_NEGATIVE, SHARE = ValidRange(), ValidRange(0.0), ValidRange(0.0, 1.0)
+
+
+def is_part_of(share: float, count: int) -> bool:
+    """Return whether a share is one of 0/count, 1/count ... 1, but for rounding in double precision.
+
+    Example:
+        >>> is_part_of(2 / 3, 3), is_part_of(0.7, 3), is_part_of(2 / 3, 0)
+        (True, False, False)
+    """
+    return count > 0 and 0 <= share <= 1 and abs(share * count - round(share * count)) <= 1e-8 * count
+
+
 # -------------------- Checks of what components return
 
 
