@@ -85,13 +85,18 @@ def client_app(
         seed = torch_seed(federation.seed if model_seed is None else model_seed, "model")
         module = build_model(model, d.sample_shape, d.outputs, seed=seed, options=model_options)
         local = LocalClient(client, federated_data, federation, module, engine, device, metrics)
-        if (
-            messages.CONSTANTS in context.state.array_records
-        ):  # of the run's model; its own constructor may have drawn others
-            local.engine.start_from(messages.arrays_of(context.state.array_records[messages.CONSTANTS]))
+        constants = context.state.array_records.get(messages.CONSTANTS)
+        if constants is not None:  # of the run's model; its own constructor may have drawn others
+            local.engine.start_from(messages.arrays_of(constants))
         return local
 
     worker = _Loaded(load, kept_in_process)
+
+    def open_request(message: Message, context: Context) -> tuple[LocalClient, Mapping[str, Any], Float32s]:
+        """Return the client, FedReach's record in the message, and the model in it."""
+        local, sent = worker(context), message.content
+        params = messages.params_of(sent.array_records[messages.MODEL], local.engine.layout)
+        return local, sent.config_records[messages.FEDREACH], params
 
     @app.query()
     def introduce(message: Message, context: Context) -> Message:
@@ -102,11 +107,10 @@ def client_app(
             messages.CLIENT: local.client,
             messages.EXAMPLES: local.num_examples,
             messages.HELD_OUT: local.num_held_out,
+            messages.BITS: 8 * int(local.data.dataset.train_x[:1].nbytes),
         }
-        numbers[messages.BITS] = 8 * int(local.data.dataset.train_x[:1].nbytes)
-        terms = ConfigRecord(
-            {**training_terms(federation, local.engine.layout), messages.SAMPLES: samples_of(local.data.dataset)}
-        )
+        terms = ConfigRecord({**training_terms(federation, local.engine.layout)})
+        terms[messages.SAMPLES] = samples_of(local.data.dataset)
         if federation.label_statistics.only_sum:
             terms[messages.KEY] = messages.public_key(messages.private_key(context))
         return _reply(message, metrics=numbers, records={messages.FEDREACH: terms})
@@ -122,17 +126,15 @@ def client_app(
 
     @app.query("loss")
     def loss(message: Message, context: Context) -> Message:
-        local, request = worker(context), message.content.config_records[messages.FEDREACH]
-        params = messages.params_of(message.content.array_records[messages.MODEL], local.engine.layout)
+        local, request, params = open_request(message, context)
         value = local.loss(params, _whole(request, messages.ROUND), _whole(request, "batch-size") or None)
         return _reply(message, metrics={messages.LOSS: value})
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        local, request = worker(context), message.content.config_records[messages.FEDREACH]
+        local, request, params = open_request(message, context)
         round_, version = _whole(request, messages.ROUND), _whole(request, "memory-round")
         lr, relative_size = messages.number(request, "lr"), messages.number(request, "share")
-        params = messages.params_of(message.content.array_records[messages.MODEL], local.engine.layout)
         sent = message.content.array_records
         state = messages.arrays_of(sent[messages.SOLVER]) if messages.SOLVER in sent else {}
         memory = None
@@ -145,36 +147,33 @@ def client_app(
         if memory is not None and work.memory is not None:
             _store_memory(context, str(request[messages.RUN]), version, memory, round_, work.memory)
         metrics = {messages.LOSS: work.metrics["loss"], messages.EXAMPLES: local.num_examples}
+        name = messages.UPDATE
+        values: AnyArray = work.update
         if federation.label_statistics.only_sum:
             if messages.DRAWS in request:
                 work = work._replace(metrics={**work.metrics, messages.DRAWS: float(_whole(request, messages.DRAWS))})
             keys: Mapping[str, Any] = message.content.config_records[messages.KEYS]
             words = share(local.raw_weight(work), work.update, FixedPoint(len(keys["ids"])))
-            masked = messages.mask_words(words, context, local.client, keys, str(request[messages.RUN]), round_)
-            return _reply(
-                message, metrics=metrics, records={messages.MASKED: messages.array_record({messages.MASKED: masked})}
-            )
-        metrics |= {name: value for name, value in work.metrics.items() if name not in ("loss", "num_examples")}
-        return _reply(
-            message, metrics=metrics, records={messages.UPDATE: messages.array_record({messages.UPDATE: work.update})}
-        )
+            name = messages.MASKED
+            values = messages.mask_words(words, context, local.client, keys, str(request[messages.RUN]), round_)
+        else:
+            metrics |= {key: value for key, value in work.metrics.items() if key not in ("loss", "num_examples")}
+        return _reply(message, metrics=metrics, records={name: messages.array_record({name: values})})
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        local = worker(context)
-        params = messages.params_of(message.content.array_records[messages.MODEL], local.engine.layout)
+        local, _, params = open_request(message, context)
         return _reply(message, metrics=local.scores(params))
 
     @app.query("adaptation")
     def contribute(message: Message, context: Context) -> Message:
         if not share_label_statistics:
             raise TrainingError("this client does not tell anything of its labels")
-        local, sent = worker(context), message.content
+        sent = message.content
         if messages.MODEL not in sent.array_records:
-            return _reply(message, metrics={messages.EXAMPLES: local.num_held_out})
-        request: Mapping[str, Any] = sent.config_records[messages.FEDREACH]
+            return _reply(message, metrics={messages.EXAMPLES: worker(context).num_held_out})
+        local, request, params = open_request(message, context)
         fits: Sequence[int] = request[messages.FITS]
-        params = messages.params_of(sent.array_records[messages.MODEL], local.engine.layout)
         queries = [messages.arrays_of(sent.array_records[f"query-{fit}"]) for fit in fits]
         answers: list[Mapping[str, AnyArray]] = [*local.contributions(params, queries)]
         if federation.label_statistics.only_sum:
@@ -198,13 +197,9 @@ def client_app(
 
     @app.evaluate("adaptation")
     def evaluate_adapted(message: Message, context: Context) -> Message:
-        local, sent = worker(context), message.content
-        request: Mapping[str, Any] = sent.config_records[messages.FEDREACH]
-        params = messages.params_of(sent.array_records[messages.MODEL], local.engine.layout)
-        state = messages.arrays_of(sent.array_records[messages.STATE])
-        numbers = local.adapted(
-            params, state, request[messages.PART], request[messages.INPUTS], online=request[messages.ONLINE]
-        )
+        local, request, params = open_request(message, context)
+        state, part = messages.arrays_of(message.content.array_records[messages.STATE]), request[messages.PART]
+        numbers = local.adapted(params, state, part, request[messages.INPUTS], online=request[messages.ONLINE])
         return _reply(message, metrics=numbers)
 
     return app
@@ -320,7 +315,7 @@ def _store_memory(context: Context, run: str, version: int, memory: Float32s, ro
     context.state.array_records[messages.MEMORY] = messages.array_record({KEPT_MEMORY: memory, PENDING: new})
 
 
-def _whole(record: ConfigRecord, name: str) -> int:
+def _whole(record: Mapping[str, Any], name: str) -> int:
     return messages.whole_number(record, name)
 
 
