@@ -52,8 +52,10 @@ class FlowerSetup:
         """Builder of the components."""
         return Builder(self.experiment, self.base)
 
-    def run(self, grid: Grid, folder: Path | str, **options: float) -> Result:
-        """Run the experiment; options are ``min_clients``, ``patience`` and ``timeout`` of `FedReachStrategy`."""
+    def run(
+        self, grid: Grid, folder: Path | str, *, min_clients: int = 1, patience: float = 60.0, timeout: float = 600.0
+    ) -> Result:
+        """Run the experiment; see `FedReachStrategy` for the arguments."""
         raise NotImplementedError
 
     def server_app(self, folder: Path | str = "runs/flower", *, patience: float = 60.0) -> ServerApp:
@@ -150,10 +152,9 @@ class FlowerExperiment(FlowerSetup):
         )
 
     def run(
-        self, grid: Grid, folder: Path | str, *, min_clients: float = 1, patience: float = 60.0, timeout: float = 600.0
+        self, grid: Grid, folder: Path | str, *, min_clients: int = 1, patience: float = 60.0, timeout: float = 600.0
     ) -> Result:
-        """Run the experiment; see `FedReachStrategy` for the arguments."""
-        return self.strategy(folder, min_clients=int(min_clients), patience=patience, timeout=timeout).run(grid)
+        return self.strategy(folder, min_clients=min_clients, patience=patience, timeout=timeout).run(grid)
 
 
 class _ExperimentApp(ClientApp):
@@ -216,12 +217,14 @@ def run_experiment(
     Raises:
         ConfigError: If the run config has text instead of a number, or names no run folder.
     """
-    config, options = context.run_config, {"patience": patience}
+    config = context.run_config
+    options: dict[str, Any] = {"patience": patience}
     for name in ("min-clients", "patience", "timeout"):
         value = config.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"{name} in the run config must be a number; got {value!r}.")
-        options |= {name.replace("-", "_"): value} if name in config else {}
+        if name in config:
+            options[name.replace("-", "_")] = int(value) if name == "min-clients" else value
     out = str(config.get("out") or folder)
     if not out:
         raise ConfigError("""out: name the run folder, flwr run . -c 'out="/absolute/path"'.""")
