@@ -84,7 +84,7 @@ class ClientRegistry:
         """Return a message that expires after the timeout."""
         return Message(RecordDict({**content, **self.carried}), node, kind, ttl=self.timeout, group_id=str(group))
 
-    def messages(self, kind: str, contents: Mapping[K, Mapping[str, Any]]) -> list[Message]:
+    def compose(self, kind: str, contents: Mapping[K, Mapping[str, Any]]) -> list[Message]:
         """Return a message for each task whose client is online."""
         tasks = {_task_of(key): content for key, content in contents.items()}
         nodes = self.nodes_of(client for client, _ in tasks)
@@ -102,7 +102,7 @@ class ClientRegistry:
         failed: str | None = None,
     ) -> tuple[dict[K, R], dict[K, str]]:
         """Send messages and read the replies that arrive in time, see `read`."""
-        return self.read(self.send(self.messages(kind, contents)), contents, reader, failed)
+        return self.read(self.send(self.compose(kind, contents)), contents, reader, failed)
 
     def send(self, sent: Iterable[Message]) -> list[Message]:
         """Send messages and return the replies that arrive in time."""

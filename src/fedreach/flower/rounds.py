@@ -107,7 +107,7 @@ class OpenRound:
         chosen = self.request.selection.ids.tolist()
         LOG.info("FedReach chose clients %s.", chosen)
         left = [client for client in chosen if client not in self.probed]
-        return self.registry.messages(MessageType.TRAIN, self._contents(self.request, left))
+        return self.registry.compose(MessageType.TRAIN, self._contents(self.request, left))
 
     def end(self, replies: Iterable[Message]) -> RoundOutcome:
         """Finish the round with the replies to the messages of `begin`."""
@@ -153,7 +153,7 @@ class OpenRound:
     def updates(self, request: AskUpdates) -> ClientResults:
         """Ask the clients of a probe for their updates; `end` receives those of the cohort."""
         ids = request.selection.ids.tolist()
-        sent = self.registry.messages(MessageType.TRAIN, self._contents(request, ids, keys=False))
+        sent = self.registry.compose(MessageType.TRAIN, self._contents(request, ids, keys=False))
         self.probed, lost = self.collect(request, ids, self.registry.send(sent), {})
         for client, reason in lost.items():
             LOG.warning("Client %s did not answer the probe of round %s: %s.", client, request.view.round, reason)

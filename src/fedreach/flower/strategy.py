@@ -385,7 +385,7 @@ class FedReachStrategy(Strategy):
         self._tasks = evaluation_tasks(nodes, clusters, len(models))
         content_of = model_contents(self.writer, self.registry, list(models), config, state.round)
         contents = {task: content_of(task.model, task.client) for task in self._tasks}
-        return self.registry.messages(MessageType.EVALUATE, contents)
+        return self.registry.compose(MessageType.EVALUATE, contents)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Write the row of the round and a checkpoint; after the last round, also the result."""
