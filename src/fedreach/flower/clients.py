@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedreach._util.arrays import AnyArray, Floats, Ints
+from fedreach._util.arrays import AnyArray, Ints
 from fedreach._util.errors import ConfigError, TrainingError
 from fedreach.data.splits import Population
 from fedreach.engines.models.state import constant_bytes
@@ -227,9 +227,9 @@ class ClientRegistry:
         while self.asked:
             replies = list(self.grid.pull_messages(list(self.asked)))
             for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
-                node, _ = self.asked.pop(reply.metadata.reply_to_message_id, (None, 0.0))
-                if node is not None:
-                    self._take_handshake(reply, node)
+                asked = self.asked.pop(reply.metadata.reply_to_message_id, None)
+                if asked is not None:
+                    self._take_handshake(reply, asked[0])
             self._forget_handshakes(time.monotonic())
             if not new_messages & self.asked.keys() or time.monotonic() > now + patience:
                 break
@@ -290,7 +290,7 @@ class ClientRegistry:
                 raise messages.ReplyError(f"{reason}; server and clients must be given the same federation and model")
             samples = agreed.get(messages.SAMPLES)
             if not isinstance(samples, str) or self.samples not in (None, samples):
-                raise messages.ReplyError(f"its samples are {samples}, and those of other clients {self.samples}")
+                raise messages.ReplyError(f"its samples are {samples!r}, and those of other clients {self.samples!r}")
             held_out, key = messages.whole_number(metrics, messages.HELD_OUT), self.read_key(agreed, client)
             facts = ClientStatistics(count, bits, True, held_out, public_key=key, samples=samples)
         self._check_examples(client, facts)
@@ -329,7 +329,8 @@ class ClientRegistry:
     def _agree_on_samples(self) -> set[int]:
         """Reject and return clients whose examples differ in form from most, such as images on another scale."""
         forms = {client: facts.samples for client, facts in sorted(self.known.items()) if facts.samples is not None}
-        ((self.samples, _),) = Counter(forms.values()).most_common(1) or [(None, 0)]  # a tie goes to the lowest id
+        counts = Counter(forms.values())
+        self.samples = max(counts, key=lambda form: counts[form], default=None)  # a tie goes to the lowest id
         refused = {client for client, form in forms.items() if form != self.samples}
         for client in sorted(refused):
             reason = f"its samples are {forms[client]}, and most clients' are {self.samples}"
@@ -409,7 +410,7 @@ class ClientRegistry:
         facts, nodes = [self.known.get(client) for client in participants], self.nodes_of(participants)
         sizes = np.array([0 if f is None else f.num_examples for f in facts], np.int64)
         present = np.array([client in nodes for client in participants], np.bool_) & (sizes > 0)
-        labels: dict[str, Floats] = {
+        labels: dict[str, Any] = {
             fact: np.array([getattr(f, fact) for f in facts if f is not None], np.float64) for fact in self._needs()
         }
         view = ServerView.of(np.array(participants, np.int64), sizes, available=present)

@@ -58,7 +58,7 @@ def _read_part_scores(
         if part != "held_out" and not facts.parts and examples not in numbers:
             continue
         count = messages.whole_number(numbers, examples)
-        values = {"examples": messages.same_count(numbers, examples, facts.parts.get(part, count))}
+        values: dict[str, float] = {"examples": messages.same_count(numbers, examples, facts.parts.get(part, count))}
         values |= {"score": messages.number(numbers, f"{name}_{main}")}
         values |= {"loss": messages.number(numbers, f"{name}_loss")}
         reported = [metric for metric in metric_names if f"{name}_{metric}" in numbers]  # the others are undefined
@@ -133,20 +133,19 @@ def evaluation(
 
     parts = {"participants": select(of_participants, "held_out"), "unseen": select(of_unseen, "both")}
     is_alone = not (parts["participants"] or parts["unseen"] or test is not None)
-    parts["train"] = select(of_participants, "train") if training or is_alone else {}
+    train = select(of_participants, "train") if training or is_alone else {}
+
+    def scores_of(part: Mapping[int, Mapping[str, float]]) -> Scores:
+        return Scores(
+            ids=np.array(list(part), np.int64),
+            examples=np.array([scored["examples"] for scored in part.values()], np.int64),
+            score=np.array([scored["score"] for scored in part.values()]),
+            loss=np.array([scored["loss"] for scored in part.values()]),
+            by=_main_score(federation),
+        )
+
     columns, lines = summarize_round(
-        state.round,
-        *(
-            Scores(
-                ids=np.array(list(part), np.int64),
-                examples=np.array([scored["examples"] for scored in part.values()], np.int64),
-                score=np.array([scored["score"] for scored in part.values()]),
-                loss=np.array([scored["loss"] for scored in part.values()]),
-                by=_main_score(federation),
-            )
-            for part in parts.values()
-        ),
-        test=test,
+        state.round, scores_of(parts["participants"]), scores_of(parts["unseen"]), scores_of(train), test
     )
     values = {
         population: {

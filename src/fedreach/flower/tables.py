@@ -319,7 +319,7 @@ class FlowerTables(FlowerSetup):
         content[messages.FEDREACH] = ConfigRecord(words)
         sums: Any = answer.sums
         if hides and messages.KEYS in sent.config_records:
-            run, number = f"{request[messages.RUN]} table", int(messages.number(request, messages.EXCHANGE))
+            run, number = f"{request[messages.RUN]!s} table", int(messages.number(request, messages.EXCHANGE))
             keys = sent.config_records[messages.KEYS]
             sums = messages.mask_words(limbs(sums), context, client_of(context), keys, run, number)
         content[messages.SUMS] = messages.array_record({messages.SUMS: sums})
