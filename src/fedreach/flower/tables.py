@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
-from pydantic import TypeAdapter
+from pydantic import BaseModel
 
 from fedreach._util.arrays import AnyArray, Floats
 from fedreach._util.errors import ConfigError, FedReachError, TrainingError, nearest
@@ -63,13 +63,13 @@ class Agreement(NamedTuple):
         return cls(TableAgreement.of_json(stored["table"]), Population(*client_ids), names)
 
 
-class Description(TypedDict, total=False):
+class Description(BaseModel):
     """What a client reports of its table, besides sums."""
 
-    name: str
-    columns: list[str]
-    classes: list[str]
-    texts: list[list[str] | None]  # of each column; None: too many
+    name: str = ""
+    columns: list[str] = []
+    classes: list[str] = []
+    texts: list[list[str] | None] = []  # of each column; None: too many
 
 
 @dataclass(eq=False)
@@ -82,7 +82,7 @@ class TableRegistry(ClientRegistry):
     options: TableOptions = field(kw_only=True)
     named: Any = None  # names of participants, or their number or share of the online clients; None: all
     names: dict[int, str] = field(default_factory=dict, init=False)
-    described: dict[int, Description] = field(default_factory=dict, init=False)  # columns and classes by client
+    described: dict[int, Mapping[str, Any]] = field(default_factory=dict, init=False)  # columns and classes by client
     number: int = field(default=0, init=False)  # of exchanges
 
     def agree(self, seed: int, min_clients: int, patience: float) -> Agreement:
@@ -136,12 +136,12 @@ class TableRegistry(ClientRegistry):
         if client >= MAX_CLIENTS:
             raise messages.ReplyError(f"its partition-id must be below {MAX_CLIENTS}; got {client}")
         description = _read_description(reply)
-        if not {"columns", "classes"} <= description.keys():
+        if not {"columns", "classes"} <= description.model_fields_set:
             raise messages.ReplyError("it does not tell the names of its columns and classes")
         key = self.read_key(reply.content.config_records[messages.FEDREACH], client)
         if self.nodes.get(client) not in self.online:
-            self.described[client] = description
-            self.names[client] = visible(description.get("name") or str(client))
+            self.described[client] = description.model_dump()
+            self.names[client] = visible(description.name or str(client))
         return client, ClientStatistics(0, 0, trains_as_asked=True, public_key=key)
 
     def _choose_participants(self, seed: int) -> list[int]:
@@ -166,7 +166,7 @@ class TableRegistry(ClientRegistry):
         """Return the agreement of these clients; or the clients that left, and the reasons."""
         steps, session = agreement(self.options, participants), uuid4().hex
         next(steps)  # names of columns and classes are known
-        descriptions: Mapping[int, Any] = self.described
+        descriptions: Mapping[int, Mapping[str, Any]] = self.described
         sums: Floats = np.zeros(0)
         while True:
             try:
@@ -185,7 +185,7 @@ class TableRegistry(ClientRegistry):
 
     def _exchange(
         self, question: TableQuestion, session: str, participants: Sequence[int]
-    ) -> tuple[dict[int, tuple[Description, AnyArray]], dict[int, str]]:
+    ) -> tuple[dict[int, tuple[Mapping[str, Any], AnyArray]], dict[int, str]]:
         """Return the answers of participants and the reasons of missing ones."""
         request = ConfigRecord(
             {messages.QUESTION: json.dumps(question._asdict()), messages.RUN: session, messages.EXCHANGE: self.number}
@@ -193,12 +193,12 @@ class TableRegistry(ClientRegistry):
         content = {messages.FEDREACH: request} | ({messages.KEYS: self.keys(participants)} if self._hides else {})
         kind, shape = (np.uint64, (4, *question.shape)) if self._hides else (np.float64, question.shape)
 
-        def read(client: int, reply: Message) -> tuple[Description, AnyArray]:
+        def read(client: int, reply: Message) -> tuple[Mapping[str, Any], AnyArray]:
             sums = messages.array(messages.arrays(reply, messages.SUMS), messages.SUMS, shape, kind, LARGEST_TARGET_SUM)
             description = _read_description(reply)
-            if question.step == "totals" and len(description.get("texts", [])) != len(question.columns):
+            if question.step == "totals" and len(description.texts) != len(question.columns):
                 raise messages.ReplyError("it does not tell its texts")
-            return description, sums
+            return description.model_dump(), sums
 
         return self.ask(KIND, dict.fromkeys(participants, content), read)
 
@@ -207,7 +207,7 @@ def _read_description(reply: Message) -> Description:
     """Return the names and texts that a client reports."""
     try:
         text = str(reply.content.config_records[messages.FEDREACH][messages.DESCRIPTION])
-        return TypeAdapter(Description).validate_json(text, strict=True)
+        return Description.model_validate_json(text, strict=True)
     except (KeyError, ValueError) as error:
         raise messages.ReplyError(f"what it tells of its table cannot be read: {error}") from error
 
