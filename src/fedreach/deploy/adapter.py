@@ -18,6 +18,8 @@ from fedreach._util.errors import ConfigError
 from fedreach.federation.base import Adaptation
 from fedreach.federation.types import Outputs, State
 
+Values = ArrayLike | None
+
 # -------------------- One client's use of a deployed model: an estimator like those of scikit-learn, with numpy alone
 
 
@@ -62,13 +64,7 @@ class Adapter:
         self.client_: State = self.rule.start(self.state)
         self.n_inputs_, self.n_labels_, self.guarded_, self._with_features = 0, 0, True, False
 
-    def fit(
-        self,
-        logits: ArrayLike,
-        features: ArrayLike | None = None,
-        inputs: ArrayLike | None = None,
-        labels: ArrayLike | None = None,
-    ) -> Self:
+    def fit(self, logits: ArrayLike, features: Values = None, inputs: Values = None, labels: Values = None) -> Self:
         """Start with a client's inputs.
 
         Args:
@@ -83,11 +79,7 @@ class Adapter:
         return self._learn(outputs, label_numbers)
 
     def partial_fit(
-        self,
-        logits: ArrayLike,
-        features: ArrayLike | None = None,
-        inputs: ArrayLike | None = None,
-        labels: ArrayLike | None = None,
+        self, logits: ArrayLike, features: Values = None, inputs: Values = None, labels: Values = None
     ) -> Self:
         """Add more of the client's inputs, or labels that have arrived; the arguments are those of `fit`.
 
@@ -97,7 +89,7 @@ class Adapter:
             return self.fit(logits, features, inputs, labels)
         return self._learn(self._outputs(logits, features, inputs), self._check_labels(labels, logits))
 
-    def _check_labels(self, labels: ArrayLike | None, logits: ArrayLike) -> Ints | None:
+    def _check_labels(self, labels: Values, logits: ArrayLike) -> Ints | None:
         """Return (m,) labels, or reject invalid ones."""
         if labels is None:
             return None
@@ -113,9 +105,7 @@ class Adapter:
             )
         return label_numbers.astype(np.int64)
 
-    def predict_online(
-        self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None
-    ) -> Floats:
+    def predict_online(self, logits: ArrayLike, features: Values = None, inputs: Values = None) -> Floats:
         """Return the (m, c) class probabilities of a stream's next inputs, each before the rule learns from it.
 
         Use it if the order of the inputs is informative: sorted by class, in bursts, or by time of day. The rule must
@@ -160,14 +150,12 @@ class Adapter:
         self._count(outputs)
         return self
 
-    def predict(self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None) -> Ints:
+    def predict(self, logits: ArrayLike, features: Values = None, inputs: Values = None) -> Ints:
         """Return the (m,) classes of inputs."""
         classes: Ints = self._log_p(logits, features, inputs).argmax(axis=1)
         return classes
 
-    def predict_proba(
-        self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None
-    ) -> Floats:
+    def predict_proba(self, logits: ArrayLike, features: Values = None, inputs: Values = None) -> Floats:
         """Return the (m, c) class probabilities."""
         probabilities: Floats = np.exp(self._log_p(logits, features, inputs))
         return probabilities
@@ -194,11 +182,11 @@ class Adapter:
             raise ConfigError(f"The adapter of {type(self.rule).__name__} has seen no inputs yet. Call fit first.")
         return self.client_
 
-    def _log_p(self, logits: ArrayLike, features: ArrayLike | None, inputs: ArrayLike | None) -> Floats:
+    def _log_p(self, logits: ArrayLike, features: Values, inputs: Values) -> Floats:
         client_state = self.client_ if hasattr(self, "client_") else self.rule.start(self.state)
         return self.rule.predict(self.state, client_state, self._outputs(logits, features, inputs))
 
-    def _outputs(self, logits: ArrayLike, features: ArrayLike | None, inputs: ArrayLike | None) -> Outputs:
+    def _outputs(self, logits: ArrayLike, features: Values, inputs: Values) -> Outputs:
         z = np.asarray(logits, np.float64)
         classes = len(self.state["base"]) if "base" in self.state else z.shape[-1]
         if z.ndim != 2 or len(z) == 0 or z.shape[1] != classes or not np.isfinite(z).all():

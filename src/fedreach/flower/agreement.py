@@ -83,16 +83,10 @@ def record_of(
     shared = [None if statistics is None else statistics.label_counts for statistics in facts]
     counts = [list(label_counts or ()) if exact and None not in shared else [] for label_counts in shared]
     classes = len(counts[0]) if counts else 0
+    about = {"name": "clients' own", "source": "", "licence": "", "sha256": "", "notes": "as clients told"}
     record = FederationRecord(
         hash="",
-        dataset={
-            "name": "clients' own",
-            "source": "",
-            "licence": "",
-            "sha256": "",
-            "notes": "as clients told",
-            **samples,
-        },
+        dataset={**about, **samples},
         partition={"kind": "nodes", "parameters": {}},
         num_clients=count,
         num_classes=classes,
