@@ -26,9 +26,8 @@ from hypothesis import strategies as st
 from fedreach.federation.steps import AskLosses
 from fedreach.federation.types import Probe
 from fedreach.flower import messages
-from fedreach.flower.adaptation import RemoteAdaptation
+from fedreach.flower.adaptation import RemoteAdaptation, RemoteFit
 from fedreach.flower.evaluation import read_evaluations
-from fedreach.flower.fitting import RemoteFit
 from fedreach.flower.strategy import FedReachStrategy
 
 from .faulty import CLIENTS, DISAGREEMENT, SCAFFOLD, TIMEOUT, Method, app_of, experiment

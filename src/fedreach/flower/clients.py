@@ -227,9 +227,9 @@ class ClientRegistry:
         while self.asked:
             replies = list(self.grid.pull_messages(list(self.asked)))
             for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
-                asked = self.asked.pop(reply.metadata.reply_to_message_id, None)
-                if asked is not None:
-                    self._take_handshake(reply, asked[0])
+                handshake = self.asked.pop(reply.metadata.reply_to_message_id, None)
+                if handshake is not None:
+                    self._take_handshake(reply, handshake[0])
             self._forget_handshakes(time.monotonic())
             if not new_messages & self.asked.keys() or time.monotonic() > now + patience:
                 break

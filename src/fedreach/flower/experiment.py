@@ -197,13 +197,13 @@ def strategy_options(builder: Builder, seed: int, method: str | None, folder: Pa
 def refuse_unsupported_options(experiment: Experiment) -> None:
     """Reject options that have no effect on Flower, with a ConfigError."""
     e, fixed = experiment, "Flower runs a number of rounds that is fixed beforehand"
-    own = "what a client trains on is its own, and stays the same in all rounds"
+    stays = "what a client trains on is its own, and stays the same in all rounds"
     for option, is_used, reason in (
         ("evaluation.patience", e.evaluation.patience is not None, fixed),
         ("[budget]", e.budget.limits, fixed),
         ("evaluation.samples_per_client", e.evaluation.samples_per_client is not None, "a client is evaluated on all"),
         ("engine.precision", e.engine.precision != "highest", "clients compute as precisely as torch is set to"),
-        ("population.refit", e.population.refit, own),
+        ("population.refit", e.population.refit, stays),
     ):
         if is_used:
             raise ConfigError(f"{option} has no effect on Flower: {reason}. Remove it.")

@@ -106,8 +106,8 @@ class OpenRound:
             return []
         chosen = self.request.selection.ids.tolist()
         LOG.info("FedReach chose clients %s.", chosen)
-        left = [client for client in chosen if client not in self.probed]
-        return self.registry.compose(MessageType.TRAIN, self._contents(self.request, left))
+        remaining = [client for client in chosen if client not in self.probed]
+        return self.registry.compose(MessageType.TRAIN, self._contents(self.request, remaining))
 
     def end(self, replies: Iterable[Message]) -> RoundOutcome:
         """Finish the round with the replies to the messages of `begin`."""
@@ -115,8 +115,10 @@ class OpenRound:
         if not isinstance(request, AskServer):
             chosen = request.selection.ids.tolist()
             probed = {client: self.probed[client] for client in chosen if client in self.probed}
-            left = [client for client in chosen if client not in probed]
-            done = next_request(self.steps, self.reports(*self.collect(request, left, replies, probed), request.view))
+            remaining = [client for client in chosen if client not in probed]
+            done = next_request(
+                self.steps, self.reports(*self.collect(request, remaining, replies, probed), request.view)
+            )
             if isinstance(done, RoundOutcome):
                 return done
             assert isinstance(done, AskServer)  # clients have no more to do
@@ -216,9 +218,9 @@ class OpenRound:
         if forgetful:
             LOG.info("Clients %s lost what they kept between rounds, and are sent it.", forgetful)
             contents = self._contents(request, forgetful, keys=False, restore=True)
-            again, still = self.registry.ask(MessageType.TRAIN, contents, reader)
-            answers |= again
-            lost = {client: reason for client, reason in lost.items() if client not in again} | still
+            restored, still_lost = self.registry.ask(MessageType.TRAIN, contents, reader)
+            answers |= restored
+            lost = {client: reason for client, reason in lost.items() if client not in restored} | still_lost
         answers |= probed
         ids = np.array(sorted(answers), np.int64)
         missing = lost_replies(self.participation, ids, self.federation.seed, request.view.round, probe=request.probe)
@@ -244,14 +246,14 @@ class OpenRound:
         )
         numbers = {name: float(messages.number(metrics, name)) for name in names}
         numbers = {"num_examples": float(count), "loss": numbers.pop(messages.LOSS), **numbers}
-        size, own = np.array([count]), np.array([client])
-        steps = int(federation.local.steps_of(size, own, federation.seed, view.round)[0])
+        size, ids = np.array([count]), np.array([client])
+        steps = int(federation.local.steps_of(size, ids, federation.seed, view.round)[0])
         if hides:
             words = messages.array(
                 messages.arrays(reply, messages.MASKED), messages.MASKED, (layout.size + 1,), np.uint64
             )
             return Answer(words, numbers, steps)
-        start = state.models[int(state.clusters[view.rows(own)[0]])]
+        start = state.models[int(state.clusters[view.rows(ids)[0]])]
         if messages.UPDATE in reply.content.array_records:
             update = messages.array(messages.arrays(reply, messages.UPDATE), messages.UPDATE, (layout.size,))
         else:
