@@ -16,7 +16,7 @@ from fedreach._util import registry
 from fedreach._util.arrays import AnyArray, Float32s, Floats
 from fedreach._util.errors import ConfigError, DataError, RunFolderError
 from fedreach.data.preparation import Preparation, TargetScale
-from fedreach.data.samples import SampleFormat, form_of
+from fedreach.data.samples import RawSamples, SampleFormat, form_of
 from fedreach.deploy import weights
 from fedreach.deploy.adapter import Adapter
 from fedreach.deploy.fitted_rule import SavedRule, Which, read
@@ -67,9 +67,13 @@ class Expected(SampleFormat):
         return torch.zeros(2, *self.raw_shape, dtype=getattr(torch, self.dtype))
 
     def raw(self, samples: Any) -> Tensor:
-        """Return raw examples as a tensor, see `SampleFormat.array`."""
-        values = samples.detach().cpu().numpy() if isinstance(samples, Tensor) else samples
-        return torch.from_numpy(self.array(values))
+        """Return raw examples as a tensor, see `SampleFormat.array`; a tensor from this method stays as it is."""
+        if isinstance(samples, Tensor):
+            samples = samples.detach().cpu().numpy()
+            has_raw_form = self.preparation is not None or self.layout is not None
+            if has_raw_form and samples.dtype == self.dtype and samples.shape[1:] == self.raw_shape:
+                samples = samples.view(RawSamples)
+        return torch.from_numpy(self.array(samples))
 
 
 class Pixels(nn.Module):

@@ -15,7 +15,7 @@ from fedreach._util.tables import visible
 from fedreach.data.cells import AS_USUAL, Cells, Reading, Words, cells_of, named_rows
 from fedreach.data.checks import no_such_file, read_npz
 from fedreach.data.preparation import InputColumn, Preparation, is_filled
-from fedreach.data.samples import SampleFormat
+from fedreach.data.samples import RawSamples, SampleFormat
 from fedreach.data.table_source import column_of, read_table
 from fedreach.deploy.adapter import Adapter
 from fedreach.federation.adaptation.base import log_softmax
@@ -37,7 +37,7 @@ MIN_VALUES = 3  # minimum number of values for a meaningful median
 class Rows:
     """m rows of a file."""
 
-    samples: AnyArray  # (m, ...) as the model takes them
+    samples: AnyArray  # (m, ...) raw examples, see `RawSamples`
     clients: tuple[str, ...] | None  # (m,) client of each row; None if the file does not name clients
     labels: AnyArray | None  # (m,) classes, -1 if unknown; or (m, t) numbers, nan if unknown
     notes: tuple[str, ...]  # what the model does not know about the rows
@@ -116,7 +116,7 @@ def read_rows(path: Path, about: Mapping[str, Any], client: str | None = None, l
         notes += more
     elif of_labels:
         labels = _targets(table, of_labels, about["targets"], reading)
-    return Rows(samples, owners, labels, tuple(notes))
+    return Rows(samples.view(RawSamples), owners, labels, tuple(notes))
 
 
 def _read(path: Path, expected: SampleFormat) -> tuple[Any, bool]:
