@@ -361,7 +361,7 @@ def test_each_way_to_import_from_fedreach_is_followed(tmp_path: Path, line: str,
     [
         (OraclePrior(), "OraclePrior needs the labels of those that it adapts"),
         (FewLabels(), "FewLabels needs the labels of those that it adapts"),
-        (LabelShift(odds=np.float64(3.0)), r"LabelShift\.odds must be a number, a text"),
+        (LabelShift(odds=np.float32(3.0)), r"LabelShift\.odds must be a number, a text"),
     ],
 )
 def test_a_rule_that_cannot_be_deployed_is_refused(rule: Any, said: str) -> None:

@@ -200,7 +200,7 @@ def test_weights_are_of_the_one_model_that_they_say(world: WorldNamed, tmp_path:
         with pytest.raises(ConfigError, match="holds one model"):
             load(tmp_path / which, cluster=0)
     for held, other in (("last", "best"), ("best", "last")):
-        with pytest.raises(ConfigError, match=rf"holds one model, the {held} one; got the {other} one"):
+        with pytest.raises(ConfigError, match=f"holds one model, the {held} one"):
             load(tmp_path / held, other)  # type: ignore[arg-type]
 
 
@@ -273,5 +273,5 @@ def test_a_file_of_one_cluster_gives_no_other_and_says_which(world: WorldNamed, 
     again, x = load(tmp_path / "out", cluster=1), w.at(asked(w))
     np.testing.assert_array_equal(again.logits(x), w.logits(asked(w), head="1/"))
     assert "last model of cluster 1 (round" in origin(again.about())
-    with pytest.raises(ConfigError, match=r"the last one of cluster 1; got the last one of cluster 0\."):
+    with pytest.raises(ConfigError, match=r"the last one of cluster 1"):
         load(tmp_path / "out", cluster=0)

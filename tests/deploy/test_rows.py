@@ -12,7 +12,7 @@ import pytest
 from fedreach._util.errors import DataError
 from fedreach.data.preparation import InputColumn, Preparation
 from fedreach.data.samples import SampleFormat
-from fedreach.deploy.predictions import DataColumns, Rows, read_rows
+from fedreach.deploy.predictions import Rows, read_rows
 
 IMAGES = SampleFormat("pictures", "image", (1, 2, 2), (0.5,), (0.5,))
 TOKENS = SampleFormat("words", "tokens", (3,))
@@ -25,9 +25,12 @@ TABLE = SampleFormat(
 PIXELS = {"a": [0, 1], "b": [2, 3], "c": [4, 255], "d": [6, 7]}
 
 
-def rows(path: Path, expected: SampleFormat, **options: Any) -> Rows:
-    said: dict[str, Any] = {"known": DataColumns(), "classes": ("no", "yes"), "targets": None, **options}
-    return read_rows(path, expected, said.pop("known"), **said)
+def rows(
+    path: Path, expected: SampleFormat, client: str | None = None, label: str | None = None, **options: Any
+) -> Rows:
+    said = {"client_column": None, "label_columns": [], "classes": ["no", "yes"], "targets": None, **options}
+    outputs = said["targets"] or len(said["classes"])
+    return read_rows(path, {**expected.to_json(), "name": expected.name, "outputs": outputs, **said}, client, label)
 
 
 def csv_of(folder: Path, **columns: Any) -> Path:
@@ -67,8 +70,8 @@ def test_columns_that_were_dropped_or_left_out_are_known(tmp_path: Path) -> None
     others = (InputColumn("insurer", "dropped"), InputColumn("country", "left out"), InputColumn("site", "client"))
     expected = SampleFormat("t", "features", (1,), preparation=Preparation((*others, InputColumn("age", "number"))))
     known = {"age": [1, 2], "insurer": ["A", "B"], "country": ["x", "y"], "site": ["n", "s"]}
-    assert rows(csv_of(tmp_path, **known), expected, known=DataColumns("site")).notes == ()
-    found = rows(csv_of(tmp_path, **known, u=[1, 2], v=[1, 2], w=[1, 2], x=[1, 2]), expected, known=DataColumns("site"))
+    assert rows(csv_of(tmp_path, **known), expected, client_column="site").notes == ()
+    found = rows(csv_of(tmp_path, **known, u=[1, 2], v=[1, 2], w=[1, 2], x=[1, 2]), expected, client_column="site")
     assert found.notes == ("columns 'u', 'v', 'w' and 1 more are not used: nobody trained on them",)
 
 
@@ -98,14 +101,14 @@ def test_words_for_missing_values_and_the_decimal_comma_hold_for_new_rows(tmp_pa
     columns = InputColumn("site", "client", **said), InputColumn("age", "number", missing=1, **said)
     expected = SampleFormat("t", "features", (2,), preparation=Preparation(columns))
     path = csv_of(tmp_path, site=["n", "n", "s"], age=["12,5", "-9", "?"], label=["yes", "?", "no"])
-    found = rows(path, expected, known=DataColumns("site"))
+    found = rows(path, expected, client_column="site")
     np.testing.assert_array_equal(found.samples, [[12.5], [np.nan], [np.nan]])
     assert found.labels is not None
     assert (found.labels.tolist(), found.notes) == ([1, -1, 0], ())
 
 
 def test_numbers_that_are_predicted_come_from_columns_or_from_one_array(tmp_path: Path) -> None:
-    several = {"classes": None, "targets": 2, "known": DataColumns(None, ("u", "v"))}
+    several = {"classes": None, "targets": 2, "label_columns": ["u", "v"]}
     found = rows(csv_of(tmp_path, **PIXELS, u=[1.0, None], v=[2.0, 3.0]), IMAGES, **several)
     np.testing.assert_array_equal(found.labels, [[1.0, 2.0], [np.nan, 3.0]])
     np.savez(tmp_path / "rows.npz", x=np.zeros((2, 2, 2), np.uint8), y=[[1.0, 2.0], [3.0, 4.0]])

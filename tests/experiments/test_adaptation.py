@@ -190,7 +190,7 @@ def test_an_adapter_serves_as_the_run_did(fedreach: Command, home: Path) -> None
     adapter, rng = load(home / "adapted"), np.random.default_rng(0)
     logits = rng.standard_normal((30, 10)) + 4.0 * np.eye(10)[rng.integers(2, size=30)]
     adapter.fit(logits[:20]).partial_fit(logits[20:])
-    whole = Adapter(**adapter.get_params()).fit(logits)
+    whole = Adapter(adapter.rule, adapter.state, adapter.model).fit(logits)
     np.testing.assert_allclose(adapter.prior_, whole.prior_, atol=1e-12)
     np.testing.assert_allclose(adapter.predict_proba(logits).sum(axis=1), 1.0)
     assert (adapter.predict(logits) == adapter.predict_proba(logits).argmax(axis=1)).all()

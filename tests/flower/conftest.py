@@ -26,11 +26,10 @@ class SkippingClock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> SkippingClock:
     """The clock of a server in this process; servers in processes of their own have the real one."""
     pytest.importorskip("flwr")
-    from fedreach.flower import clients, tables
+    from fedreach.flower import clients
 
     skipping = SkippingClock()
-    for module in (clients, tables):
-        monkeypatch.setattr(module, "time", skipping)
+    monkeypatch.setattr(clients, "time", skipping)
     return skipping
 
 

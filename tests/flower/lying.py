@@ -1,4 +1,4 @@
-"""What clients can say that no honest client says: for the tests, and for the table of faults."""
+"""Replies that no honest client sends: for the tests, and for the table of faults."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from ..conftest import rows  # noqa: TID252
 from .faulty import (
     CLIENTS,
-    DISAGREEMENT,
     FEDAVG,
-    FEDDYN,
-    SCAFFOLD,
     Method,
     Outcome,
     app_of,
@@ -29,7 +26,6 @@ from .faulty import (
     experiment,
     flower,
     spoiled,
-    with_metric,
     with_update,
 )
 from .in_process import InProcess
@@ -37,9 +33,7 @@ from .in_process import InProcess
 Lie = Callable[[Message, Callable[[], Message]], Any]
 CLIPPED: Method = ("local.clip_norm=0.1",)
 COUNTS: Method = ("method.selection=kl_filter",)
-NOISED: Method = (*COUNTS, "method.label_statistics={name='discrete_laplace',epsilon=1.0}")
 ENTROPY: Method = ("method.weighting=entropy",)
-WLRC: Method = ("method.selection={name='rademacher',n_clusters=2}",)
 
 
 def asked_before(**changed: Any) -> Lie:
@@ -60,15 +54,9 @@ def silent_about_the_question(message: Message, answer: Callable[[], Message]) -
 
 
 LIES: dict[str, tuple[Method, Lie, str]] = {
-    "a loss that is infinite": (FEDAVG, with_metric("train_loss", float("inf")), "its 'train_loss' is not finite"),
-    "eta that is no number": (DISAGREEMENT, with_metric("disagreement", float("nan")), "'disagreement' is not finite"),
-    "a certainty that is no number": (WLRC, with_metric("wlrc", float("nan")), "its 'wlrc' is not finite"),
     "a round that was before": (FEDAVG, asked_before(round=1), "it answers round 1, and was asked for round 2"),
     "another run": (FEDAVG, asked_before(run="x"), "it answers no question of this run"),
     "no run": (FEDAVG, silent_about_the_question, "it answers no question of this run"),
-    "steps that it was not asked for": (FEDAVG, with_metric("steps", 700), "'steps' must be 2, as it was asked for"),
-    "a step too few": (SCAFFOLD, with_metric("steps", 1), "its 'steps' must be 2, as it was asked for; got 1"),
-    "a thousand steps": (FEDDYN, with_metric("steps", 1000), "its 'steps' must be 2, as it was asked for; got 1000"),
     "further than clipped steps": (CLIPPED, with_update(lambda u: 100 * u), "its update has the norm .* at most"),
 }
 
@@ -82,12 +70,6 @@ def telling(client: int, fact: str, change: Callable[[np.ndarray], np.ndarray]) 
         return reply
 
     return answering
-
-
-def steps_of(method: Method) -> int:
-    made = experiment(method)
-    ids = np.array([culprit_of(method)])
-    return int(made.simulation.federation.local.steps_of(made.data.train.sizes[ids], ids, 0, 1)[0])
 
 
 def ending(name: str, folder: Path) -> str:

@@ -179,7 +179,7 @@ def without_a_fit(reply: Message) -> Message:
 
 
 SPOILT: dict[str, tuple[Spoil, str]] = {
-    "silent": (lambda reply: None, "no answer within 0.3 s"),
+    "silent": (lambda reply: None, "no reply within 0.3 s"),
     "failed": (fail, "it failed: OSError: disk gone"),
     "not finite": (with_array(lambda values: values * np.nan), "is not finite"),
     "huge": (with_array(lambda values: values + 1e30), "holds numbers up to 1e+30"),
@@ -208,7 +208,7 @@ def test_who_leaves_between_exchanges_is_in_no_sum_and_is_named(
     adapt(tmp_path / "flower", answering=spoiling(exchange, {leaver: lambda reply: None}))
     assert record_of(tmp_path / "flower")["left"]["last"] == {str(leaver): exchange}
     assert f"Client {leaver} left in exchange {exchange}" in heard.text
-    assert "no answer within 0.3 s" in heard.text
+    assert "no reply within 0.3 s" in heard.text
     check_fitted_by_those_that_stayed(tmp_path / "flower", tmp_path / "alone", {leaver})
 
 

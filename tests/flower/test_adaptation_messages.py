@@ -161,7 +161,7 @@ NONSENSE: dict[str, tuple[Spoil, str]] = {
     "half a pair": (with_metric(adapted_5_accuracy=None), "it sent no number 'adapted_5_accuracy'"),
     "two adapted clients in one": (with_metric(adapted=2), "each is 0 or 1"),
     "failed": (fail, "it failed: OSError: disk gone"),
-    "silent": (lambda reply: None, "did not say how well it is adapted"),
+    "silent": (lambda reply: None, "no reply within"),
 }
 
 

@@ -154,9 +154,10 @@ def test_a_node_that_restarts_while_it_trains_is_lost_for_that_round_only(method
 
 @pytest.mark.parametrize("method", [FEDAVG, SCAFFOLD], ids=["fedavg", "scaffold"])
 def test_a_node_that_restarts_takes_its_place_again_once_the_link_misses_the_old_one(
-    method: Method, tmp_path: Path
+    method: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Flower counts a dead node as online for about a minute: until then two nodes claim to be the client."""
+    monkeypatch.setattr("fedreach.flower.clients.AGAIN_SECONDS", 0.0)
     culprit, old = culprit_of(method), []
 
     def die(message: Message, answer: Callable[[], Message]) -> None:

@@ -87,7 +87,7 @@ def test_of_two_nodes_with_one_partition_id_one_takes_part(tmp_path: Path, heard
     grid = InProcess(app_of(FEDAVG), range(CLIENTS + 1))
     grid.contexts[CLIENTS].node_config["partition-id"] = 3
     assert flower(experiment(FEDAVG), grid, tmp_path) == undisturbed(FEDAVG)
-    assert_said(heard, r"Node \d+ says it is client 3, and so does node \d+, which is online")
+    assert_said(heard, r"Node \d+ does not take part: it says it is client 3, and so does node \d+, which is online")
     assert {client for client, kind in grid.sent if kind == "train"} <= set(range(CLIENTS))
 
 

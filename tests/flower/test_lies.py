@@ -39,19 +39,16 @@ from .lying import (
     COUNTS,
     ENTROPY,
     LIES,
-    NOISED,
-    WLRC,
     Lie,
     asked_before,
     silent,
     silent_about_the_question,
-    steps_of,
     telling,
 )
 from .test_adaptation import SECURE, adapt
 
 slow = pytest.mark.slow
-QUICK = {"a loss that is infinite", "a round that was before", "a step too few", "eta that is no number"}
+QUICK = {"a round that was before", "further than clipped steps"}
 
 
 @pytest.mark.parametrize("lie", [pytest.param(lie, marks=() if lie in QUICK else slow) for lie in LIES])
@@ -59,14 +56,11 @@ def test_a_report_that_cannot_be_counts_like_none_and_is_named_in_the_row(
     lie: str, tmp_path: Path, heard: pytest.LogCaptureFixture
 ) -> None:
     method, spoil, why = LIES[lie]
-    if "must be 2" in why:
-        why = why.replace("2", str(steps_of(method)))
     grid = InProcess(app_of(method), range(CLIENTS), answering=spoiled(culprit_of(method), 2, spoil))
     found = flower(experiment(method), grid, tmp_path)
     assert found == silent(method)
-    if method != WLRC:  # which asks for updates before it chooses
-        assert found == without_reply(method)
-        assert found.lost == [[], [culprit_of(method)], [], []]
+    assert found == without_reply(method)
+    assert found.lost == [[], [culprit_of(method)], [], []]
     assert_said(heard, rf"Client {culprit_of(method)} .*{why}")
     (named,) = [row for row in rows(tmp_path) if "refused" in row]
     assert named["round"] == 2
@@ -97,7 +91,7 @@ def test_a_lost_reply_is_nobodys_lie(tmp_path: Path) -> None:
 
 
 def test_the_page_names_who_said_what_cannot_be(tmp_path: Path) -> None:
-    spoil = with_metric("train_loss", float("inf"))
+    spoil = with_metric("train_loss", float("nan"))
     grid = InProcess(app_of(FEDAVG), range(CLIENTS), answering=spoiled(culprit_of(FEDAVG), 2, spoil))
     flower(experiment(FEDAVG), grid, tmp_path)
     page = write_report([tmp_path], tmp_path / "page").page.read_text()
@@ -115,7 +109,7 @@ def test_the_page_names_who_said_what_cannot_be(tmp_path: Path) -> None:
         pytest.param(asked_before(round=7), marks=slow),
         pytest.param(silent_about_the_question, marks=slow),
     ],
-    ids=["no number", "another round", "no round"],
+    ids=["not finite", "another round", "no round"],
 )
 def test_a_loss_that_cannot_be_is_as_good_as_none(spoil: Lie, tmp_path: Path) -> None:
     method = ("method.selection=power_of_choice",)
@@ -140,12 +134,11 @@ def test_a_loss_that_cannot_be_is_as_good_as_none(spoil: Lie, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("method", "change", "why"),
     [
-        (ENTROPY, lambda e: e * np.nan, "its label_entropy must be one finite number"),
-        pytest.param(COUNTS, lambda n: n + 1j, "its 'label_counts' cannot be read: Cannot cast", marks=slow),
-        (COUNTS, lambda n: np.append(n, 0.0), "its label_counts must be 10 numbers"),
-        pytest.param(NOISED, lambda n: n - 1e6, "its label_counts must be from 0 to", marks=slow),
+        (ENTROPY, lambda e: e * 0 - 0.1, "its label_entropy must be a list of numbers of at least 0"),
+        pytest.param(COUNTS, lambda n: n + 1j, "its 'label_counts' must be float64; got complex128", marks=slow),
+        (COUNTS, lambda n: np.append(n, 0.0), "its label_counts are 11 numbers, and most clients' 10"),
     ],
-    ids=["no number", "complex", "11 classes", "below 0"],
+    ids=["below 0", "complex", "11 classes"],
 )
 def test_labels_that_cannot_be_are_not_believed(
     method: Method,
@@ -156,9 +149,7 @@ def test_labels_that_cannot_be_are_not_believed(
 ) -> None:
     fact = "label_entropy" if method == ENTROPY else "label_counts"
     grid = InProcess(app_of(method), range(CLIENTS), answering=telling(4, fact, change))
-    found = flower(experiment(method), grid, tmp_path)
-    if method != NOISED:  # whose noise no seed determines
-        assert found == simulated(experiment(method), without=4)
+    assert flower(experiment(method), grid, tmp_path) == simulated(experiment(method), without=4)
     assert (4, "train") not in grid.sent
     assert_said(heard, f"Client 4 never trains: .*{why}")
     assert list(rows(tmp_path)[0]["refused"]) == ["client 4"]
@@ -177,7 +168,6 @@ def test_where_counts_are_told_nobody_is_asked_for_entropies_too(tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("eval_acc", float("nan"), "its 'eval_acc' is not finite"),
         pytest.param(
             "num-examples",
             10_000,
@@ -246,8 +236,9 @@ def test_a_client_that_claims_more_than_there_is_is_refused(
 
 
 def test_a_place_is_refused_while_its_holder_is_there_and_free_when_it_is_gone(
-    tmp_path: Path, heard: pytest.LogCaptureFixture
+    tmp_path: Path, heard: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fedreach.flower.clients.AGAIN_SECONDS", 0.0)
     second = CLIENTS
 
     def answering(asked: int, message: Message, answer: Callable[[], Message]) -> Message:
@@ -260,7 +251,7 @@ def test_a_place_is_refused_while_its_holder_is_there_and_free_when_it_is_gone(
     assert flower(experiment(FEDAVG), grid, tmp_path) == undisturbed(FEDAVG)  # the data are the same
     holder, other = (grid.node_of[client] for client in (3, second))
     assert holder < other  # nodes that come at once are heard in this order
-    assert_said(heard, f"Node {other} says it is client 3, and so does node {holder}, which is online: it is refused")
+    assert_said(heard, f"Node {other} does not take part: it says it is client 3, and so does node {holder}, which is")
     assert list(rows(tmp_path)[0]["refused"]) == [f"node {other}"]
     trained = [client for client, kind in grid.sent if kind == "train"]
     assert second in trained

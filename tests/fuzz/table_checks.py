@@ -18,7 +18,7 @@ from fedreach._util.errors import FedReachError
 from fedreach.cli import main
 from fedreach.data.federated import FederatedData
 from fedreach.data.samples import SampleFormat
-from fedreach.deploy.predictions import DataColumns, Rows, read_rows
+from fedreach.deploy.predictions import Rows, read_rows
 
 from .campaign import Ending, WrongError, ending
 from .commands import must_be_told
@@ -179,15 +179,23 @@ def trained(mutant: Mutant, folder: Path) -> Literal["read", "refused"]:
 
 
 @cache
-def trained_on(base: str) -> tuple[SampleFormat, DataColumns, tuple[str, ...] | None]:
-    """Return what a model takes that was trained on a base table, its columns that are no inputs, and its classes."""
+def trained_on(base: str) -> dict[str, Any]:
+    """Return the description of a model that was trained on a base table."""
     draft = BASES[base]()
     table = {name: [row[place] for row in draft.rows] for place, name in enumerate(draft.header)}
     data = FederatedData.from_frame(table, **draft.options)  # type: ignore[arg-type]
     d = data.dataset
-    labels = tuple(draft.options[key] for key in ("label", "target") if key in draft.options)
+    labels = [draft.options[key] for key in ("label", "target") if key in draft.options]
     expected = SampleFormat(d.name, d.kind, d.train_x.shape[1:], preparation=d.preparation)
-    return expected, DataColumns(draft.options["client"], labels), data.class_names
+    return {
+        **expected.to_json(),
+        "name": d.name,
+        "client_column": draft.options["client"],
+        "label_columns": labels,
+        "classes": data.class_names,
+        "targets": None if data.class_names else 1,
+        "outputs": len(data.class_names or [1]),
+    }
 
 
 def predicted(mutant: Mutant, folder: Path) -> Literal["read", "refused"]:
@@ -198,21 +206,21 @@ def predicted(mutant: Mutant, folder: Path) -> Literal["read", "refused"]:
     """
     path = folder / mutant.file_name
     path.write_bytes(mutant.file_bytes)
-    expected, known, classes = trained_on(mutant.base)
+    about = trained_on(mutant.base)
     made: list[Rows] = []
 
     def call() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            made.append(read_rows(path, expected, known, classes=classes, targets=None if classes else 1))
+            made.append(read_rows(path, about))
 
     if ending(call) == "told":
         return "refused"
     found, rows = truth(mutant), made[0]
     if found is not None and len(rows.samples) != found.rows:
         raise WrongError(f"{found.rows} rows are in the file, and {len(rows.samples)} are predicted")
-    if found is not None and known.client in found.columns and rows.clients is not None:
-        names = found.columns[known.client]
+    if found is not None and about["client_column"] in found.columns and rows.clients is not None:
+        names = found.columns[about["client_column"]]
         if len(set(names)) != len(rows.by_client()):
             raise WrongError(f"there are {len(set(names))} clients, and {len(rows.by_client())} are known")
     return "read"

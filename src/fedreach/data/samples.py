@@ -27,6 +27,10 @@ DTYPES = {"image": "uint8", "tokens": "int64", "features": "float32", "table": "
 """Type of raw examples by kind, as a model gets them."""
 
 
+class RawSamples(np.ndarray[Any, np.dtype[Any]]):
+    """Raw examples in the form that `SampleFormat.array` returns."""
+
+
 @dataclass(frozen=True)
 class SampleFormat:
     """Format of the examples that a model accepts: that of its training examples.
@@ -85,12 +89,14 @@ class SampleFormat:
 
         Args:
             samples: A table if the model was trained on one, else an array. The channel axis of images with one
-                channel is optional.
+                channel is optional. `RawSamples` stay as they are.
 
         Raises:
             ConfigError: If a column of the table is missing, or `samples` is not a table.
             DataError: If the examples differ from the training examples in shape or type.
         """
+        if isinstance(samples, RawSamples):
+            return np.asarray(samples)
         if self.preparation is not None:
             return self.preparation.raw(samples)
         check = Check(self.name, "samples for the model of")

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import json
+import pkgutil
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+import fedreach
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError
 from fedreach.federation.base import Adaptation
 from fedreach.federation.types import Outputs, State
+
+Values = ArrayLike | None
 
 # -------------------- One client's use of a deployed model: an estimator like those of scikit-learn, with numpy alone
 
@@ -57,13 +64,7 @@ class Adapter:
         self.client_: State = self.rule.start(self.state)
         self.n_inputs_, self.n_labels_, self.guarded_, self._with_features = 0, 0, True, False
 
-    def fit(
-        self,
-        logits: ArrayLike,
-        features: ArrayLike | None = None,
-        inputs: ArrayLike | None = None,
-        labels: ArrayLike | None = None,
-    ) -> Self:
+    def fit(self, logits: ArrayLike, features: Values = None, inputs: Values = None, labels: Values = None) -> Self:
         """Start with a client's inputs.
 
         Args:
@@ -78,11 +79,7 @@ class Adapter:
         return self._learn(outputs, label_numbers)
 
     def partial_fit(
-        self,
-        logits: ArrayLike,
-        features: ArrayLike | None = None,
-        inputs: ArrayLike | None = None,
-        labels: ArrayLike | None = None,
+        self, logits: ArrayLike, features: Values = None, inputs: Values = None, labels: Values = None
     ) -> Self:
         """Add more of the client's inputs, or labels that have arrived; the arguments are those of `fit`.
 
@@ -92,7 +89,7 @@ class Adapter:
             return self.fit(logits, features, inputs, labels)
         return self._learn(self._outputs(logits, features, inputs), self._check_labels(labels, logits))
 
-    def _check_labels(self, labels: ArrayLike | None, logits: ArrayLike) -> Ints | None:
+    def _check_labels(self, labels: Values, logits: ArrayLike) -> Ints | None:
         """Return (m,) labels, or reject invalid ones."""
         if labels is None:
             return None
@@ -108,9 +105,7 @@ class Adapter:
             )
         return label_numbers.astype(np.int64)
 
-    def predict_online(
-        self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None
-    ) -> Floats:
+    def predict_online(self, logits: ArrayLike, features: Values = None, inputs: Values = None) -> Floats:
         """Return the (m, c) class probabilities of a stream's next inputs, each before the rule learns from it.
 
         Use it if the order of the inputs is informative: sorted by class, in bursts, or by time of day. The rule must
@@ -155,14 +150,12 @@ class Adapter:
         self._count(outputs)
         return self
 
-    def predict(self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None) -> Ints:
+    def predict(self, logits: ArrayLike, features: Values = None, inputs: Values = None) -> Ints:
         """Return the (m,) classes of inputs."""
         classes: Ints = self._log_p(logits, features, inputs).argmax(axis=1)
         return classes
 
-    def predict_proba(
-        self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None
-    ) -> Floats:
+    def predict_proba(self, logits: ArrayLike, features: Values = None, inputs: Values = None) -> Floats:
         """Return the (m, c) class probabilities."""
         probabilities: Floats = np.exp(self._log_p(logits, features, inputs))
         return probabilities
@@ -170,7 +163,10 @@ class Adapter:
     @property
     def prior_(self) -> Floats:
         """See `Adapter`."""
-        return self._estimate("prior")
+        client_state = self._require_fitted()
+        if "prior" not in client_state:
+            raise ConfigError(f"{type(self.rule).__name__} estimates no prior.")
+        return client_state["prior"]
 
     @property
     def decision_(self) -> str:
@@ -181,34 +177,16 @@ class Adapter:
         words += ["repaired"] if repaired.item() else []
         return ", ".join([*words, "adapted" if adapted.item() else "abstained"])
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {"rule": self.rule, "state": self.state, "model": self.model}
-
-    def set_params(self, **params: Any) -> Self:
-        """Change arguments; the fitted state stays until `fit`."""
-        for name, value in params.items():
-            if name not in self.get_params():
-                raise ConfigError(f"Adapter has no parameter {name!r}; it has {', '.join(self.get_params())}.")
-            setattr(self, name, value)
-        return self
-
     def _require_fitted(self) -> State:
         if not hasattr(self, "client_"):
             raise ConfigError(f"The adapter of {type(self.rule).__name__} has seen no inputs yet. Call fit first.")
         return self.client_
 
-    def _estimate(self, name: str) -> Floats:
-        client_state = self._require_fitted()
-        if name not in client_state:
-            raise ConfigError(f"{type(self.rule).__name__} estimates no {name}.")
-        return client_state[name]
-
-    def _log_p(self, logits: ArrayLike, features: ArrayLike | None, inputs: ArrayLike | None) -> Floats:
+    def _log_p(self, logits: ArrayLike, features: Values, inputs: Values) -> Floats:
         client_state = self.client_ if hasattr(self, "client_") else self.rule.start(self.state)
         return self.rule.predict(self.state, client_state, self._outputs(logits, features, inputs))
 
-    def _outputs(self, logits: ArrayLike, features: ArrayLike | None, inputs: ArrayLike | None) -> Outputs:
+    def _outputs(self, logits: ArrayLike, features: Values, inputs: Values) -> Outputs:
         z = np.asarray(logits, np.float64)
         classes = len(self.state["base"]) if "base" in self.state else z.shape[-1]
         if z.ndim != 2 or len(z) == 0 or z.shape[1] != classes or not np.isfinite(z).all():
@@ -224,3 +202,28 @@ class Adapter:
         assert self.model is not None  # the rule has this method only with a model
         logits, features = self.model(inputs)
         return self._outputs(logits, features, inputs)
+
+
+def stored(package: str) -> tuple[dict[str, Any], Adaptation | None, State]:
+    """Return what the package of an archive has stored: the origin of its rule, the rule or None, and its state.
+
+    Raises:
+        ImportError: If the process has imported another version of FedReach.
+    """
+    record = json.loads(pkgutil.get_data(package, "stored.json") or b"")
+    if fedreach.__version__ != record["version"]:
+        raise ImportError(
+            f"{package}.pyz needs FedReach {record['version']}, which it holds, and this process has imported FedReach "
+            f"{fedreach.__version__}. Use a process of its own."
+        )
+    with np.load(io.BytesIO(pkgutil.get_data(package, "state.npz") or b"")) as arrays:
+        state: State = dict(arrays)
+    if record["rule"] is None:
+        return record["run"], None, state
+    module, name, options = record["rule"]
+    kind = getattr(import_module(module), name)
+    return record["run"], kind(**{option: _as_tuple(value) for option, value in options.items()}), state
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value

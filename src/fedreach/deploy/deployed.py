@@ -10,6 +10,8 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,10 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Float32s, Floats
 from fedreach._util.errors import ConfigError, FedReachError
-from fedreach._util.tables import visible, visible_lines
+from fedreach._util.tables import csv_text, visible, visible_lines
 from fedreach.data.samples import SampleFormat
-from fedreach.deploy.adapter import Adapter
-from fedreach.deploy.predictions import DataColumns, Predictions, Rows, predictions, read_rows
+from fedreach.deploy.adapter import Adapter, stored
+from fedreach.deploy.predictions import Predictions, Rows, predictions, read_rows
 from fedreach.federation.base import Adaptation
 from fedreach.federation.types import State
 
@@ -47,32 +49,19 @@ class Deployed:
         self.expected = SampleFormat.of_json(about["name"], about)
         self._run, self._batch = run, batch
 
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """(c,) names of classes; None if the model predicts numbers."""
-        return classes_of(self.about)
-
     def logits(self, samples: Any) -> Floats:
         """Return (m, c) logits of examples, or the (m, t) predicted numbers.
 
         Args:
             samples: A table (also as a dictionary of columns) or an array, like the training data.
         """
-        return self.raw_logits(self.expected.array(samples))
-
-    def raw_logits(self, raw: AnyArray) -> Floats:
-        """Return `logits` of examples as `SampleFormat.array` returns them."""
-        return self._parts("model", raw)[0].astype(np.float64)
+        return self._parts("model", self.expected.array(samples))[0].astype(np.float64)
 
     def answers(self, samples: Any) -> tuple[Floats, Floats | None, Float32s | None]:
         """Return logits, features and inputs of examples: the arguments of an adapter's `fit` and `predict`."""
-        return self.raw_answers(self.expected.array(samples))
-
-    def raw_answers(self, raw: AnyArray) -> tuple[Floats, Floats | None, Float32s | None]:
-        """Return `answers` of examples as `SampleFormat.array` returns them."""
         if not self.about["reads_inputs"]:  # the rule needs logits alone
-            return self.raw_logits(raw), None, None
-        inputs = self._run("inputs", raw)[0]
+            return self.logits(samples), None, None
+        inputs = self._run("inputs", self.expected.array(samples))[0]
         logits, features = self.again(inputs)
         return logits, features, inputs if inputs.dtype.kind == "f" else None
 
@@ -89,16 +78,7 @@ class Deployed:
 
     def predict(self, rows: Rows, *, unadapted: bool = False) -> Predictions:
         """Return predictions of rows, adapted to each client by its rows; with `unadapted`, unadapted."""
-        adapts = self.rule is not None and not unadapted
-        adapter = self.new_adapter if adapts else None
-        return predictions(
-            self,
-            rows,
-            classes=self.classes,
-            outputs=self.about["outputs"],
-            new_adapter=adapter,
-            mixes=self.about["mixes"],
-        )
+        return predictions(self, rows, self.about, None if self.rule is None or unadapted else self.new_adapter)
 
     def _parts(self, graph: str, x: AnyArray) -> list[AnyArray]:
         size, count = self._batch, max(1, -(-len(x) // self._batch))
@@ -108,19 +88,33 @@ class Deployed:
         return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
 
-def classes_of(about: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return (c,) names of classes, or their numbers if they have no names; None if the model predicts numbers."""
-    if about["targets"] is not None:
-        return None
-    return tuple(about["classes"] or map(str, range(about["outputs"])))
+def stored_model(package: str, library: str, batch: int) -> Deployed:
+    """Return the model of an archive, whose graphs are in the same folder.
 
+    Args:
+        package: Package of the archive.
+        library: Library that runs the graphs, ``torch`` or ``onnxruntime``.
+        batch: Maximum number of examples per call of a graph.
+    """
+    folder = Path(str(sys.modules[package].__file__)).resolve().parents[2]
+    about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    runtime, (_, rule, state) = import_module(library), stored(package)
 
-def rows_for(about: Mapping[str, Any], path: Path, client: str | None = None, label: str | None = None) -> Rows:
-    """Return rows of a file for a model, see `read_rows`; `about` is the content of ``model.json``."""
-    columns = DataColumns(about["client_column"], tuple(about["label_columns"]))
-    expected = SampleFormat.of_json(about["name"], about)
-    classes, targets = classes_of(about), about["targets"]
-    return read_rows(path, expected, columns, classes=classes, targets=targets, client=client, label=label)
+    @cache
+    def graph(name: str) -> Any:
+        if library == "torch":
+            return runtime.export.load(folder / f"{name}.pt2").module()
+        return runtime.InferenceSession(folder / f"{name}.onnx", providers=["CPUExecutionProvider"])
+
+    def run(name: str, x: AnyArray) -> Sequence[AnyArray]:
+        if library != "torch":
+            result: Sequence[AnyArray] = graph(name).run(None, {"samples": x})
+            return result
+        with runtime.no_grad():
+            outputs = graph(name)(runtime.from_numpy(x))
+        return [output.numpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,))]
+
+    return Deployed(about, run, rule, state, batch)
 
 
 def schema(expected: SampleFormat) -> str:
@@ -131,8 +125,9 @@ def schema(expected: SampleFormat) -> str:
 
 
 def format_csv(predicted: Predictions, about: Mapping[str, Any], client: str | None = None) -> str:
-    """Return predictions as CSV."""
-    return predicted.csv(client or about["client_column"], about["label_columns"])
+    """Return predictions as CSV; an empty text without rows."""
+    table = predicted.table(client or about["client_column"], about["label_columns"])
+    return csv_text(table) if table else ""
 
 
 def record(predicted: Predictions, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,7 +187,7 @@ def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:
     if args.file is None:
         parser.error("name the file to predict; --schema prints what must stand in it")
     try:
-        predicted = model.predict(rows_for(model.about, args.file, args.client, args.label), unadapted=args.unadapted)
+        predicted = model.predict(read_rows(args.file, model.about, args.client, args.label), unadapted=args.unadapted)
         text = format_csv(predicted, model.about, args.client)
         if args.out is not None and args.out.resolve() == args.file.resolve():
             raise ConfigError(f"--out must be another file than the rows, {args.file}.")

@@ -8,15 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import torch
-
-from fedreach._util.arrays import AnyArray, Floats
 from fedreach._util.errors import ConfigError
 from fedreach.deploy import weights
-from fedreach.deploy.deployed import classes_of, rows_for
 from fedreach.deploy.fitted_rule import SavedRule, check_supported
-from fedreach.deploy.model import ModelAnswers, TrainedModel
-from fedreach.deploy.predictions import Predictions, predictions
+from fedreach.deploy.model import TrainedModel
+from fedreach.deploy.predictions import Predictions, predictions, read_rows
 from fedreach.deploy.program import PROGRAM, check_deployable, program
 from fedreach.deploy.weights import ENDINGS, Features, content, write_whole
 from fedreach.engines.trainer import EVALUATION_BATCH
@@ -81,19 +77,6 @@ def export(model: TrainedModel, out: Path, form: Form, *, unadapted: bool = Fals
     return Exported(out, tuple(files), about)
 
 
-class _LocalModel:
-    """A model in this process, see `fedreach.deploy.predictions.AnswersModel`."""
-
-    def __init__(self, model: TrainedModel) -> None:
-        self._model = model
-
-    def raw_logits(self, raw: AnyArray) -> Floats:
-        return self._model.logits(torch.from_numpy(raw))
-
-    def raw_answers(self, raw: AnyArray) -> ModelAnswers:
-        return self._model.answers(torch.from_numpy(raw))
-
-
 def predict_file(
     model: TrainedModel, path: Path, *, client: str | None = None, label: str | None = None, unadapted: bool = False
 ) -> tuple[Predictions, dict[str, Any]]:
@@ -113,18 +96,8 @@ def predict_file(
     model.expected.refuse_form("fedreach predict")
     saved = rule_of(model, unadapted=unadapted)
     about = model.about(None if saved is None else repr(saved.rule))
-    rows = rows_for(about, path, client, label)
     new_adapter = None if saved is None else partial(model.adapter_of, saved)
-    classes = classes_of(about)
-    result = predictions(
-        _LocalModel(model),
-        rows,
-        classes=classes,
-        outputs=about["outputs"],
-        new_adapter=new_adapter,
-        mixes=model.mixes,
-    )
-    return result, about
+    return predictions(model, read_rows(path, about, client, label), about, new_adapter), about
 
 
 def rule_of(model: TrainedModel, *, unadapted: bool) -> SavedRule | None:

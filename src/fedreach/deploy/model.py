@@ -16,7 +16,7 @@ from fedreach._util import registry
 from fedreach._util.arrays import AnyArray, Float32s, Floats
 from fedreach._util.errors import ConfigError, DataError, RunFolderError
 from fedreach.data.preparation import Preparation, TargetScale
-from fedreach.data.samples import SampleFormat, form_of
+from fedreach.data.samples import RawSamples, SampleFormat, form_of
 from fedreach.deploy import weights
 from fedreach.deploy.adapter import Adapter
 from fedreach.deploy.fitted_rule import SavedRule, Which, read
@@ -68,14 +68,12 @@ class Expected(SampleFormat):
 
     def raw(self, samples: Any) -> Tensor:
         """Return raw examples as a tensor, see `SampleFormat.array`; a tensor from this method stays as it is."""
-        if not isinstance(samples, Tensor):
-            return torch.from_numpy(self.array(samples))
-        if self.layout is not None and samples.dtype == torch.uint8 and samples.shape[1:] == self.raw_shape:
-            return samples
-        is_raw = samples.dtype == torch.float64 and samples.shape[1:] == self.raw_shape
-        if self.preparation is not None and is_raw:
-            return samples
-        return torch.from_numpy(self.array(samples.detach().cpu().numpy()))
+        if isinstance(samples, Tensor):
+            samples = samples.detach().cpu().numpy()
+            has_raw_form = self.preparation is not None or self.layout is not None
+            if has_raw_form and samples.dtype == self.dtype and samples.shape[1:] == self.raw_shape:
+                samples = samples.view(RawSamples)
+        return torch.from_numpy(self.array(samples))
 
 
 class Pixels(nn.Module):

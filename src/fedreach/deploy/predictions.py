@@ -11,11 +11,11 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError, DataError, nearest
-from fedreach._util.tables import csv_text, visible
+from fedreach._util.tables import visible
 from fedreach.data.cells import AS_USUAL, Cells, Reading, Words, cells_of, named_rows
 from fedreach.data.checks import no_such_file, read_npz
 from fedreach.data.preparation import InputColumn, Preparation, is_filled
-from fedreach.data.samples import SampleFormat
+from fedreach.data.samples import RawSamples, SampleFormat
 from fedreach.data.table_source import column_of, read_table
 from fedreach.deploy.adapter import Adapter
 from fedreach.federation.adaptation.base import log_softmax
@@ -33,19 +33,11 @@ FAR_DEVIATIONS_MEDIAN = 5.0  # the same for the median of a column, as with a wr
 MIN_VALUES = 3  # minimum number of values for a meaningful median
 
 
-@dataclass(frozen=True)
-class DataColumns:
-    """Names of a table's columns other than inputs."""
-
-    client: str | None = None  # column with the client of each row
-    labels: tuple[str, ...] = ()  # columns of the class, or of the numbers to predict
-
-
 @dataclass(frozen=True, eq=False)
 class Rows:
     """m rows of a file."""
 
-    samples: AnyArray  # (m, ...) as the model takes them
+    samples: AnyArray  # (m, ...) raw examples, see `RawSamples`
     clients: tuple[str, ...] | None  # (m,) client of each row; None if the file does not name clients
     labels: AnyArray | None  # (m,) classes, -1 if unknown; or (m, t) numbers, nan if unknown
     notes: tuple[str, ...]  # what the model does not know about the rows
@@ -65,39 +57,39 @@ class Rows:
         return {client: np.array(indices, np.int64) for client, indices in rows.items()}
 
 
-def read_rows(
-    path: Path,
-    expected: SampleFormat,
-    data_columns: DataColumns,
-    *,
-    classes: Sequence[str] | None,
-    targets: int | None,
-    client: str | None = None,
-    label: str | None = None,
-) -> Rows:
+def classes_of(about: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return (c,) names of classes, or their numbers if they have no names; None if the model predicts numbers."""
+    if about["targets"] is not None:
+        return None
+    return tuple(about["classes"] or map(str, range(about["outputs"])))
+
+
+def read_rows(path: Path, about: Mapping[str, Any], client: str | None = None, label: str | None = None) -> Rows:
     """Return the rows of a table, ``.csv`` or ``.parquet``, or of arrays, ``.npz``.
 
     Args:
         path: The file.
-        expected: Form of examples that the model takes.
-        data_columns: Columns of the training data, which the file may lack.
-        classes: (c,) names of classes, or their numbers as text; None if the model predicts numbers.
-        targets: Number of predicted numbers, or None.
-        client: Required column of clients, in place of that of the training data.
-        label: Required column of labels, in place of that of the training data.
+        about: Description of the model, the content of ``model.json``.
+        client: Required column of clients, in place of that of the training data, which the file may lack.
+        label: Required column of labels, in place of that of the training data, which the file may lack.
 
     Raises:
         ConfigError: If a column is missing.
         DataError: If the file cannot be read, or its examples differ in form from those that the model was trained on.
     """
-    table, is_arrays = _read(path, expected, data_columns, client, label)
+    expected, classes, label_columns = (
+        SampleFormat.of_json(about["name"], about),
+        classes_of(about),
+        about["label_columns"],
+    )
+    table, is_arrays = _read(path, expected)
     names = list(table)
     prepared = () if expected.preparation is None else expected.preparation.used
     free = [name for name in names if name not in {column.name for column in prepared}]  # a column "y" may be an input
-    of_client = _choose_column("client", names, free, client, data_columns.client)
-    of_labels = data_columns.labels if label is None and all(name in names for name in data_columns.labels) else ()
-    if label is not None or not data_columns.labels:
-        of_labels = tuple(filter(None, [_choose_column("label", names, free, label, None)]))
+    of_client = _choose_column("client", names, free, client, about["client_column"])
+    of_labels = label_columns if all(name in names for name in label_columns) else []
+    if label is not None or not label_columns:
+        of_labels = [*filter(None, [_choose_column("label", names, free, label, None)])]
     reading = AS_USUAL if expected.preparation is None else expected.preparation.reading
     owners = None if of_client is None else tuple(_texts(table, of_client, reading))
     notes: list[str] = []
@@ -123,13 +115,11 @@ def read_rows(
         labels, more = _classes(table, of_labels[0], classes, reading)
         notes += more
     elif of_labels:
-        labels = _targets(table, of_labels, targets or 1, reading)
-    return Rows(samples, owners, labels, tuple(notes))
+        labels = _targets(table, of_labels, about["targets"], reading)
+    return Rows(samples.view(RawSamples), owners, labels, tuple(notes))
 
 
-def _read(
-    path: Path, expected: SampleFormat, data_columns: DataColumns, client: str | None, label: str | None
-) -> tuple[Any, bool]:
+def _read(path: Path, expected: SampleFormat) -> tuple[Any, bool]:
     """Return the columns or arrays of a file by name, and whether they are arrays of examples."""
     ending = path.suffix.lower()
     if ending not in ENDINGS:
@@ -294,14 +284,14 @@ def _quote_names(names: Sequence[str]) -> str:
 MIN_PROBABILITY = 1e-12  # minimum probability of the true class in the log loss, as 0 does not have a logarithm
 
 
-class AnswersModel(Protocol):
-    """A model, in this process or exported, that takes examples as `SampleFormat.array` returns them."""
+class PredictingModel(Protocol):
+    """A model, in this process or exported."""
 
-    def raw_logits(self, raw: AnyArray) -> Floats:
-        """Return (m, c) logits of raw examples, or the (m, t) predicted numbers."""
+    def logits(self, samples: Any) -> Floats:
+        """Return (m, c) logits of examples, or the (m, t) predicted numbers."""
         ...
 
-    def raw_answers(self, raw: AnyArray) -> tuple[Floats, Floats | None, Float32s | None]:
+    def answers(self, samples: Any) -> tuple[Floats, Floats | None, Float32s | None]:
         """Return logits, features and inputs: the arguments of `Adapter.fit`."""
         ...
 
@@ -353,11 +343,6 @@ class Predictions:
             columns = {client_column: self.rows.clients, **columns}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def csv(self, client: str | None = None, targets: Sequence[str] = ()) -> str:
-        """Return the table as CSV; an empty text without rows."""
-        table = self.table(client, targets)
-        return csv_text(table) if table else ""
-
     def lines(self) -> list[str]:
         """Return a table of the clients with decisions and scores, as lines of text."""
         header = ["client", "rows", "decision", *self.scores]
@@ -374,52 +359,45 @@ class Predictions:
 
 
 def predictions(
-    model: AnswersModel,
+    model: PredictingModel,
     rows: Rows,
-    *,
-    classes: Sequence[str] | None,
-    outputs: int,
+    about: Mapping[str, Any],
     new_adapter: Callable[[], Adapter] | None = None,
-    mixes: bool = False,
 ) -> Predictions:
     """Return a model's predictions of rows; a rule adapts to each client by all its rows, without labels.
 
     Args:
         model: The model.
         rows: The rows.
-        classes: (c,) names; None if the model predicts numbers.
-        outputs: Number of classes c, or of predicted numbers.
+        about: Description of the model, the content of ``model.json``.
         new_adapter: Function that returns the adapter of a client; None: predict unadapted.
-        mixes: Whether the output for an example depends on its batch, so that each client needs its own batches.
     """
-    predicted, by_model = np.empty((len(rows.samples), outputs)), np.empty((len(rows.samples), outputs))
-    decisions: list[str | None] = [None] * len(rows.samples)
-    by_client = rows.by_client()
+    classes, shape, by_client = classes_of(about), (len(rows.samples), about["outputs"]), rows.by_client()
+    predicted, unadapted = np.empty(shape), None if new_adapter is None else np.empty(shape)
+    decisions: dict[str, str] = {}
     if new_adapter is None and len(rows.samples):
-        for indices in by_client.values() if mixes else [np.arange(len(rows.samples))]:
-            raw_outputs = model.raw_logits(rows.samples[indices])
-            predicted[indices] = raw_outputs if classes is None else np.exp(log_softmax(raw_outputs))
-    clients = []
-    for name, indices in by_client.items():
-        decision = None
-        if new_adapter is not None:
-            answers = model.raw_answers(rows.samples[indices])
+        for indices in by_client.values() if about["mixes"] else [np.arange(len(rows.samples))]:
+            logits = model.logits(rows.samples[indices])
+            predicted[indices] = logits if classes is None else np.exp(log_softmax(logits))
+    elif new_adapter is not None and unadapted is not None:
+        for name, indices in by_client.items():
+            answers = model.answers(rows.samples[indices])
             adapter = new_adapter().fit(*answers)
-            predicted[indices], decision = adapter.predict_proba(*answers), adapter.decision_
-            by_model[indices] = np.exp(log_softmax(answers[0]))
-            for row in indices.tolist():
-                decisions[row] = decision
-        clients.append((name, indices, decision))
-    unadapted = None if new_adapter is None else by_model
+            predicted[indices], decisions[name] = adapter.predict_proba(*answers), adapter.decision_
+            unadapted[indices] = np.exp(log_softmax(answers[0]))
+    clients = tuple(
+        ClientPredictions(
+            name, len(indices), decisions.get(name), _scores(rows, predicted, unadapted, indices, classes)
+        )
+        for name, indices in by_client.items()
+    )
+    names = rows.clients or [""] * len(predicted)
     return Predictions(
         rows,
-        tuple(
-            ClientPredictions(name, len(indices), how, _scores(rows, predicted, unadapted, indices, classes))
-            for name, indices, how in clients
-        ),
+        clients,
         predicted,
-        None if classes is None else tuple(classes),
-        None if new_adapter is None else tuple(str(decision) for decision in decisions),
+        classes,
+        None if new_adapter is None else tuple(decisions[name] for name in names),
         _scores(rows, predicted, unadapted, np.arange(len(predicted)), classes),
     )
 
@@ -438,14 +416,13 @@ def _scores(
     has_label = labels >= 0
     if not has_label.any():
         return {}
-    labels, scores = labels[has_label], {}
-    for head, p in (
-        ("", outputs[indices][has_label]),
-        *((("unadapted_", unadapted[indices][has_label]),) if unadapted is not None else ()),
-    ):
-        scores[f"{head}accuracy"] = float((p.argmax(axis=1) == labels).mean())
-        true_probabilities = np.maximum(p[np.arange(len(labels)), labels], MIN_PROBABILITY)
-        scores[f"{head}log_loss"] = float(-np.log(true_probabilities).mean())
+    labels, scores = labels[has_label], dict[str, float]()
+    for head, probabilities in (("", outputs), ("unadapted_", unadapted)):
+        if probabilities is not None:
+            p = probabilities[indices][has_label]
+            scores[f"{head}accuracy"] = float((p.argmax(axis=1) == labels).mean())
+            true_probabilities = np.maximum(p[np.arange(len(labels)), labels], MIN_PROBABILITY)
+            scores[f"{head}log_loss"] = float(-np.log(true_probabilities).mean())
     return scores
 
 

@@ -6,7 +6,7 @@ import ast
 import importlib.util
 import inspect
 import io
-import pprint
+import json
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -124,29 +124,6 @@ TEMPLATE = '''\
 Put the archive on the path before you import it: sys.path.insert(0, "{stem}.pyz").
 """
 
-import io
-import pkgutil
-from math import inf, nan
-
-import numpy as np
-
-import fedreach
-{rule_import}
-
-if fedreach.__version__ != {version!r}:
-    raise ImportError(
-        "{stem}.pyz needs FedReach {version}, which it holds, and this process has imported FedReach "
-        f"{{fedreach.__version__}}. Use a process of its own."
-    )
-
-RUN = {run}
-
-with np.load(io.BytesIO(pkgutil.get_data(__name__, "state.npz"))) as _arrays:
-    STATE = dict(_arrays)
-"""What the participants fitted."""
-
-RULE = {rule}
-
 {code}'''
 
 
@@ -154,40 +131,38 @@ def archive(
     stem: str,
     rule: Adaptation | None,
     state: State,
-    *,
     about: Mapping[str, Any],
+    *,
     root: str,
     main: str,
     docstring: str,
     code: str,
 ) -> bytes:
-    """Return the content of an archive, whose package has a rule and its state, and then the given code.
+    """Return the content of an archive, whose package has a rule and its state; see `fedreach.deploy.adapter.stored`.
 
     Args:
         stem: Name of the archive without its ending, and of its package.
         rule: Adaptation rule, a dataclass whose options are numbers, texts or tuples of them; or None.
         state: Fitted state of the rule.
-        about: Origin of the rule.
+        about: Origin of the rule, as plain JSON values.
         root: Module of FedReach that the code imports.
         main: Code that ``python ARCHIVE`` runs.
         docstring: Docstring of the package.
         code: Code of the package.
 
     Raises:
-        ConfigError: If the rule cannot be deployed, its options cannot be written as literals, or it needs more than
-            numpy.
+        ConfigError: If the rule cannot be deployed, its options cannot be written down, or it needs more than numpy.
     """
-    names, users_file, rule_import, rule_text = ["fedreach", root], None, "", "None"
+    names, users_file, made_of = ["fedreach", root], None, None
     if rule is not None:
         check_deployable(rule)
-        kind, rule_text = type(rule), _rule_expression(rule)
+        kind = type(rule)
         module = kind.__module__
         if module.startswith("fedreach."):
             names.append(module)
         else:
-            users_file = Path(inspect.getfile(kind)).resolve()
-            module = ".rule"
-        rule_import = f"from {module} import {kind.__qualname__}"
+            users_file, module = Path(inspect.getfile(kind)).resolve(), f"{stem}.rule"
+        made_of = module, kind.__qualname__, _options_of(rule)
     with io.BytesIO() as buffer:
         named_arrays: dict[str, Any] = {name: np.asarray(value) for name, value in state.items()}
         np.savez(buffer, **named_arrays)
@@ -197,14 +172,12 @@ def archive(
         version=fedreach.__version__,
         users="" if users_file is None else ", but for rule.py, which is its author's",
         docstring=docstring,
-        rule_import=rule_import,
-        run=pprint.pformat(dict(about), sort_dicts=False),
-        rule=rule_text,
         code=code,
     )
     contents: dict[str, str | bytes] = {
         "__main__.py": main,
         f"{stem}/__init__.py": package,
+        f"{stem}/stored.json": json.dumps({"version": fedreach.__version__, "rule": made_of, "run": about}, indent=1),
         f"{stem}/state.npz": arrays,
     }
     if users_file is not None:
@@ -222,8 +195,8 @@ def archive(
         return buffer.getvalue()
 
 
-def _rule_expression(rule: Any) -> str:
-    """Return an expression that evaluates to the rule."""
+def _options_of(rule: Any) -> dict[str, Any]:
+    """Return the options of a rule, which must be plain JSON values."""
     kind = type(rule)
     if not is_dataclass(rule) or "<locals>" in kind.__qualname__:
         raise ConfigError(
@@ -231,15 +204,13 @@ def _rule_expression(rule: Any) -> str:
         )
     options = {field.name: getattr(rule, field.name) for field in fields(rule) if field.init}
     for name, value in options.items():
-        if not _is_literal(value):
+        try:
+            json.dumps(value)
+        except TypeError as error:
             raise ConfigError(
                 f"{kind.__name__}.{name} must be a number, a text or a tuple of such to be exported; got {value!r}."
-            )
-    return f"{kind.__qualname__}({', '.join(f'{name}={value!r}' for name, value in options.items())})"
-
-
-def _is_literal(value: Any) -> bool:
-    return type(value) in (bool, int, float, str, type(None)) or (type(value) is tuple and all(map(_is_literal, value)))
+            ) from error
+    return options
 
 
 def check_deployable(rule: Adaptation) -> None:
@@ -270,7 +241,9 @@ You compute the model's logits, and the rule adapts them to this client:
     adapter.predict(logits)         # (m,) classes; also `predict_proba`, `partial_fit`, `prior_`, `decision_`"""
 
 ADAPTER_CODE = '''\
-from fedreach.deploy.adapter import Adapter
+from fedreach.deploy.adapter import Adapter, stored
+
+RUN, RULE, STATE = stored(__name__)
 
 
 def new_adapter(model=None):
@@ -348,7 +321,7 @@ def adapter_archive(rule: Adaptation, state: State, about: Mapping[str, Any], st
         stem,
         rule,
         state,
-        about=about,
+        about,
         root="fedreach.deploy.adapter",
         main=ADAPTER_MAIN.format(stem=stem),
         docstring=ADAPTER_DOCSTRING.format(stem=stem, classes=len(state["base"]) if "base" in state else "c"),
@@ -375,43 +348,12 @@ Predict by a federated model{adapts}. It needs numpy, pyarrow and {package}.
     adapter.fit(*answers).predict(*answers)"""
 
 PROGRAM_CODE = """\
-import functools
-import json
-from pathlib import Path
+from fedreach.deploy.deployed import main, stored_model
 
-import {package}
-from fedreach.deploy.deployed import Deployed, main
-
-FOLDER = Path(__file__).resolve().parents[2]  # of the archive and the graphs
-ABOUT = json.loads((FOLDER / "model.json").read_text(encoding="utf-8"))
-
-{run}
-
-
-model = Deployed(ABOUT, run, RULE, STATE, batch={batch})
+model = stored_model(__name__, {package!r}, batch={batch})
 """
 
 PACKAGE = {"torch": "torch", "onnx": "onnxruntime"}
-RUN = {
-    "torch": """\
-@functools.cache
-def graph(name):
-    return torch.export.load(FOLDER / f"{name}.pt2").module()
-
-
-def run(name, x):
-    with torch.no_grad():
-        outputs = graph(name)(torch.from_numpy(x))
-    return [output.numpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,))]""",
-    "onnx": """\
-@functools.cache
-def graph(name):
-    return onnxruntime.InferenceSession(FOLDER / f"{name}.onnx", providers=["CPUExecutionProvider"])
-
-
-def run(name, x):
-    return graph(name).run(None, {"samples": x})""",
-}
 
 
 def program(about: Mapping[str, Any], library: Library, rule: Adaptation | None, state: State, batch: int) -> bytes:
@@ -431,9 +373,9 @@ def program(about: Mapping[str, Any], library: Library, rule: Adaptation | None,
         STEM,
         rule,
         state,
-        about={key: about[key] for key in ("name", "method", "seed", "model", "cluster", "round", "rule")},
+        {key: about[key] for key in ("name", "method", "seed", "model", "cluster", "round", "rule")},
         root="fedreach.deploy.deployed",
         main=f"import sys\n\nfrom {STEM} import main, model\n\nsys.exit(main(model))\n",
         docstring=PROGRAM_DOCSTRING.format(adapts=adapts, package=package, outputs=about["outputs"], samples=samples),
-        code=PROGRAM_CODE.format(package=package, run=RUN[library], batch=batch),
+        code=PROGRAM_CODE.format(package=package, batch=batch),
     )

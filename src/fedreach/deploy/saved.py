@@ -81,9 +81,17 @@ def load(
         set_constants(net, constants[0])
     bind(net, torch.from_numpy(stored.vectors[_model_index(folder, len(stored.vectors), cluster)]), layout=layout)
     origin = RunOrigin(run_folder.path.resolve(), which, cluster, base, run, stored.round, _code_name(section, model))
-    targets, scale = federation.targets, _scale(federation.target_scale)
-    classes = 0 if targets else federation.outputs
-    return TrainedModel(_copy_storage(net), expected, classes, federation.class_names, origin, targets, scale)
+    about = {name: getattr(federation, name) for name in ("outputs", "targets", "target_scale")}
+    return _trained(net, expected, {**about, "classes": federation.class_names}, origin)
+
+
+def _trained(net: nn.Module, expected: Expected, about: Mapping[str, Any], origin: RunOrigin) -> TrainedModel:
+    """Return the model of a trained module, each of whose tensors gets its own storage."""
+    for tensor in (*net.parameters(), *net.buffers()):
+        tensor.data = tensor.data.clone()
+    targets, scale = about["targets"], about["target_scale"]
+    classes, units = 0 if targets else about["outputs"], None if scale is None else TargetScale.of_json(scale)
+    return TrainedModel(net, expected, classes, about["classes"], origin, targets, units)
 
 
 def _refits(run: RunRecord) -> bool:
@@ -117,9 +125,10 @@ def _of_file(
     stored = weights.read_weights_file(path)
     about, run = stored.about, stored.run()
     if which not in (None, about["model"]) or cluster not in (None, about["cluster"]):
-        stored_name = _describe_model(about["model"], about["cluster"])
-        requested_name = _describe_model(which or about["model"], cluster)
-        raise ConfigError(f"{path} holds one model, {stored_name}; got {requested_name}. Name none, or the run.")
+        cluster_name = "" if about["cluster"] is None else f" of cluster {about['cluster']}"
+        raise ConfigError(
+            f"{path} holds one model, the {about['model']} one{cluster_name}. Name no other, or give the run."
+        )
     section = ModelSection.model_validate(run.config["model"])
     expected = Expected.of_json(about["name"], about)
     net = _build_module(run, section, expected.sample_shape, about["outputs"], (base,), model)
@@ -127,24 +136,7 @@ def _of_file(
     origin = RunOrigin(
         path.resolve(), about["model"], about["cluster"], base, run, about["round"], _code_name(section, model)
     )
-    classes = 0 if about["targets"] is not None else about["outputs"]
-    scale = _scale(about["target_scale"])
-    return TrainedModel(_copy_storage(net), expected, classes, about["classes"], origin, about["targets"], scale)
-
-
-def _scale(stored: Mapping[str, Any] | None) -> TargetScale | None:
-    return None if stored is None else TargetScale.of_json(stored)
-
-
-def _describe_model(which: str, cluster: int | None) -> str:
-    return f"the {which} one" if cluster is None else f"the {which} one of cluster {cluster}"
-
-
-def _copy_storage(net: nn.Module) -> nn.Module:
-    """Copy each tensor into its own storage."""
-    for tensor in (*net.parameters(), *net.buffers()):
-        tensor.data = tensor.data.clone()
-    return net
+    return _trained(net, expected, about, origin)
 
 
 def _code_name(section: ModelSection, model: Callable[..., nn.Module] | None) -> str | None:

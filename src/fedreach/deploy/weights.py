@@ -25,8 +25,7 @@ from fedreach._util.errors import ConfigError, DataError
 from fedreach._util.files import UNFINISHED
 from fedreach.deploy.fitted_rule import SavedRule
 from fedreach.engines.models.draws import changed_generators, generator_states, preserve_generators
-from fedreach.engines.models.flat import Layout, bind
-from fedreach.engines.models.state import array_of, constants_of, tensor_of
+from fedreach.engines.models.state import array_of, tensor_of
 from fedreach.engines.trainer import logits_and_features
 from fedreach.experiment.components import make
 from fedreach.experiment.schema import Choice
@@ -104,26 +103,20 @@ def read_weights_file(path: Path) -> Stored:
 
 def load_weights(net: nn.Module, stored: Stored, path: Path) -> None:
     """Load the stored numbers into a new module."""
-    layout = Layout.of(net)
-    expected_shapes = {name: tuple(tensor.shape) for name, tensor in _state(net).items()}
-    stored_shapes = {name: value.shape for name, value in stored.tensors.items() if not name.startswith(FITTED)}
-    if stored_shapes != expected_shapes:
-        key = min(
-            name
-            for name in stored_shapes.keys() | expected_shapes
-            if stored_shapes.get(name) != expected_shapes.get(name)
-        )
+    module_state, persistent = _state(net), net.state_dict().keys()
+    try:
+        state = {
+            name: tensor_of(values, module_state[name].dtype)
+            for name, values in stored.tensors.items()
+            if not name.startswith(FITTED)
+        }
+        for name in module_state.keys() - persistent:
+            module_state[name].copy_(state.pop(name))
+        net.load_state_dict(state)
+    except (KeyError, RuntimeError) as error:
         raise DataError(
-            f"{path} holds the weights of another model: {key!r} is {stored_shapes.get(key, 'not there')}, and "
-            f"{expected_shapes.get(key, 'not there')} in the model. Give the one that was trained."
-        )
-    vector = torch.empty(layout.size)
-    module_state = _state(net)
-    for name, view in layout.views(vector).items():
-        view.copy_(tensor_of(stored.tensors[name], module_state[name].dtype))
-    for name, tensor in constants_of(net).items():
-        tensor.data.copy_(tensor_of(stored.tensors[name], tensor.dtype))
-    bind(net, vector, layout=layout)
+            f"{path} holds the weights of another model: {error}. Give the one that was trained."
+        ) from error
 
 
 def _state(net: nn.Module) -> dict[str, Tensor]:

@@ -1,14 +1,14 @@
-"""Adaptation on Flower."""
+"""Adaptation on Flower: every client adapts by itself and sends metrics. An unseen client sends nothing else."""
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from logging import getLogger
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
 
 from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach._util.errors import TrainingError
@@ -19,52 +19,185 @@ from fedreach.evaluation.modes import (
     Client,
     Score,
     adapt_and_score,
+    folds,
     mode_names,
     scored_count,
     tabulate_scores,
 )
-from fedreach.federation.adaptation.fitting import FittedRule
-from fedreach.federation.base import Adaptation
+from fedreach.federation.adaptation.fitting import UNFITTED, FittedRule, after_exchange, next_query, plain_sum
+from fedreach.federation.base import Adaptation, name_of
 from fedreach.federation.costs import fitting_cost
 from fedreach.federation.federation import Federation
-from fedreach.federation.secure_aggregation import Words, limbs
+from fedreach.federation.secure_aggregation import LARGEST_EXACT, sum_of_limbs
 from fedreach.federation.types import State
 from fedreach.flower import messages
-from fedreach.flower.clients import ClientRegistry, send_and_wait
-from fedreach.flower.fitting import RemoteFit, RuleFit
-from fedreach.flower.local import LocalClient
-from fedreach.flower.messages import (
-    EXCHANGE,
-    FEDREACH,
-    FITS,
-    INPUTS,
-    KEYS,
-    MODEL,
-    ONLINE,
-    PART,
-    RUN,
-    SESSION,
-    STATE,
-    ReplyError,
-)
-from fedreach.flower.rounds import Outgoing
+from fedreach.flower.clients import ClientRegistry, Task
+from fedreach.flower.messages import ModelWriter
 from fedreach.runs.adaptation import adaptation_table, write_adaptation
 from fedreach.runs.folder import RunFolder
 
-# ---- The server's side of adaptation
-# Every client adapts by itself and sends metrics. An unseen client sends nothing else.
-
 LOG = getLogger("flwr")
+
+# ---- Fitting the rule
+# Queries go to clients and sums come back until the rule is fitted. The participants are fixed at the start: those that
+# are available and have held-out examples. The same messages carry cross-fits, which score participants. If a
+# participant fails to reply, all fits restart without it, so each is bit for bit the fit of those that stayed.
+
+Answers = dict[int, dict[str, AnyArray]]
+"""Fit -> contribution of a participant."""
+
+
+class RuleFit(NamedTuple):
+    """The fitted rule of a model, and the cross-fitted rules that score participants."""
+
+    fitted: FittedRule
+    without: Mapping[int, State]  # participant -> state of the rule that others fitted
+
+
+class Exchange(NamedTuple):
+    """One exchange of several fits."""
+
+    session: str
+    number: int
+    sets: Sequence[Sequence[int]]  # participants of each fit
+    queries: Mapping[int, State]  # fit -> query of its rule; a finished fit has none
+
+
+@dataclass(eq=False)
+class RemoteFit:
+    """Fits the adaptation rule of the federation."""
+
+    federation: Federation
+    registry: ClientRegistry
+    held_out: dict[int, int] = field(default_factory=dict, init=False)  # participant -> its number of held-out examples
+
+    def holding_out(self, participants: Sequence[int]) -> list[int]:
+        """Return the available participants that have held-out examples and send sums over them."""
+
+        def read(client: int, reply: Message) -> int:
+            known_count = self.registry.known[client].num_held_out or 0
+            return messages.same_count(messages.metrics_of(reply), messages.EXAMPLES, known_count)
+
+        contents: dict[int, Mapping[str, Any]] = {client: {} for client in participants}
+        counts, _ = self.registry.ask("query.adaptation", contents, read, "does not help to fit the adaptation rule")
+        self.held_out = {client: count for client, count in sorted(counts.items()) if count}
+        return list(self.held_out)
+
+    def fitted(self, record: ArrayRecord, members: Sequence[int], *, cross: bool) -> RuleFit:
+        """Fit the rule on these participants; all sums exclude one that leaves.
+
+        Args:
+            record: The model.
+            members: Participants that contribute, ids increasing.
+            cross: Also fit the rule without each fold of the participants, to score them.
+
+        Raises:
+            TrainingError: If no participant is left; with secure aggregation, if only one is left.
+        """
+        contributors, departed = list(members), dict[int, int]()
+        while True:
+            if len(contributors) < (messages.MIN_CLIENTS if self._hides else 1):
+                departures = f", and clients {sorted(departed)} left in the midst" if departed else ""
+                raise TrainingError(
+                    f"{name_of(self.federation.adaptation)} cannot be fitted: {len(contributors)} participants that "
+                    f"hold examples out are left{departures}. Start clients again, and then the run, in the same "
+                    "folder: nothing is trained anew."
+                )
+            parts = folds(contributors) if cross else []
+            if self._hides and any(len(part) < messages.MIN_CLIENTS for part in parts):
+                LOG.warning("Participants are not adapted themselves: a sum without one of them would show its part.")
+                parts = []
+            fits, lost, exchange = self._attempt(
+                record, [contributors, *([c for c in contributors if c not in p] for p in parts)]
+            )
+            if not lost:
+                break
+            for client, reason in lost.items():
+                LOG.warning(
+                    "Client %s left in exchange %s of fitting the adaptation rule, which begins anew without it: %s.",
+                    *(client, exchange, reason),
+                )
+            departed |= dict.fromkeys(lost, exchange)
+            contributors = [client for client in contributors if client not in lost]
+        without = {client: fit.state for part, fit in zip(parts, fits[1:], strict=True) for client in part}
+        return RuleFit(fits[0]._replace(left=departed), without)
+
+    def _attempt(
+        self, record: ArrayRecord, sets: Sequence[Sequence[int]]
+    ) -> tuple[list[FittedRule], Mapping[int, str], int]:
+        """Return the fit of each set; or the participants that did not reply, the reasons, and the exchange."""
+        rule, fits, session, number = self.federation.adaptation, [UNFITTED] * len(sets), uuid4().hex, 0
+        while True:
+            next_queries = {fit: next_query(rule, fitted) for fit, fitted in enumerate(fits)}
+            queries = {fit: query for fit, query in next_queries.items() if query is not None}
+            if not queries:
+                return fits, {}, number
+            number += 1
+            answers, lost = self._exchange(record, Exchange(session, number, sets, queries))
+            if lost:
+                return fits, lost, number
+            LOG.info("Fitting %s, exchange %s: %s participants answered.", name_of(rule), number, len(answers))
+            for fit, query in queries.items():
+                sums = self._sum_answers([answers[client][fit] for client in sets[fit]])
+                fits[fit] = after_exchange(rule, fits[fit], query, sums)
+
+    def _exchange(self, record: ArrayRecord, exchange: Exchange) -> tuple[dict[int, Answers], dict[int, str]]:
+        """Return the answers, client -> fit -> arrays, and the reasons of missing ones."""
+        fits = {c: [fit for fit in exchange.queries if c in exchange.sets[fit]] for c in exchange.sets[0]}
+        contents = {c: self._question(record, exchange, of_client) for c, of_client in fits.items() if of_client}
+
+        def read(client: int, reply: Message) -> Answers:
+            return {fit: self._read_arrays(messages.arrays(reply, f"sums-{fit}")) for fit in fits[client]}
+
+        self.registry.online = frozenset(self.registry.grid.get_node_ids())
+        answers, lost = self.registry.ask("query.adaptation", contents, read)
+        for fit in exchange.queries:
+            odd = _find_odd_shapes({client: of_fits[fit] for client, of_fits in answers.items() if fit in of_fits})
+            for client, reason in odd.items():
+                self.registry.blame(f"client {client}", messages.ReplyError(reason))
+            lost |= odd
+        return answers, lost
+
+    @property
+    def _hides(self) -> bool:
+        return self.federation.label_statistics.only_sum
+
+    def _question(self, record: ArrayRecord, exchange: Exchange, fits: Sequence[int]) -> RecordDict:
+        request = ConfigRecord(
+            {messages.RUN: self.registry.run, messages.SESSION: exchange.session, messages.EXCHANGE: exchange.number}
+        )
+        request[messages.FITS] = list(fits)
+        content = RecordDict({messages.MODEL: record, messages.FEDREACH: request})
+        for fit in fits:
+            content[f"query-{fit}"] = messages.array_record(exchange.queries[fit])
+            if self._hides:
+                request[f"members-{fit}"] = list(exchange.sets[fit])
+        if self._hides:
+            content[messages.KEYS] = self.registry.keys(exchange.sets[0])
+        return content
+
+    def _read_arrays(self, record: ArrayRecord) -> dict[str, AnyArray]:
+        kind = np.uint64 if self._hides else np.float64
+        return {key: messages.array(record, key, None, kind, LARGEST_EXACT) for key in record}
+
+    def _sum_answers(self, answers: Sequence[Mapping[str, AnyArray]]) -> dict[str, Floats]:
+        """Return the sums of the participants' answers by name, in the order of their ids."""
+        columns = {name: [answer[name] for answer in answers] for name in answers[0]}
+        if self._hides:  # words wrap around
+            return {name: sum_of_limbs(np.sum(words, axis=0), len(words)) for name, words in columns.items()}
+        return {name: plain_sum(parts) for name, parts in columns.items()}
+
+
+def _find_odd_shapes(answers: Mapping[int, Mapping[str, AnyArray]]) -> dict[int, str]:
+    """Return the clients whose arrays differ from most in names or shapes, and the reasons."""
+    shapes = {c: {name: values.shape for name, values in sorted(answer.items())} for c, answer in answers.items()}
+    usual = max(shapes.values(), key=[*shapes.values()].count, default={})
+    return {c: f"it sent {shape}, and most clients {usual}" for c, shape in shapes.items() if shape != usual}
+
+
+# ---- Adapting clients
+
 ScoresByPopulation = dict[str, list[tuple[float, AdaptationScores]]]
-
-
-class AdaptationTask(NamedTuple):
-    """A client that adapts a model."""
-
-    client: int
-    model: int
-    part: str
-    state: State
 
 
 @dataclass(eq=False)
@@ -74,16 +207,14 @@ class RemoteAdaptation:
     Args:
         federation: Federation with the adaptation rule.
         registry: Clients and their nodes.
-        outgoing: Writer of messages with models.
-        grid: Flower's grid, which carries the messages.
+        writer: Writer of models.
         engine: Engine of the server for its test set; None without a test set.
         inputs: Numbers of inputs that clients also adapt with.
     """
 
     federation: Federation
     registry: ClientRegistry
-    outgoing: Outgoing
-    grid: Grid
+    writer: ModelWriter
     engine: Engine | None
     inputs: Sequence[int] = ()
     adapted: tuple[Float32s, list[FittedRule], ScoresByPopulation] | None = field(
@@ -107,29 +238,47 @@ class RemoteAdaptation:
             return *tabulate_scores(base_scores), fitted
         assert self.registry.population is not None  # clients have trained
         participants, count = self.registry.population.participants.tolist(), len(models)
-        model_of_client = (
-            dict(zip(participants, clusters.tolist(), strict=True)) if count > 1 else dict.fromkeys(participants, 0)
-        )
-        shares = np.bincount(list(model_of_client.values()), minlength=count) / len(model_of_client)
-        records = [self.outgoing.record(model) for model in models]
-        fit, shared = RemoteFit(self.federation, self.registry, self.outgoing.run, self.grid), list[RuleFit]()
-        contributors = fit.holding_out(participants)
+        model_numbers = clusters.tolist() if count > 1 else [0] * len(participants)
+        model_of_client = dict(zip(participants, model_numbers, strict=True))
+        shares = (np.bincount(model_numbers, minlength=count) / len(participants)).tolist()
+        records = [self.writer.record(model) for model in models]
+        fit = RemoteFit(self.federation, self.registry)
+        contributors, fitted = fit.holding_out(participants), list[FittedRule]()
+        unseen_clients = self.registry.nodes_of(self.registry.unseen())
+        states: dict[Task, tuple[str, State]] = {}  # part of the data that a client adapts on, and state of the rule
+        joined = {"participant": [], "unseen": [], "test": []}
         for number, record in enumerate(records):
             members = [client for client in contributors if model_of_client[client] == number]
-            shared.append(fit.fitted(record, members or contributors, cross=bool(members)))
-        client_scores = self._scores(records, shared, all_modes=whole)
-        joined = self._join_scores(client_scores, shares, set(participants), all_modes=whole)
-        for model, share, rule_fit in zip(models, shares.tolist(), shared, strict=True):
-            joined["test"] += [(share, scores) for scores in self._on_test_set(model, rule_fit.fitted.state)]
-        fitted = [
-            self._add_cost(
-                rule_fit.fitted,
-                [c for c in contributors if model_of_client[c] == number] or contributors,
-                fit.held_out,
-                round_,
+            rule_fit = fit.fitted(record, members or contributors, cross=bool(members))
+            state = rule_fit.fitted.state
+            states |= {Task(client, number): ("held_out", without) for client, without in rule_fit.without.items()}
+            states |= {Task(client, number): ("both", state) for client in unseen_clients}
+            joined["test"] += [(shares[number], scores) for scores in self._on_test_set(models[number], state)]
+            fitted.append(self._add_cost(rule_fit.fitted, members or contributors, fit.held_out, round_))
+        contents = {
+            task: RecordDict(
+                {
+                    messages.MODEL: records[task.model],
+                    messages.STATE: messages.array_record(state),
+                    messages.FEDREACH: ConfigRecord(
+                        {messages.PART: part, messages.INPUTS: [*self.inputs] if whole else [], messages.ONLINE: whole}
+                    ),
+                }
             )
-            for number, rule_fit in enumerate(shared)
-        ]
+            for task, (part, state) in states.items()
+        }
+
+        def read(task: Task, reply: Message) -> AdaptationScores:
+            return self.scores_of(task.client, states[task][0], messages.metrics_of(reply), all_modes=whole)
+
+        scores, _ = self.registry.ask("evaluate.adaptation", contents, read, "does not count among those adapted")
+        # The first client has all modes, in their order; an unseen client counts if it reported scores for every model.
+        tasks = sorted(scores, key=lambda task: (-len(scores[task].modes), task))
+        tasks = [task for task in tasks if scores[task].modes]  # an unseen client may have no examples
+        joined["participant"] = [(1.0, scores[task]) for task in tasks if task.client in model_of_client]
+        unseen = [task for task in tasks if task.client not in model_of_client]
+        complete = {c for c, _ in unseen if all(Task(c, number) in scores for number in range(count))}
+        joined["unseen"] = [(shares[task.model], scores[task]) for task in unseen if task.client in complete]
         self.adapted = models.copy(), fitted, joined
         return *tabulate_scores(joined), fitted
 
@@ -153,92 +302,21 @@ class RemoteAdaptation:
         )
         return fitted._replace(seconds=spent.seconds, joules=spent.joules)
 
-    def _scores(
-        self, records: Sequence[ArrayRecord], shared: Sequence[RuleFit], *, all_modes: bool
-    ) -> dict[tuple[int, int], AdaptationScores]:
-        """Ask clients to adapt; return (client, model) -> the scores that the client reports."""
-        tasks = [
-            AdaptationTask(client, number, "held_out", state)
-            for number, rule_fit in enumerate(shared)
-            for client, state in rule_fit.without.items()
-        ]
-        tasks += [
-            AdaptationTask(client, number, "both", rule_fit.fitted.state)
-            for client in self.registry.unseen()
-            for number, rule_fit in enumerate(shared)
-        ]
-        nodes = self.registry.nodes_of(task.client for task in tasks)
-        pending_tasks = {(nodes[task.client], str(task.model)): task for task in tasks if task.client in nodes}
-        inputs = [*self.inputs] if all_modes else []
-        sent = []
-        for (node, group), task in pending_tasks.items():
-            content = RecordDict({MODEL: records[task.model], STATE: messages.array_record(task.state)})
-            content[FEDREACH] = ConfigRecord({PART: task.part, INPUTS: inputs, ONLINE: all_modes})
-            sent.append(self._message(content, node, "evaluate.adaptation", group))
-        client_scores = dict[tuple[int, int], AdaptationScores]()
-        for reply in send_and_wait(self.grid, sent, self.registry.timeout):
-            answered = pending_tasks.pop((reply.metadata.src_node_id, reply.metadata.group_id), None)
-            if answered is None:
-                continue
-            client, model = answered[:2]
-            try:
-                metrics = messages.metrics_of(messages.content_of(reply))
-                if metrics or self._num_examples(client, answered.part):  # an unseen client may have no examples
-                    client_scores[client, model] = self._scores_of(client, answered.part, metrics, all_modes=all_modes)
-            except ReplyError as error:
-                self.registry.blame(f"client {client}", error)
-                LOG.warning("Client %s is not counted among those that are adapted: %s.", client, error)
-        for task in pending_tasks.values():
-            LOG.warning("Client %s did not say how well it is adapted.", task.client)
-        return client_scores
-
-    def _num_examples(self, client: int, part: str) -> int:
-        """Return the number of examples that a client adapts on."""
-        parts = self.registry.known[client].parts
-        return 0 if parts is None else parts[part]
-
-    def _scores_of(self, client: int, part: str, metrics: Mapping[str, Any], *, all_modes: bool) -> AdaptationScores:
-        """Return the scores that a client reports."""
-        count, inputs = self._num_examples(client, part), self.inputs if all_modes else ()
+    def scores_of(self, client: int, part: str, metrics: Mapping[str, Any], *, all_modes: bool) -> AdaptationScores:
+        """Return the scores that a client reports; no modes if it has no examples."""
+        count, inputs = self.registry.known[client].parts[part], self.inputs if all_modes else ()
+        if not count:
+            return AdaptationScores({}, {}, {})
         base, input_modes = mode_names(self.rule, inputs, online=all_modes)
-        scored = dict.fromkeys(base, scored_count(self.rule, count))  # prediction mode -> number of examples
-        scored |= {mode: count - n for n, pair in zip(inputs, input_modes, strict=True) if n < count for mode in pair}
-        modes = {mode: {client: self._score(client, metrics, mode, of)} for mode, of in scored.items()}
+        modes = [*base, *chain(*(pair for n, pair in zip(inputs, input_modes, strict=True) if n < count))]
+        scores = {
+            mode: {client: Score(*(messages.number(metrics, f"{mode}_{name}") for name in Score._fields))}
+            for mode in modes
+        }
         decisions = {what: messages.whole_number(metrics, what) for what in DECISIONS if what in metrics}
         if any(count > 1 for count in decisions.values()):
-            raise ReplyError(f"it says of what was decided {decisions}; each is 0 or 1")
-        return AdaptationScores(modes, decisions, {client: scored["adapted"]})
-
-    def _score(self, client: int, metrics: Mapping[str, Any], mode: str, count: int) -> Score:
-        checks, facts = self.registry.checks, self.registry.known[client]
-        accuracy = checks.accuracy(metrics, f"{mode}_accuracy", count, facts)
-        error = messages.number(metrics, f"{mode}_calibration_error")
-        return Score(accuracy, checks.score(metrics, f"{mode}_loss"), error)
-
-    def _join_scores(
-        self,
-        client_scores: Mapping[tuple[int, int], AdaptationScores],
-        shares: Floats,
-        participants: set[int],
-        *,
-        all_modes: bool,
-    ) -> ScoresByPopulation:
-        """Return the argument of `tabulate_scores`; an unseen client counts if it reported scores for every model."""
-        joined: ScoresByPopulation = {"participant": [], "unseen": [], "test": []}
-        names, input_modes = mode_names(self.rule, self.inputs if all_modes else (), online=all_modes)
-        modes = [*names, *chain(*input_modes)]
-        participant_scores = [client_scores[key] for key in sorted(client_scores) if key[0] in participants]
-        if participant_scores:
-            joined["participant"] = [(1.0, _merge_scores(participant_scores, modes))]
-        unseen_clients = sorted({client for client, _ in client_scores} - participants)
-        unseen_clients = [
-            client for client in unseen_clients if all((client, model) in client_scores for model in range(len(shares)))
-        ]
-        for model, share in enumerate(shares.tolist() if unseen_clients else ()):
-            joined["unseen"].append(
-                (share, _merge_scores([client_scores[client, model] for client in unseen_clients], modes))
-            )
-        return joined
+            raise messages.ReplyError(f"it says of what was decided {decisions}; each is 0 or 1")
+        return AdaptationScores(scores, decisions, {client: scored_count(self.rule, count)})
 
     def _on_test_set(self, model: Float32s, state: State) -> list[AdaptationScores]:
         if self.engine is None or not len(self.engine.task.data.dataset.test_y):
@@ -247,23 +325,6 @@ class RemoteAdaptation:
         outputs = self.engine.answers(model, "test", np.arange(len(labels)), inputs=self.rule.reads_inputs)
         return [adapt_and_score(self.rule, state, [Client(0, outputs, labels)])]
 
-    def _message(self, content: RecordDict, node: int, kind: str, group: str | None = None) -> Message:
-        return Message(content, node, kind, ttl=self.registry.timeout, group_id=group)
-
-
-def _merge_scores(scored: Sequence[AdaptationScores], modes: Sequence[str]) -> AdaptationScores:
-    """Merge the scores of several clients, prediction modes in this order."""
-    decisions = {what: sum(scores.noted[what] for scores in scored if what in scores.noted) for what in DECISIONS}
-    scores_by_mode = {
-        mode: {c: score for scores in scored for c, score in scores.modes.get(mode, {}).items()} for mode in modes
-    }
-    noted_names = {what for scores in scored for what in scores.noted}
-    return AdaptationScores(
-        {mode: clients for mode, clients in scores_by_mode.items() if clients},
-        {what: count for what, count in decisions.items() if what in noted_names},
-        {client: count for scores in scored for client, count in scores.inputs.items()},
-    )
-
 
 def _select_modes(scores: AdaptationScores, modes: Sequence[str]) -> AdaptationScores:
     return AdaptationScores({mode: scores.modes[mode] for mode in modes}, scores.noted, scores.inputs)
@@ -271,78 +332,7 @@ def _select_modes(scores: AdaptationScores, modes: Sequence[str]) -> AdaptationS
 
 def adapt_clients(adaptation: RemoteAdaptation, folder: RunFolder) -> None:
     """Fit the rule for the last and the best model of a folder; write and log the scores of adapted clients."""
-    adaptation.registry.meet(adaptation.grid)
-    write_adaptation(folder, adaptation.outgoing.layout, adaptation)
+    adaptation.registry.meet()
+    write_adaptation(folder, adaptation.writer.layout, adaptation)
     for line in adaptation_table(folder):
         LOG.info(line)
-
-
-# ---- The client's side of adaptation
-# Labels never leave the client. A participant sends sums over its held-out examples; an unseen client only metrics.
-
-PARTS = ("held_out", "both")
-
-
-def contributions(sent: RecordDict, local: LocalClient) -> dict[int, State]:
-    """Return the contribution of the client to each requested fit."""
-    if not local.num_held_out:
-        raise TrainingError("it holds no examples out, by which an adaptation rule is fitted")
-    request: Mapping[str, Any] = sent.config_records[FEDREACH]
-    fits: list[int] = request[FITS]
-    params = messages.params_of(sent.array_records[MODEL], local.engine.layout)
-    queries = [_arrays(sent.array_records[messages.query_name(fit)]) for fit in fits]
-    return dict(zip(fits, local.contributions(params, queries), strict=True))
-
-
-def mask_contributions(
-    answers: Mapping[int, State], sent: RecordDict, client: int, private: bytes, used: MutableMapping[str, Any]
-) -> dict[int, Mapping[str, Words]]:
-    """Return the (4, ...) words of each array under the masks that the client shares with the others of its fit.
-
-    Args:
-        answers: Contribution of the client to each fit.
-        sent: Message with the public keys of the others and the members of each fit.
-        client: Id of the client.
-        private: Private key of the client.
-        used: See `fedreach.flower.messages.masked`.
-    """
-    request: Mapping[str, Any] = sent.config_records[FEDREACH]
-    keys = messages.keys_of(sent.config_records[KEYS])
-    masked_answers: dict[int, Mapping[str, Words]] = {}
-    for fit, answer in answers.items():
-        members: list[int] = request[messages.members_name(fit)]
-        names = sorted(answer)  # all clients mask in one order
-        words = [limbs(answer[name]) for name in names]
-        flat_words = np.concatenate([block.ravel() for block in words]) if words else np.empty(0, np.uint64)
-        run = f"{request[RUN]!s} adaptation {request[SESSION]!s} {fit}"
-        exchange = int(messages.number(request, EXCHANGE))
-        public = {member: keys[member] for member in members}
-        flat_words = messages.mask_words(flat_words, client, public, private, run, exchange, used)
-        parts = np.split(flat_words, np.cumsum([block.size for block in words])[:-1])
-        masked_answers[fit] = {
-            name: part.reshape(block.shape) for name, part, block in zip(names, parts, words, strict=False)
-        }
-    return masked_answers
-
-
-def scores(sent: RecordDict, local: LocalClient) -> dict[str, float]:
-    """Return the scores of the client for each prediction mode, and the decisions of the rule."""
-    request: Mapping[str, Any] = sent.config_records[FEDREACH]
-    part, inputs = str(request[PART]), [int(n) for n in request[INPUTS]]
-    if part not in PARTS:
-        raise TrainingError(f"a client is adapted on one of {', '.join(PARTS)}; the server asked for {part!r}")
-    params = messages.params_of(sent.array_records[MODEL], local.engine.layout)
-    if not local.num_held_out + (local.num_examples if part == "both" else 0):
-        return {}
-    adapted_scores = local.adapted(
-        params, _arrays(sent.array_records[STATE]), part, inputs, online=bool(request[ONLINE])
-    )
-    numbers: dict[str, float] = dict(adapted_scores.noted)
-    for mode, clients in adapted_scores.modes.items():
-        for name, value in zip(Score._fields, clients[local.client], strict=True):
-            numbers[f"{mode}_{name}"] = value
-    return numbers
-
-
-def _arrays(record: ArrayRecord) -> dict[str, AnyArray]:
-    return {name: array.numpy() for name, array in record.items()}

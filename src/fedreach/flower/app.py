@@ -23,40 +23,13 @@ from fedreach.evaluation.metrics import Metric
 from fedreach.federation.base import LabelStatistics
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact, released_entropy
-from fedreach.federation.secure_aggregation import FixedPoint, Words, share
-from fedreach.flower import adaptation, messages
+from fedreach.federation.secure_aggregation import FixedPoint, limbs, share
+from fedreach.federation.steps import memory_width
+from fedreach.flower import messages
 from fedreach.flower.agreement import MAX_CLIENTS, samples_of, training_terms
-from fedreach.flower.local import ClientData, LocalClient, TrainingResult
-from fedreach.flower.messages import (
-    BITS,
-    CLIENT,
-    CONSTANTS,
-    DIGEST,
-    DRAWS,
-    EXAMPLES,
-    FEDREACH,
-    HELD_OUT,
-    KEPT_MEMORY,
-    KEY,
-    KEYS,
-    LABELS,
-    LACKS_MEMORY,
-    LOSS,
-    MASKED,
-    MEMORY,
-    METRICS,
-    MODEL,
-    ROUND,
-    RUN,
-    SAMPLES,
-    SHORT_NAMES,
-    SOLVER,
-    STEPS,
-    TABLE,
-    UPDATE,
-)
+from fedreach.flower.local import ClientData, LocalClient
 
-PENDING, NOTHING = "pending-memory-of-round", 0
+KEPT_MEMORY, PENDING, NOTHING = "kept-memory-of-round", "pending-memory-of-round", 0
 
 
 def client_app(
@@ -111,115 +84,123 @@ def client_app(
         d = federated_data.dataset
         seed = torch_seed(federation.seed if model_seed is None else model_seed, "model")
         module = build_model(model, d.sample_shape, d.outputs, seed=seed, options=model_options)
-        return LocalClient(client, federated_data, federation, module, engine, device, metrics)
-
-    loaded = _Loaded(load, kept_in_process)
-
-    def worker(context: Context) -> LocalClient:
-        """Return the client with the constants of the run's model; its own constructor may have drawn others."""
-        local = loaded(context)
-        if CONSTANTS in context.state.array_records:
-            local.take(_constants(context.state.array_records[CONSTANTS]), _digest(context.state))
+        local = LocalClient(client, federated_data, federation, module, engine, device, metrics)
+        constants = context.state.array_records.get(messages.CONSTANTS)
+        if constants is not None:  # of the run's model; its own constructor may have drawn others
+            local.engine.start_from(messages.arrays_of(constants))
         return local
+
+    worker = _Loaded(load, kept_in_process)
+
+    def open_request(message: Message, context: Context) -> tuple[LocalClient, Mapping[str, Any], Float32s]:
+        """Return the client, FedReach's record in the message, and the model in it."""
+        local, sent = worker(context), message.content
+        params = messages.params_of(sent.array_records[messages.MODEL], local.engine.layout)
+        return local, sent.config_records[messages.FEDREACH], params
 
     @app.query()
     def introduce(message: Message, context: Context) -> Message:
+        if messages.CONSTANTS in message.content:
+            context.state[messages.CONSTANTS] = message.content[messages.CONSTANTS]
         local = worker(context)
-        numbers = {CLIENT: local.client, EXAMPLES: local.num_examples, HELD_OUT: local.num_held_out}
-        numbers[BITS] = local.bits_per_example
-        terms = ConfigRecord(
-            {**training_terms(federation, local.engine.layout), SAMPLES: samples_of(local.data.dataset)}
-        )
+        numbers = {
+            messages.CLIENT: local.client,
+            messages.EXAMPLES: local.num_examples,
+            messages.HELD_OUT: local.num_held_out,
+            messages.BITS: 8 * int(local.data.dataset.train_x[:1].nbytes),
+        }
+        terms = ConfigRecord({**training_terms(federation, local.engine.layout)})
+        terms[messages.SAMPLES] = samples_of(local.data.dataset)
         if federation.label_statistics.only_sum:
-            terms[KEY] = messages.public_key(private_key(context))
-        return _reply(message, metrics=numbers, records={FEDREACH: terms})
-
-    @app.query("constants")
-    def take_constants(message: Message, context: Context) -> Message:
-        sent = message.content
-        loaded(context).take(_constants(sent.array_records[CONSTANTS]), _digest(sent))
-        context.state.array_records[CONSTANTS] = sent.array_records[CONSTANTS]
-        context.state.config_records[DIGEST] = sent.config_records[FEDREACH]
-        return _reply(message, metrics={})
+            terms[messages.KEY] = messages.public_key(messages.private_key(context))
+        return _reply(message, metrics=numbers, records={messages.FEDREACH: terms})
 
     @app.query("labels")
     def labels(message: Message, context: Context) -> Message:
         if not share_label_statistics:
             raise TrainingError("this client does not tell anything of its labels")
-        fact = str(message.content.config_records[FEDREACH]["fact"])
+        fact = str(message.content.config_records[messages.FEDREACH]["fact"])
         if fact not in federation.needs():
             raise TrainingError(f"no part of this client's federation needs to know its {fact}")
         return _label_reply(message, context, worker(context).released_counts)
 
     @app.query("loss")
     def loss(message: Message, context: Context) -> Message:
-        local, request = worker(context), message.content.config_records[FEDREACH]
-        params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
-        value = local.loss(params, _whole(request, ROUND), _whole(request, "batch-size") or None)
-        return _reply(message, metrics={LOSS: value})
+        local, request, params = open_request(message, context)
+        value = local.loss(params, _whole(request, messages.ROUND), _whole(request, "batch-size") or None)
+        return _reply(message, metrics={messages.LOSS: value})
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        local, request = worker(context), message.content.config_records[FEDREACH]
-        round_, version = _whole(request, ROUND), _whole(request, "memory-round")
+        local, request, params = open_request(message, context)
+        round_, version = _whole(request, messages.ROUND), _whole(request, "memory-round")
         lr, relative_size = messages.number(request, "lr"), messages.number(request, "share")
-        params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
         sent = message.content.array_records
-        state = {name: values.numpy() for name, values in sent[SOLVER].items()} if SOLVER in sent else {}
+        state = messages.arrays_of(sent[messages.SOLVER]) if messages.SOLVER in sent else {}
         memory = None
         if federation.has_memory:
-            memory = _read_memory(context, str(request[RUN]), version, sent, local.memory_width)
+            width = memory_width(federation, local.engine.num_trainable, local.engine.layout.size)
+            memory = _read_memory(context, str(request[messages.RUN]), version, sent, width)
             if memory is None:
-                return _reply(message, metrics={LACKS_MEMORY: version})
+                return _reply(message, metrics={messages.LACKS_MEMORY: version})
         work = local.train(params, round_, lr, relative_size, memory, state)
         if memory is not None and work.memory is not None:
-            _store_memory(context, str(request[RUN]), version, memory, round_, work.memory)
-        metrics = {LOSS: work.metrics["loss"], EXAMPLES: local.num_examples, STEPS: work.steps}
+            _store_memory(context, str(request[messages.RUN]), version, memory, round_, work.memory)
+        metrics = {messages.LOSS: work.metrics["loss"], messages.EXAMPLES: local.num_examples}
+        name = messages.UPDATE
+        values: AnyArray = work.update
         if federation.label_statistics.only_sum:
-            if DRAWS in request:
-                work = work._replace(metrics={**work.metrics, DRAWS: float(_whole(request, DRAWS))})
-            masked = _mask_work(context, local, work, message.content.config_records[KEYS], str(request[RUN]), round_)
-            return _reply(message, metrics=metrics, records={MASKED: messages.array_record({MASKED: masked})})
-        metrics |= {name: value for name, value in work.metrics.items() if name not in ("loss", "num_examples")}
-        return _reply(message, metrics=metrics, records={UPDATE: messages.array_record({UPDATE: work.update})})
+            if messages.DRAWS in request:
+                work = work._replace(metrics={**work.metrics, messages.DRAWS: float(_whole(request, messages.DRAWS))})
+            keys: Mapping[str, Any] = message.content.config_records[messages.KEYS]
+            words = share(local.raw_weight(work), work.update, FixedPoint(len(keys["ids"])))
+            name = messages.MASKED
+            values = messages.mask_words(words, context, local.client, keys, str(request[messages.RUN]), round_)
+        else:
+            metrics |= {key: value for key, value in work.metrics.items() if key not in ("loss", "num_examples")}
+        return _reply(message, metrics=metrics, records={name: messages.array_record({name: values})})
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        local = worker(context)
-        params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
-        scores = local.scores(params)
-        held_out = scores.pop("held_out")
-        numbers: dict[str, float] = {
-            EXAMPLES: held_out.examples,
-            f"eval_{SHORT_NAMES[held_out.by.name]}": held_out.score,
-            "eval_loss": held_out.loss,
-        }
-        numbers |= {f"eval_{name}": value for name, value in held_out.further.items()}
-        for name, score in scores.items():
-            short = f"{name}_{SHORT_NAMES[score.by.name]}"
-            numbers |= {f"{name}-examples": score.examples, short: score.score, f"{name}_loss": score.loss}
-            numbers |= {f"{name}_{metric}": value for metric, value in score.further.items()}
-        return _reply(message, metrics=numbers)
+        local, _, params = open_request(message, context)
+        return _reply(message, metrics=local.scores(params))
 
     @app.query("adaptation")
     def contribute(message: Message, context: Context) -> Message:
         if not share_label_statistics:
             raise TrainingError("this client does not tell anything of its labels")
-        local, sent = worker(context), message.content
-        if MODEL not in sent.array_records:
-            return _reply(message, metrics={EXAMPLES: local.num_held_out})
-        answers = adaptation.contributions(sent, local)
+        sent = message.content
+        if messages.MODEL not in sent.array_records:
+            return _reply(message, metrics={messages.EXAMPLES: worker(context).num_held_out})
+        local, request, params = open_request(message, context)
+        fits: Sequence[int] = request[messages.FITS]
+        queries = [messages.arrays_of(sent.array_records[f"query-{fit}"]) for fit in fits]
+        answers: list[Mapping[str, AnyArray]] = [*local.contributions(params, queries)]
         if federation.label_statistics.only_sum:
-            private = private_key(context)
-            answers = adaptation.mask_contributions(
-                answers, sent, local.client, private, context.state.config_records[KEYS]
-            )
-        records = {messages.sums_name(fit): messages.array_record(answer) for fit, answer in answers.items()}
+            answers = [
+                {
+                    name: messages.mask_words(
+                        limbs(values),
+                        context,
+                        local.client,
+                        sent.config_records[messages.KEYS],
+                        f"{request[messages.RUN]} adaptation {request[messages.SESSION]} {fit} {name}",
+                        int(messages.number(request, messages.EXCHANGE)),
+                        request[f"members-{fit}"],
+                    )
+                    for name, values in answer.items()
+                }
+                for fit, answer in zip(fits, answers, strict=True)
+            ]
+        records = {f"sums-{fit}": messages.array_record(answer) for fit, answer in zip(fits, answers, strict=True)}
         return _reply(message, metrics={}, records=records)
 
     @app.evaluate("adaptation")
     def evaluate_adapted(message: Message, context: Context) -> Message:
-        return _reply(message, metrics=adaptation.scores(message.content, worker(context)))
+        local, request, params = open_request(message, context)
+        state, part = messages.arrays_of(message.content.array_records[messages.STATE]), request[messages.PART]
+        numbers = local.adapted(params, state, part, request[messages.INPUTS], online=request[messages.ONLINE])
+        return _reply(message, metrics=numbers)
 
     return app
 
@@ -233,8 +214,10 @@ class _Loaded:
         self.load, self.capacity, self.app = load, capacity, uuid4().hex
 
     def __call__(self, context: Context) -> LocalClient:
-        agreed = repr(context.state.config_records.get(TABLE))
-        cache, key = self.in_process, (self.app, repr(sorted(context.node_config.items())) + agreed)
+        constants = context.state.array_records.get(messages.CONSTANTS, ArrayRecord())
+        digest = hash(tuple((name, array.data) for name, array in constants.items()))
+        terms = sorted(context.node_config.items()), context.state.config_records.get(messages.TABLE), digest
+        cache, key = self.in_process, (self.app, repr(terms))
         if key not in cache:
             cache[key] = self.load(context)
         cache.move_to_end(key)
@@ -279,9 +262,9 @@ def share_labels(
     @app.query()
     def introduce(message: Message, context: Context) -> Message:
         numbers = {
-            CLIENT: client_of(context),
-            EXAMPLES: int(counts(context).sum()),
-            BITS: bits_per_example,
+            messages.CLIENT: client_of(context),
+            messages.EXAMPLES: int(counts(context).sum()),
+            messages.BITS: bits_per_example,
         }
         return _reply(message, metrics=numbers)
 
@@ -301,71 +284,47 @@ def client_of(context: Context) -> int:
     return client
 
 
-def _constants(record: ArrayRecord) -> dict[str, AnyArray]:
-    return {name: array.numpy() for name, array in record.items()}
-
-
-def _digest(records: RecordDict) -> str:
-    """Return the digest of the constants in a message or a context."""
-    configs = records.config_records
-    return str(configs[DIGEST if DIGEST in configs else FEDREACH][DIGEST])
-
-
 def _label_reply(message: Message, context: Context, release: Callable[[], Floats]) -> Message:
     """Reply with label counts, or with their entropy if only that is requested; noise is drawn once per run."""
-    request = message.content.config_records[FEDREACH]
-    if LABELS not in context.state.array_records:
-        context.state.array_records[LABELS] = messages.array_record({"label_counts": release()})
-    counts = context.state.array_records[LABELS]["label_counts"].numpy()
+    request = message.content.config_records[messages.FEDREACH]
+    if messages.LABELS not in context.state.array_records:
+        context.state.array_records[messages.LABELS] = messages.array_record({"label_counts": release()})
+    counts = context.state.array_records[messages.LABELS]["label_counts"].numpy()
     values = counts if request["fact"] == "label_counts" else released_entropy(counts[None])
-    return _reply(message, metrics={}, records={LABELS: messages.array_record({str(request["fact"]): values})})
+    return _reply(message, metrics={}, records={messages.LABELS: messages.array_record({str(request["fact"]): values})})
 
 
 def _read_memory(context: Context, run: str, version: int, sent: Mapping[str, Any], p: int) -> Float32s | None:
     """Return the client's memory after its last counted round, zeros before the first; None if it is lost."""
-    if MEMORY in sent:
-        return np.array(sent[MEMORY][MEMORY].numpy(), np.float32)
+    if messages.MEMORY in sent:
+        return np.array(sent[messages.MEMORY][messages.MEMORY].numpy(), np.float32)
     if version == NOTHING:
         return np.zeros(p, np.float32)
-    stored = context.state.config_records.get(FEDREACH, ConfigRecord())
+    stored = context.state.config_records.get(messages.FEDREACH, ConfigRecord())
     for key in (PENDING, KEPT_MEMORY):
-        if stored.get(RUN) == run and stored.get(key) == version:
-            return np.array(context.state.array_records[MEMORY][key].numpy(), np.float32)
+        if stored.get(messages.RUN) == run and stored.get(key) == version:
+            return np.array(context.state.array_records[messages.MEMORY][key].numpy(), np.float32)
     return None
 
 
 def _store_memory(context: Context, run: str, version: int, memory: Float32s, round_: int, new: Float32s) -> None:
     """Store the old memory, and the new one that holds if a later message confirms that the reply counted."""
-    context.state.config_records[FEDREACH] = ConfigRecord({RUN: run, KEPT_MEMORY: version, PENDING: round_})
-    context.state.array_records[MEMORY] = messages.array_record({KEPT_MEMORY: memory, PENDING: new})
+    context.state.config_records[messages.FEDREACH] = ConfigRecord(
+        {messages.RUN: run, KEPT_MEMORY: version, PENDING: round_}
+    )
+    context.state.array_records[messages.MEMORY] = messages.array_record({KEPT_MEMORY: memory, PENDING: new})
 
 
-def private_key(context: Context) -> bytes:
-    """Return the client's private key of this run, generated at first use."""
-    if KEYS not in context.state.config_records:
-        context.state.config_records[KEYS] = ConfigRecord({"private": messages.new_private_key()})
-    stored_key: Mapping[str, Any] = context.state.config_records[KEYS]
-    private: bytes = stored_key["private"]
-    return private
-
-
-def _mask_work(
-    context: Context, local: LocalClient, work: TrainingResult, keys: ConfigRecord, run: str, round_: int
-) -> Words:
-    """Return the client's update under the masks that it shares with the others, for secure aggregation."""
-    public, private = messages.keys_of(keys), private_key(context)
-    words = share(local.raw_weight(work), work.update, FixedPoint(len(public)))
-    return messages.mask_words(words, local.client, public, private, run, round_, context.state.config_records[KEYS])
-
-
-def _whole(record: ConfigRecord, name: str) -> int:
+def _whole(record: Mapping[str, Any], name: str) -> int:
     return messages.whole_number(record, name)
 
 
 def _reply(message: Message, *, metrics: Mapping[str, float], records: Mapping[str, Any] | None = None) -> Message:
     """Reply; name the run and the round if the request did."""
-    content = RecordDict({METRICS: MetricRecord(dict(metrics)), **(records or {})})
-    request: Mapping[str, Any] = message.content.config_records.get(FEDREACH, {})
-    if ROUND in request:
-        content[FEDREACH] = ConfigRecord({RUN: request[RUN], ROUND: request[ROUND]})
+    content = RecordDict({messages.METRICS: MetricRecord(dict(metrics)), **(records or {})})
+    request: Mapping[str, Any] = message.content.config_records.get(messages.FEDREACH, {})
+    if messages.ROUND in request:
+        content[messages.FEDREACH] = ConfigRecord(
+            {messages.RUN: request[messages.RUN], messages.ROUND: request[messages.ROUND]}
+        )
     return Message(content, reply_to=message)

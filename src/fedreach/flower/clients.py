@@ -1,18 +1,18 @@
 """The nodes of clients and the statistics that each client reported."""
 
-import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from logging import getLogger
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedreach._util.arrays import AnyArray, Floats
+from fedreach._util.arrays import AnyArray, Ints
 from fedreach._util.errors import ConfigError, TrainingError
 from fedreach.data.splits import Population
 from fedreach.engines.models.state import constant_bytes
@@ -20,22 +20,7 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.types import ServerView
 from fedreach.flower import messages
-from fedreach.flower.agreement import MAX_CLIENTS, Checks, ClientStatistics, first_difference
-from fedreach.flower.messages import (
-    BITS,
-    CLIENT,
-    CONSTANTS,
-    DIGEST,
-    EXAMPLES,
-    FEDREACH,
-    HELD_OUT,
-    KEY,
-    LABELS,
-    SAMPLES,
-    LostError,
-    ReplyError,
-    is_public_key,
-)
+from fedreach.flower.agreement import MAX_CLIENTS, ClientStatistics, first_difference
 
 LOG = getLogger("flwr")
 POLL_SECONDS = 0.2
@@ -43,282 +28,351 @@ QUIET_SECONDS = 2.0  # without a new node: then all are taken to be there
 MEETING_SECONDS = 5.0  # that a round waits for the handshakes of new nodes
 AGAIN_SECONDS = 10.0  # until a node that failed is asked again
 
+R = TypeVar("R")
 
-class Handshake(NamedTuple):
-    """A node that was asked for its client's id."""
 
-    node: int
-    until: float  # when the server stops waiting
+class Task(NamedTuple):
+    """One of several models for a client, which gets a message for each."""
+
+    client: int
+    model: int = 0
+
+
+K = TypeVar("K", int, Task)
+"""A client that gets one message, or a task."""
+
+
+def _task_of(key: int | Task) -> Task:
+    return key if isinstance(key, Task) else Task(key)
+
+
+class HeldError(messages.ReplyError):
+    """Another node that is online has the client."""
+
+
+class Refusal(NamedTuple):
+    """Why a node does not take part."""
+
+    reason: str
+    until: float  # when it is asked again; infinite if it disagrees with the server
 
 
 @dataclass
 class ClientRegistry:
-    """Clients by id, and their nodes in this run of the app."""
+    """Clients by id, their nodes in this run of the app, and the exchange of messages with them."""
 
     federation: Federation
-    terms: dict[str, str]  # what clients must agree to, see `terms_of`
-    checks: Checks
+    terms: dict[str, str]  # what clients must agree to, see `training_terms`
     timeout: float  # seconds that a client has for a reply
     population: Population | None = None  # None: all clients that are online at first participate
+    sizes: Ints | None = None  # (n,) examples of each client, if the server knows them
+    grid: Grid = field(init=False)
+    run: str = ""  # its name, under which clients store what they keep
     known: dict[int, ClientStatistics] = field(default_factory=dict)  # an earlier process of the run may have asked
     nodes: dict[int, int] = field(default_factory=dict)  # client -> node
     online: frozenset[int] = frozenset()  # nodes
-    refused: dict[int, str] = field(default_factory=dict)  # node -> why it is rejected
+    refused: dict[int, Refusal] = field(default_factory=dict)  # by node
     blamed: dict[str, str] = field(default_factory=dict)  # "client 3" or "node 7" -> its wrong reply
-    duplicates: dict[int, int] = field(default_factory=dict)  # node -> client that another node already has
     samples: str | None = None  # form of all clients' examples, see `samples_of`; None: unknown
-    asked: dict[str, Handshake] = field(default_factory=dict)  # by message, of nodes that have not replied
-    ask_again: dict[int, float] = field(default_factory=dict)  # failed node -> time of the next attempt
+    asked: dict[str, tuple[int, float]] = field(default_factory=dict)  # message -> node without a reply, time limit
     constants: Mapping[str, AnyArray] = field(default_factory=dict)  # of the model; nodes get them once
-    lacking: set[int] = field(default_factory=set)  # nodes that do not have them yet
+    carried: Mapping[str, ConfigRecord] = field(default_factory=dict)  # records of every message
 
-    def gather(self, grid: Grid, min_clients: int, patience: float) -> None:
+    # ------------------------------------------------------------------------------------------------ messages
+
+    def message(self, node: int, kind: str, content: Mapping[str, Any], group: int = 0) -> Message:
+        """Return a message that expires after the timeout."""
+        return Message(RecordDict({**content, **self.carried}), node, kind, ttl=self.timeout, group_id=str(group))
+
+    def compose(self, kind: str, contents: Mapping[K, Mapping[str, Any]]) -> list[Message]:
+        """Return a message for each task whose client is online."""
+        tasks = {_task_of(key): content for key, content in contents.items()}
+        nodes = self.nodes_of(client for client, _ in tasks)
+        return [
+            self.message(nodes[client], kind, content, model)
+            for (client, model), content in tasks.items()
+            if client in nodes
+        ]
+
+    def ask(
+        self,
+        kind: str,
+        contents: Mapping[K, Mapping[str, Any]],
+        reader: Callable[[K, Message], R],
+        failed: str | None = None,
+    ) -> tuple[dict[K, R], dict[K, str]]:
+        """Send messages and read the replies that arrive in time, see `read`."""
+        return self.read(self.send(self.compose(kind, contents)), contents, reader, failed)
+
+    def send(self, sent: Iterable[Message]) -> list[Message]:
+        """Send messages and return the replies that arrive in time."""
+        return send_and_wait(self.grid, sent, self.timeout)
+
+    def read(
+        self,
+        replies: Iterable[Message],
+        tasks: Iterable[K],
+        reader: Callable[[K, Message], R],
+        failed: str | None = None,
+    ) -> tuple[dict[K, R], dict[K, str]]:
+        """Return what `reader` makes of replies, and why the other tasks have no result.
+
+        Args:
+            replies: Replies in any order; a task counts once.
+            tasks: Tasks that were sent.
+            reader: Function that returns a result, or raises a `ReplyError`.
+            failed: What the log reports of clients without a result; None: nothing.
+        """
+        lost = dict.fromkeys(tasks, f"no reply within {self.timeout:g} s")
+        waiting = {(self.nodes.get(_task_of(key).client), str(_task_of(key).model)): key for key in lost}
+        results: dict[K, R] = {}
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            key = waiting.pop((node, reply.metadata.group_id), None)
+            if key is None:  # an error in Flower itself comes from node 1 and names no client
+                description = reply.error.reason if reply.has_error() else "a reply that nobody asked for"
+                LOG.warning("Node %s: %s", node, description)
+                continue
+            try:
+                results[key] = reader(key, messages.content_of(reply))
+                del lost[key]
+            except messages.ReplyError as error:
+                lost[key] = str(error)
+                self.blame(f"client {_task_of(key).client}", error)
+        for key, reason in lost.items() if failed else ():
+            LOG.warning("Client %s %s: %s.", _task_of(key).client, failed, reason)
+        return results, lost
+
+    def blame(self, who: str, error: messages.ReplyError) -> None:
+        """Note a wrong reply for the next row of the run; a lost reply is not one."""
+        if not isinstance(error, messages.LostError):
+            self.blamed.setdefault(who, str(error))
+
+    def blamed_since(self) -> dict[str, str]:
+        """Return the wrong replies since the last call, and forget them."""
+        blamed, self.blamed = self.blamed, {}
+        return blamed
+
+    # --------------------------------------------------------------------------------------------- who is there
+
+    def gather(self, min_clients: int, patience: float) -> None:
         """Wait for the population; without one, wait for `min_clients` and the clients that come right after them.
 
         Raises:
             TrainingError: If fewer than `min_clients` participants are online after `patience` seconds, or if all
                 expected nodes are online and all of them fail.
         """
-        population, began = self.population, time.monotonic()
-        until, last_arrival, last_change = began + patience, began, began
-        training = None if population is None else set(population.participants.tolist())
-        expected_clients = None if population is None or training is None else training | {*population.unseen.tolist()}
+        expected = self._expected()
+        until = time.monotonic() + patience
+        arrived, changed = until - patience, until - patience  # when the last client came, and the last node
         while True:
             before, online = len(self.nodes), self.online
-            self.meet(grid, min(MEETING_SECONDS, until - time.monotonic()))
-            ready = [c for c in self.nodes if (training is None or c in training) and self._can_train(c)]
+            self.meet(min(MEETING_SECONDS, until - time.monotonic()))
+            ready = [client for client in self.nodes if self._may_train(client)]
             now = time.monotonic()
-            last_arrival = now if len(self.nodes) > before else last_arrival
-            last_change = now if self.online != online else last_change
-            all_there = (
-                now > last_arrival + QUIET_SECONDS if expected_clients is None else expected_clients <= set(self.nodes)
-            )
+            arrived = now if len(self.nodes) > before else arrived
+            changed = now if self.online != online else changed
+            missing = set() if expected is None else expected - self._present()
+            all_there = now > arrived + QUIET_SECONDS if expected is None else not missing
             if len(ready) >= min_clients and (all_there or now > until):
                 break
-            if now > last_change + QUIET_SECONDS and self._all_fail(
-                min_clients if expected_clients is None else len(expected_clients)
-            ):
+            all_fail = len(self.online) >= len(expected or range(min_clients)) and not self.asked
+            if all_fail and now > changed + QUIET_SECONDS and self.online <= self.refused.keys():
                 raise TrainingError(
-                    f"All {len(self.online)} nodes fail.{self._why_refused()} Run again once they do not."
+                    f"All {len(self.online)} nodes fail.{self.why_refused()} Run again once they do not."
                 )
             if now > until:
+                absent = f" Missing: {', '.join(sorted(map(str, missing)))}." if missing else ""
                 raise TrainingError(
                     f"{len(ready)} clients that may train and have examples were there after {patience:.0f} seconds, "
-                    f"and {min_clients} are needed.{self._why_refused()} Start more SuperNodes, or lower `min_clients`."
+                    f"and {min_clients} are needed.{absent}{self.why_refused()} Start more SuperNodes, or lower "
+                    "`min_clients`."
                 )
             time.sleep(POLL_SECONDS)
-        if population is None:
+        if self.population is None:
             self.population = Population(np.array(sorted(self.nodes), np.int64), np.empty(0, np.int64))
 
-    def _all_fail(self, expected: int) -> bool:
-        """Return whether all expected nodes are online and every one of them failed."""
-        return (
-            len(self.online) >= expected
-            and not self.asked
-            and self.online <= self.ask_again.keys() & self.refused.keys()
-        )
+    def _expected(self) -> set[Any] | None:
+        """Return the clients to wait for; None: all that are online."""
+        p = self.population
+        return None if p is None else {*p.participants.tolist(), *p.unseen.tolist()}
 
-    def _why_refused(self) -> str:
+    def _present(self) -> set[Any]:
+        return set(self.nodes)
+
+    def _may_train(self, client: int) -> bool:
+        is_named = self.population is None or client in self.population.participants
+        return is_named and self.known[client].num_examples > 0
+
+    def why_refused(self) -> str:
         """Return why nodes were rejected, each reason once."""
         nodes: dict[str, list[int]] = {}
-        for node, text in self.refused.items():
-            nodes.setdefault(text.rstrip("."), []).append(node)
+        for node, refusal in self.refused.items():
+            nodes.setdefault(refusal.reason.rstrip("."), []).append(node)
         return "".join(
             f" Node {first} was refused: {text}{f' (and {len(more)} more nodes for the same reason)' if more else ''}."
             for text, (first, *more) in nodes.items()
         )
 
-    def meet(self, grid: Grid, patience: float = MEETING_SECONDS) -> None:
+    def meet(self, patience: float = MEETING_SECONDS) -> None:
         """Update the online nodes and ask new ones for their client; a later call reads replies that take longer."""
         now, new_messages = time.monotonic(), set[str]()
-        self.online = frozenset(grid.get_node_ids())
-        self.duplicates = {
-            node: client for node, client in self.duplicates.items() if self.nodes[client] in self.online
-        }
-        self.asked = {name: sent for name, sent in self.asked.items() if now < sent.until and sent.node in self.online}
-        known_nodes = {*self.nodes.values(), *self.duplicates, *(sent.node for sent in self.asked.values())}
-        for node in sorted(self.online - known_nodes):
-            if now >= self.ask_again.get(node, 0.0):
-                for name in grid.push_messages([self._message(node, MessageType.QUERY, RecordDict())]):
-                    self.asked[name] = Handshake(node, now + self.timeout)
-                    new_messages.add(name)
+        self.online = frozenset(self.grid.get_node_ids())
+        self._forget_handshakes(now)
+        for node in sorted(self.online - {*self.nodes.values(), *(node for node, _ in self.asked.values())}):
+            if node not in self.refused or now >= self.refused[node].until:
+                (name,) = self.grid.push_messages([self.message(node, *self._handshake())])
+                self.asked[name] = node, now + self.timeout
+                new_messages.add(name)
         while self.asked:
-            replies = list(grid.pull_messages(list(self.asked)))
+            replies = list(self.grid.pull_messages(list(self.asked)))
             for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
-                sent = self.asked.pop(reply.metadata.reply_to_message_id, None)
-                if sent is not None:
-                    self._take_handshake(reply, sent.node)
-            self.asked = {name: sent for name, sent in self.asked.items() if time.monotonic() < sent.until}
+                handshake = self.asked.pop(reply.metadata.reply_to_message_id, None)
+                if handshake is not None:
+                    self._take_handshake(reply, handshake[0])
+            self._forget_handshakes(time.monotonic())
             if not new_messages & self.asked.keys() or time.monotonic() > now + patience:
                 break
             time.sleep(POLL_SECONDS)
-        self._send_constants(grid)
+
+    def _handshake(self) -> tuple[str, Mapping[str, Any]]:
+        """Return the kind and the content of the first message to a node."""
+        constants = {messages.CONSTANTS: messages.array_record(self.constants)} if self.constants else {}
+        return MessageType.QUERY, constants
+
+    def _forget_handshakes(self, now: float) -> None:
+        """Stop waiting for nodes that are gone or late."""
+        self.asked = {
+            name: (node, until) for name, (node, until) in self.asked.items() if now < until and node in self.online
+        }
 
     def trains_as_asked(self, client: int) -> bool:
         """Return whether a client runs `client_app`."""
-        facts = self.known.get(client)
-        return facts is not None and facts.trains_as_asked
-
-    def _send_constants(self, grid: Grid) -> None:
-        """Send the model's constants to new nodes; a node that does not accept them is asked again later."""
-        nodes = {node: client for client, node in self.nodes.items() if node in self.lacking & self.online}
-        self.lacking.clear()
-        if not nodes:
-            return
-        digest_record = ConfigRecord({DIGEST: messages.constants_digest(self.constants)})
-        content = RecordDict({CONSTANTS: messages.array_record(self.constants), FEDREACH: digest_record})
-        sent = [self._message(node, "query.constants", content) for node in nodes]
-        replies = replies_by_node(grid, sent, self.timeout)
-        for node, client in nodes.items():
-            try:
-                reply_of(replies, node, self.timeout)
-            except ReplyError as error:
-                del self.nodes[client]
-                self.refused[node], self.ask_again[node] = str(error), time.monotonic() + AGAIN_SECONDS
-                LOG.warning("Client %s does not take part: it did not take the model's constants: %s.", client, error)
+        return client in self.known and self.known[client].trains_as_asked
 
     def _take_handshake(self, reply: Message, node: int) -> None:
         """Register the client of a node, or note why the node is rejected."""
         try:
-            client, facts = self._read_handshake(reply)
-        except ReplyError as error:
-            disagrees = not reply.has_error()
-            self.ask_again[node] = np.inf if disagrees else time.monotonic() + AGAIN_SECONDS
+            client, facts = self.read_handshake(reply)
+            holder = self.nodes.get(client)
+            if holder in self.online:  # a dead node may count as online for a minute
+                raise HeldError(f"it says it is client {client}, and so does node {holder}, which is online")
+        except messages.ReplyError as error:
+            asked_again = reply.has_error() or isinstance(error, HeldError)
             if node not in self.refused:
                 LOG.warning("Node %s does not take part: %s.", node, error)
-            self.refused[node] = str(error)
+            self.refused[node] = Refusal(str(error), time.monotonic() + AGAIN_SECONDS if asked_again else np.inf)
             self.blame(f"node {node}", error)
             return
         self.refused.pop(node, None)
-        holder = self.nodes.get(client)
-        if holder in self.online:  # a dead node may count as online for a minute
-            self._refuse_duplicate(node, client)
-            return
-        before = self.known.get(client)
-        labels = (before.label_counts, before.label_entropy) if before else (None, None)
-        self.known[client] = replace(facts, label_counts=labels[0], label_entropy=labels[1])
-        self.nodes[client] = node
-        if self.constants and facts.trains_as_asked:
-            self.lacking.add(node)
+        if (before := self.known.get(client)) is not None:
+            facts = replace(facts, label_counts=before.label_counts, label_entropy=before.label_entropy)
+        self.known[client], self.nodes[client] = facts, node
 
-    def _refuse_duplicate(self, node: int, client: int) -> None:
-        """Reject a node that claims the client of another online node; it is asked again once that one is gone."""
-        reason = f"says it is client {client}, and so does node {self.nodes[client]}, which is online"
-        self.duplicates[node] = client
-        self.blame(f"node {node}", ReplyError(f"it {reason}"))
-        LOG.warning("Node %s %s: it is refused until that one is gone.", node, reason)
-
-    def blame(self, who: str, error: ReplyError) -> None:
-        """Note an impossible reply for the next row of the run; a lost reply is not one."""
-        if not isinstance(error, LostError):
-            self.blamed.setdefault(who, str(error))
-
-    def blamed_since(self) -> dict[str, str]:
-        """Return the impossible replies since the last call, and forget them."""
-        blamed, self.blamed = self.blamed, {}
-        return blamed
-
-    def _read_handshake(self, reply: Message) -> tuple[int, ClientStatistics]:
+    def read_handshake(self, reply: Message) -> tuple[int, ClientStatistics]:
         content = messages.content_of(reply).content
         metrics = messages.metrics_of(reply)
-        client = messages.whole_number(metrics, CLIENT)
+        client = messages.whole_number(metrics, messages.CLIENT)
         if client >= MAX_CLIENTS:
-            raise ReplyError(f"its partition-id must be below {MAX_CLIENTS}; got {client}")
-        count, bits = messages.whole_number(metrics, EXAMPLES), messages.whole_number(metrics, BITS)
-        agreed = content.config_records.get(FEDREACH)
-        if agreed is not None:
+            raise messages.ReplyError(f"its partition-id must be below {MAX_CLIENTS}; got {client}")
+        count, bits = messages.whole_number(metrics, messages.EXAMPLES), messages.whole_number(metrics, messages.BITS)
+        agreed = content.config_records.get(messages.FEDREACH)
+        if agreed is None:
+            needs = "adaptation rule needs" if self.federation.adapts else "solver or measurements need"
+            if self.federation.has_memory or self.federation.measurements() or self.federation.adapts:
+                raise messages.ReplyError(
+                    f"it trains by itself, and the federation's {needs} fedreach.flower.app.client_app"
+                )
+            facts = ClientStatistics(count, bits, trains_as_asked=False, public_key=self.read_key({}, client))
+        else:
             reason = first_difference(self.terms, agreed)
             if reason is not None:
-                raise ReplyError(f"{reason}; server and clients must be given the same federation and model")
-        elif self.federation.has_memory or self.federation.measurements():
-            raise ReplyError(
-                "it trains by itself, and the federation's solver or measurements need fedreach.flower.app.client_app"
-            )
-        elif self.federation.adapts:
-            raise ReplyError(
-                "it trains by itself, and the federation's adaptation rule needs fedreach.flower.app.client_app"
-            )
-        held_out = None if agreed is None else messages.whole_number(metrics, HELD_OUT)
-        samples = None if agreed is None else self._read_samples(agreed)
-        facts = ClientStatistics(
-            count, bits, agreed is not None, held_out, public_key=self._read_key(agreed, client), samples=samples
-        )
-        self.checks.examples(client, facts, self.known.get(client))
+                raise messages.ReplyError(f"{reason}; server and clients must be given the same federation and model")
+            samples = agreed.get(messages.SAMPLES)
+            if not isinstance(samples, str) or self.samples not in (None, samples):
+                raise messages.ReplyError(f"its samples are {samples!r}, and those of other clients {self.samples!r}")
+            held_out, key = messages.whole_number(metrics, messages.HELD_OUT), self.read_key(agreed, client)
+            facts = ClientStatistics(count, bits, True, held_out, public_key=key, samples=samples)
+        self._check_examples(client, facts)
         return client, facts
 
-    def _read_samples(self, agreed: ConfigRecord) -> str:
-        """Return the form of a client's examples, which must be that of the run's other clients."""
-        samples = agreed.get(SAMPLES)
-        if not isinstance(samples, str):
-            raise ReplyError("it does not tell what its samples look like")
-        if self.samples is not None and samples != self.samples:
-            raise ReplyError(
-                first_difference(_sample_terms(self.samples), _sample_terms(samples))
-                or "its samples are of another kind"
+    def _check_examples(self, client: int, facts: ClientStatistics) -> None:
+        """Reject numbers of examples that differ from those at the start of the run, or that the client cannot have."""
+        before, held_out = self.known.get(client), facts.num_held_out
+        if before is not None and (facts.num_examples, held_out) != (before.num_examples, before.num_held_out):
+            raise messages.ReplyError(
+                f"client {client} holds {facts.num_examples} examples and {held_out} held out, and said "
+                f"{before.num_examples} and {before.num_held_out} when the run began; other data need a run of their "
+                "own"
             )
-        return samples
-
-    def _agree_on_samples(self) -> set[int]:
-        """Reject and return clients whose examples differ in form from most, such as images on another scale."""
-        samples_by_client = {
-            client: facts.samples for client, facts in sorted(self.known.items()) if facts.samples is not None
-        }
-        counts = Counter(samples_by_client.values())  # a tie goes to the form of the lowest id
-        self.samples = max(counts, key=lambda kind: counts[kind], default=None)
-        refused = {client for client, kind in samples_by_client.items() if kind != self.samples}
-        for client in sorted(refused):
-            error = ReplyError(
-                first_difference(_sample_terms(self.samples), _sample_terms(samples_by_client[client])) or ""
+        if self.sizes is not None and facts.num_examples + (held_out or 0) > self.sizes[client : client + 1].sum():
+            raise messages.ReplyError(
+                f"client {client} has {self.sizes[client : client + 1].sum()} examples, and it says "
+                f"{facts.num_examples} and {held_out} held out"
             )
-            self.blame(f"client {client}", error)
-            LOG.warning("Client %s does not take part: %s.", client, error)
-            del self.known[client]
-            if (node := self.nodes.pop(client, None)) is not None:
-                self.refused[node], self.ask_again[node] = str(error), np.inf
-        return refused
 
-    def _read_key(self, agreed: ConfigRecord | None, client: int) -> str | None:
+    def read_key(self, agreed: Mapping[str, Any], client: int) -> str | None:
         """Return the public key of a client in hex if secure aggregation needs it; reject a weak key."""
         if not self.federation.label_statistics.only_sum:
             return None
-        key = None if agreed is None else agreed.get(KEY)
-        if not isinstance(key, bytes) or not is_public_key(key):
-            raise ReplyError("it has no key for secure aggregation, which needs fedreach.flower.app.client_app")
+        key = agreed.get(messages.KEY)
+        if not isinstance(key, bytes) or not messages.is_public_key(key):
+            raise messages.ReplyError(
+                "it has no key for secure aggregation, which needs fedreach.flower.app.client_app"
+            )
         if any(facts.public_key == key.hex() for other_client, facts in self.known.items() if other_client != client):
-            raise ReplyError("its key for secure aggregation is that of another client")
+            raise messages.ReplyError("its key for secure aggregation is that of another client")
         return key.hex()
 
     # ------------------------------------------------------------------------------------------------ facts and view
 
-    def learn_labels(self, grid: Grid, clients: Iterable[int]) -> dict[int, str]:
+    def _agree_on_samples(self) -> set[int]:
+        """Reject and return clients whose examples differ in form from most, such as images on another scale."""
+        forms = {client: facts.samples for client, facts in sorted(self.known.items()) if facts.samples is not None}
+        counts = Counter(forms.values())
+        self.samples = max(counts, key=lambda form: counts[form], default=None)  # a tie goes to the lowest id
+        refused = {client for client, form in forms.items() if form != self.samples}
+        for client in sorted(refused):
+            reason = f"its samples are {forms[client]}, and most clients' are {self.samples}"
+            self.blame(f"client {client}", messages.ReplyError(reason))
+            LOG.warning("Client %s does not take part: %s.", client, reason)
+            del self.known[client]
+            if client in self.nodes:
+                self.refused[self.nodes.pop(client)] = Refusal(reason, np.inf)
+        return refused
+
+    def learn_labels(self, clients: Iterable[int]) -> dict[int, str]:
         """Ask clients for the label statistics that components need; return why some did not send them."""
         lacking: dict[int, str] = {}
         for fact in sorted(self._needs()):  # entropies last: the server computes them from counts
             available = [client for client in clients if client in self.nodes and client not in lacking]
-            asked_clients = [client for client in available if getattr(self.known[client], fact) is None]
-            content = RecordDict({FEDREACH: ConfigRecord({"fact": fact})})
-            sent = {c: self._message(self.nodes[c], "query.labels", content) for c in asked_clients}
-            replies = replies_by_node(grid, sent.values(), self.timeout)
-            for client in asked_clients:
-                try:
-                    self.known[client] = replace(self.known[client], **self._read_fact(fact, replies, client))
-                except ReplyError as error:
-                    lacking[client] = str(error)
-                    self.blame(f"client {client}", error)
-        return lacking | self._drop_odd_label_counts()
-
-    def _drop_odd_label_counts(self) -> dict[int, str]:
-        """Drop label counts that have another number of classes than most clients'; return the reasons."""
+            request = {messages.FEDREACH: ConfigRecord({"fact": fact})}
+            contents = {client: request for client in available if getattr(self.known[client], fact) is None}
+            facts, lost = self.ask("query.labels", contents, partial(self._read_fact, fact))
+            for client, values in facts.items():
+                self.known[client] = replace(self.known[client], **values)
+            lacking |= lost
         widths = {c: len(facts.label_counts) for c, facts in self.known.items() if facts.label_counts is not None}
         usual = max(widths.values(), key=lambda width: (list(widths.values()).count(width), width), default=0)
-        reasons = {
-            c: f"its label_counts are {w} numbers, and most clients' {usual}" for c, w in widths.items() if w != usual
-        }
-        for client in reasons:
-            self.known[client] = replace(self.known[client], label_counts=None)
-        return reasons
+        for client, width in widths.items():
+            if width != usual:
+                lacking[client] = f"its label_counts are {width} numbers, and most clients' {usual}"
+                self.blame(f"client {client}", messages.ReplyError(lacking[client]))
+                self.known[client] = replace(self.known[client], label_counts=None)
+        return lacking
 
-    def settle(self, grid: Grid, min_clients: int) -> None:
+    def _read_fact(self, fact: str, client: int, reply: Message) -> dict[str, Any]:
+        values = messages.array(messages.arrays(reply, messages.LABELS), fact, None, np.float64)
+        if values.ndim != 1 or not len(values) or (values < 0).any():
+            raise messages.ReplyError(
+                f"its {fact} must be a list of numbers of at least 0; got {str(values.tolist())[:100]}"
+            )
+        if fact == "label_entropy":
+            return {fact: float(values[0])}
+        entropy = float(released_entropy(values[None])[0]) if "label_entropy" in self._needs() else None
+        return {fact: values.tolist(), "label_entropy": entropy}
+
+    def settle(self, min_clients: int) -> None:
         """Choose the participants: named or online clients that send the label statistics that components need.
 
         Raises:
@@ -331,7 +385,7 @@ class ClientRegistry:
         lacking: dict[int, str] = {}
         if self._needs():
             lacking = dict.fromkeys((client for client in participants if client not in self.nodes), "it is not there")
-            lacking |= self.learn_labels(grid, participants)
+            lacking |= self.learn_labels(participants)
             for client, reason in sorted(lacking.items()):
                 LOG.warning("Client %s never trains: the parts need to know of its labels, but %s.", client, reason)
         participants = [client for client in participants if client not in lacking]
@@ -346,46 +400,21 @@ class ClientRegistry:
 
     def return_to(self, participants: Sequence[int]) -> None:
         """Restore the participants of an earlier process of the same run; all other named clients are unseen."""
-        named = set() if self.population is None else {*self.population.participants.tolist()}
-        unseen = set() if self.population is None else {*self.population.unseen.tolist()}
-        remaining = sorted((named | unseen) - set(participants))
-        self.population = Population(np.array(participants, np.int64), np.array(remaining, np.int64))
+        named = [] if self.population is None else [*self.population.participants, *self.population.unseen]
+        unseen = np.setdiff1d(np.array(named, np.int64), participants)
+        self.population = Population(np.array(participants, np.int64), unseen)
         self.samples = next((facts.samples for facts in self.known.values() if facts.samples is not None), None)
-
-    def _read_fact(self, fact: str, replies: dict[int, Message], client: int) -> dict[str, Any]:
-        facts = self.known[client]
-        record = messages.arrays(reply_of(replies, self.nodes[client], self.timeout), LABELS)
-        if fact not in record:
-            raise ReplyError(f"it sent no {fact!r}")
-        try:
-            values = record[fact].numpy().astype(np.float64, casting="same_kind")  # rejects complex numbers
-        except Exception as error:
-            raise ReplyError(f"its {fact!r} cannot be read: {error}") from error
-        if fact == "label_entropy":
-            return {fact: self.checks.label_entropy(values, facts)}
-        counts = self.checks.label_counts(values, facts)
-        entropy = float(released_entropy(np.array([counts]))[0]) if "label_entropy" in self._needs() else None
-        return {fact: counts, "label_entropy": entropy}
 
     def view(self, participants: Sequence[int]) -> ServerView:
         """Return the server's view of the participants at the start of a round; unknown ones have no examples."""
-        ids = np.array(participants, np.int64)
-        facts = [self.known.get(client) for client in participants]
-        present = [c in self.nodes and self.nodes[c] in self.online and self._can_train(c) for c in participants]
-        view = ServerView.of(
-            ids,
-            np.array([0 if f is None else f.num_examples for f in facts], np.int64),
-            available=np.array(present, np.bool_),
-        )
-        needs = self._needs()
-        counts: Floats | None = None
-        entropy: Floats | None = None
-        if "label_counts" in needs:
-            counts = np.array([f.label_counts for f in facts if f is not None], np.float64)
-        if "label_entropy" in needs:
-            entropy = np.array([f.label_entropy for f in facts if f is not None], np.float64)
-        size = constant_bytes(self.constants)
-        return replace(view, label_counts=counts, label_entropy=entropy, constant_bytes=size)
+        facts, nodes = [self.known.get(client) for client in participants], self.nodes_of(participants)
+        sizes = np.array([0 if f is None else f.num_examples for f in facts], np.int64)
+        present = np.array([client in nodes for client in participants], np.bool_) & (sizes > 0)
+        labels: dict[str, Any] = {
+            fact: np.array([getattr(f, fact) for f in facts if f is not None], np.float64) for fact in self._needs()
+        }
+        view = ServerView.of(np.array(participants, np.int64), sizes, available=present)
+        return replace(view, **labels, constant_bytes=constant_bytes(self.constants))
 
     def bits_per_example(self) -> float:
         """Return the median size of an example over participants; a single client can hardly change it.
@@ -412,9 +441,6 @@ class ClientRegistry:
         public_keys = {client: self.known[client].public_key or "" for client in clients}
         return ConfigRecord({"ids": list(public_keys), "keys": [bytes.fromhex(key) for key in public_keys.values()]})
 
-    def _can_train(self, client: int) -> bool:
-        return self.known[client].num_examples > 0
-
     def nodes_of(self, clients: Iterable[int]) -> dict[int, int]:
         """Return the nodes of these clients that are online."""
         nodes = self.nodes
@@ -425,18 +451,6 @@ class ClientRegistry:
         assert self.population is not None
         participants = set(self.population.participants.tolist())
         return sorted({*self.population.unseen.tolist(), *(set(self.nodes) - participants)})
-
-    def _message(self, node: int, kind: str, content: RecordDict) -> Message:
-        return Message(content, node, kind, ttl=self.timeout)
-
-
-def _sample_terms(samples: str | None) -> dict[str, str]:
-    """Return the form of examples, term by term; a client may send anything."""
-    try:
-        terms = json.loads(samples or "{}")
-    except ValueError:
-        terms = None
-    return {key: repr(value) for key, value in terms.items()} if isinstance(terms, dict) else {"samples": str(samples)}
 
 
 def send_and_wait(grid: Grid, sent: Iterable[Message], timeout: float) -> list[Message]:
@@ -454,15 +468,3 @@ def send_and_wait(grid: Grid, sent: Iterable[Message], timeout: float) -> list[M
             break
         time.sleep(POLL_SECONDS)
     return replies
-
-
-def replies_by_node(grid: Grid, sent: Iterable[Message], timeout: float) -> dict[int, Message]:
-    """Send one message to each of several nodes and return their replies by node, see `send_and_wait`."""
-    return {reply.metadata.src_node_id: reply for reply in reversed(send_and_wait(grid, sent, timeout))}
-
-
-def reply_of(replies: Mapping[int, Message], node: int, timeout: float) -> Message:
-    """Return the reply of a node; raise a ReplyError if it is an error, or none arrived in time."""
-    if node not in replies:
-        raise LostError(f"no answer within {timeout:g} s")
-    return messages.content_of(replies[node])

@@ -1,6 +1,5 @@
 """Both sides of a Flower app from one experiment file, the one that ``fedreach run`` takes."""
 
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,7 +28,52 @@ from fedreach.runs.trackers import NamedTracker, TrackerGroup
 MAX_APPS = 8  # apps of experiments that a process keeps
 
 
-class FlowerExperiment:
+class FlowerSetup:
+    """An experiment for both sides of a Flower app."""
+
+    def __init__(
+        self,
+        file: Path | str | None = None,
+        *,
+        overrides: tuple[str, ...] = (),
+        method: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        path = None if file is None else Path(file)
+        self.base, self.method = components.folder_of(path), method
+        self.experiment: Experiment = load.load(path, overrides).resolved(method)
+        refuse_unsupported_options(self.experiment)
+        self.seed = self.experiment.seeds[0] if seed is None else seed
+        if self.seed < 0:
+            raise ConfigError(f"The seed of a run must be at least 0; got {self.seed}.")
+
+    @property
+    def builder(self) -> Builder:
+        """Builder of the components."""
+        return Builder(self.experiment, self.base)
+
+    def run(
+        self, grid: Grid, folder: Path | str, *, min_clients: int = 1, patience: float = 60.0, timeout: float = 600.0
+    ) -> Result:
+        """Run the experiment; see `FedReachStrategy` for the arguments."""
+        raise NotImplementedError
+
+    def server_app(self, folder: Path | str = "runs/flower", *, patience: float = 60.0) -> ServerApp:
+        """Return an app that runs the experiment.
+
+        It reads ``out`` (the run folder), ``min-clients``, ``patience`` and ``timeout`` from the run config; `folder`
+        and `patience` are the defaults.
+        """
+        app = ServerApp()
+
+        @app.main()
+        def main(grid: Grid, context: Context) -> None:
+            run_experiment(grid, context, self, folder, patience)
+
+        return app
+
+
+class FlowerExperiment(FlowerSetup):
     """An experiment whose clients are Flower's nodes.
 
     Server and clients read the same file and partition the same data set; each node uses only the part of its
@@ -46,23 +90,6 @@ class FlowerExperiment:
         ConfigError: If the experiment is wrong or uses an option that Flower does not support.
     """
 
-    def __init__(
-        self,
-        file: Path | str | None = None,
-        *,
-        overrides: tuple[str, ...] = (),
-        method: str | None = None,
-        seed: int | None = None,
-    ) -> None:
-        path = None if file is None else Path(file)
-        self.base = components.folder_of(path)
-        self.method = method
-        self.experiment: Experiment = load.load(path, overrides).resolved(method)
-        refuse_unsupported_options(self.experiment)
-        self.seed = self.experiment.seeds[0] if seed is None else seed
-        if self.seed < 0:
-            raise ConfigError(f"The seed of a run must be at least 0; got {self.seed}.")
-
     def __getstate__(self) -> dict[str, Any]:
         """Leave out attributes that another process creates again."""
         return {name: value for name, value in vars(self).items() if name not in ("data", "simulation")}
@@ -70,8 +97,7 @@ class FlowerExperiment:
     @cached_property
     def data(self) -> FederatedData:
         """The partitioned data."""
-        builder = Builder(self.experiment, self.base)
-        return builder.federated(builder.dataset(), self.seed)
+        return self.builder.federated(self.builder.dataset(), self.seed)
 
     @cached_property
     def simulation(self) -> Simulation:
@@ -90,7 +116,7 @@ class FlowerExperiment:
 
     def made_app(self, kept_in_process: int) -> ClientApp:
         """Return the app, with its components created in this process."""
-        builder = Builder(self.experiment, self.base)
+        builder = self.builder
         return client_app(
             builder.federation(self.seed),
             builder.model(),
@@ -106,7 +132,7 @@ class FlowerExperiment:
         self, folder: Path | str, *, min_clients: int = 1, patience: float = 60.0, timeout: float = 600.0
     ) -> FedReachStrategy:
         """Return the strategy of the server; see `FedReachStrategy` for the arguments."""
-        simulation, builder = self.simulation, Builder(self.experiment, self.base)
+        simulation, builder = self.simulation, self.builder
         name = self.experiment.engine.name
         if name not in ("auto", "sequential"):
             LOG.warning(
@@ -125,19 +151,10 @@ class FlowerExperiment:
             **strategy_options(builder, self.seed, self.method, Path(folder)),
         )
 
-    def server_app(self, folder: Path | str = "runs/flower", *, patience: float = 60.0) -> ServerApp:
-        """Return an app that runs the experiment.
-
-        It reads ``out`` (the run folder), ``min-clients``, ``patience`` and ``timeout`` from the run config; `folder`
-        and `patience` are the defaults.
-        """
-        app = ServerApp()
-
-        @app.main()
-        def main(grid: Grid, context: Context) -> None:
-            run_experiment(grid, context, self, folder, patience)
-
-        return app
+    def run(
+        self, grid: Grid, folder: Path | str, *, min_clients: int = 1, patience: float = 60.0, timeout: float = 600.0
+    ) -> Result:
+        return self.strategy(folder, min_clients=min_clients, patience=patience, timeout=timeout).run(grid)
 
 
 class _ExperimentApp(ClientApp):
@@ -179,50 +196,36 @@ def strategy_options(builder: Builder, seed: int, method: str | None, folder: Pa
 
 def refuse_unsupported_options(experiment: Experiment) -> None:
     """Reject options that have no effect on Flower, with a ConfigError."""
-    refused = {
-        "evaluation.patience": "Flower runs a number of rounds that is fixed beforehand",
-        "evaluation.samples_per_client": "each client is evaluated on all that it holds out",
-        "engine.precision": "clients compute as precisely as torch is set to",
-    }
-    for option, reason in refused.items():
-        section, _, name = option.partition(".")
-        if getattr(getattr(experiment, section), name) not in (None, "highest"):
-            raise ConfigError(f"{option} has no effect on Flower: {reason}. Remove the option.")
-    if experiment.population.refit:
-        raise ConfigError(
-            "population.refit has no effect on Flower: what a client trains on is its own, and stays the same in all "
-            "rounds. Remove the option."
-        )
-    if experiment.budget.limits:
-        raise ConfigError(
-            "[budget] has no effect on Flower: Flower runs a number of rounds that is fixed beforehand. Remove it."
-        )
+    e, fixed = experiment, "Flower runs a number of rounds that is fixed beforehand"
+    stays = "what a client trains on is its own, and stays the same in all rounds"
+    for option, is_used, reason in (
+        ("evaluation.patience", e.evaluation.patience is not None, fixed),
+        ("[budget]", e.budget.limits, fixed),
+        ("evaluation.samples_per_client", e.evaluation.samples_per_client is not None, "a client is evaluated on all"),
+        ("engine.precision", e.engine.precision != "highest", "clients compute as precisely as torch is set to"),
+        ("population.refit", e.population.refit, stays),
+    ):
+        if is_used:
+            raise ConfigError(f"{option} has no effect on Flower: {reason}. Remove it.")
 
 
 def run_experiment(
-    grid: Grid, context: Context, setup: FlowerExperiment, folder: Path | str = "", patience: float = 60.0
+    grid: Grid, context: Context, setup: FlowerSetup, folder: Path | str = "", patience: float = 60.0
 ) -> Result:
-    """Run an experiment as the main function of a ServerApp; see `FlowerExperiment.server_app` for the run config.
+    """Run an experiment as the main function of a ServerApp; see `FlowerSetup.server_app` for the run config.
 
     Raises:
         ConfigError: If the run config has text instead of a number, or names no run folder.
     """
     config = context.run_config
+    options: dict[str, Any] = {"patience": patience}
+    for name in ("min-clients", "patience", "timeout"):
+        value = config.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"{name} in the run config must be a number; got {value!r}.")
+        if name in config:
+            options[name.replace("-", "_")] = int(value) if name == "min-clients" else value
     out = str(config.get("out") or folder)
     if not out:
         raise ConfigError("""out: name the run folder, flwr run . -c 'out="/absolute/path"'.""")
-    strategy = setup.strategy(
-        out,
-        min_clients=int(run_config_number(config, "min-clients", 1)),
-        patience=run_config_number(config, "patience", patience),
-        timeout=run_config_number(config, "timeout", 600.0),
-    )
-    return strategy.run(grid)
-
-
-def run_config_number(config: Mapping[str, Any], name: str, default: float) -> float:
-    """Return a number of the run config, by its name there."""
-    value = config.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"{name} in the run config must be a number; got {value!r}.")
-    return value
+    return setup.run(grid, out, **options)

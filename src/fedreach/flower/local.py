@@ -21,16 +21,17 @@ from fedreach.data.samples import pairs, samples, size, sort_of
 from fedreach.data.several import is_inputs_of_examples, position_counts, records
 from fedreach.data.splits import ClientIndex, Population
 from fedreach.engines.choice import build_engine
-from fedreach.engines.protocols import LOSS_MEMORY, Engine, Split, Task
+from fedreach.engines.protocols import LOSS_MEMORY, Engine, Task
 from fedreach.evaluation.evaluator import mean_of
 from fedreach.evaluation.metrics import ClientOutputs, Metric, additional_metrics
-from fedreach.evaluation.modes import AdaptationScores, Client, adapt_and_score
-from fedreach.evaluation.scores import ACCURACY, MAE, MainScore
+from fedreach.evaluation.modes import Client, adapt_and_score
+from fedreach.evaluation.scores import ACCURACY, MAE
 from fedreach.federation.adaptation.fitting import check_contribution
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
-from fedreach.federation.steps import keep_for_loss, measure_outputs, memory_width, new_memory, probe_batch
+from fedreach.federation.steps import keep_for_loss, measure_outputs, new_memory, probe_batch
 from fedreach.federation.types import Outputs, State
+from fedreach.flower.messages import PARTS, SHORT_NAMES
 
 Examples = tuple[Any, Any] | TorchDataset[Any]
 
@@ -122,10 +123,8 @@ def _arrays(examples: Examples, *, numbers: bool) -> tuple[AnyArray, AnyArray]:
             x = np.asarray(as_array(examples[0], "ClientData"))
     if numbers:
         return x, y  # `from_arrays` checks them
-    if y.ndim != 1 and (y.dtype.kind not in "ui" or y[:1].size == 1):
+    if len(y) and y.dtype.kind not in "iu":  # names of classes would get other numbers at another client
         raise DataError(f"ClientData: labels must be whole numbers; got {y.dtype} {y.shape}.")
-    if y.ndim == 0 or not np.issubdtype(y.dtype, np.number) or (y != np.floor(y)).any():
-        raise DataError(f"ClientData: labels must be a list of whole numbers; got {y.dtype} {y.shape}.")
     return x, y.astype(np.int64)
 
 
@@ -134,19 +133,7 @@ class TrainingResult(NamedTuple):
 
     update: Float32s  # (d,)
     metrics: Mapping[str, float]  # num_examples, loss and measurements
-    steps: int
     memory: Float32s | None  # kept if the reply counts
-
-
-@dataclass(frozen=True, eq=False)
-class PartScore:
-    """Scores of a model on one part of a client's data."""
-
-    examples: int
-    score: float = 0.0  # accuracy or mean absolute error
-    loss: float = 0.0
-    by: MainScore = ACCURACY
-    further: Mapping[str, float] = field(default_factory=dict)  # of metrics that are defined here
 
 
 class LocalClient:
@@ -176,28 +163,11 @@ class LocalClient:
         task = Task.of(module, data, federation)
         self.engine: Engine = build_engine(engine, task, device)
         self.ids, self.metrics = np.array([client]), additional_metrics(metrics)
-        self.digest = ""  # of the constants that the client has
-
-    def take(self, constants: Mapping[str, AnyArray], digest: str) -> None:
-        """Set the constants of the run's model, unless the digest shows that they are set."""
-        if self.digest != digest:
-            self.engine.start_from(constants)
-            self.digest = digest
 
     @property
     def num_examples(self) -> int:
         """Number of training examples."""
         return int(self.data.train.sizes[self.client])
-
-    @property
-    def bits_per_example(self) -> int:
-        """Size of a stored example in bits."""
-        return 8 * int(self.data.dataset.train_x[:1].nbytes)
-
-    @property
-    def memory_width(self) -> int:
-        """Number of values that the client keeps between rounds, if it keeps any."""
-        return memory_width(self.federation, self.engine.num_trainable, self.engine.layout.size)
 
     @property
     def num_held_out(self) -> int:
@@ -248,7 +218,7 @@ class LocalClient:
             kept_memory = keep_for_loss(federation, memory[None], params + trained.update)[0]
         metrics = {"num_examples": float(self.num_examples), "loss": float(trained.loss[0])}
         metrics |= self._measure(params, trained.update, round_)
-        return TrainingResult(np.array(trained.update[0]), metrics, int(trained.steps[0]), kept_memory)
+        return TrainingResult(np.array(trained.update[0]), metrics, kept_memory)
 
     def _measure(self, params: Float32s, update: Float32s, round_: int) -> dict[str, float]:
         measurements = self.federation.measurements()
@@ -265,23 +235,25 @@ class LocalClient:
             metrics["label_entropy"] = released_entropy(self._label_counts()[None].astype(np.float64))
         return float(np.asarray(self.federation.weighting.raw(metrics))[0])
 
-    def scores(self, params: Float32s) -> dict[str, PartScore]:
-        """Score a model on the client's ``train`` and ``held_out`` part, and on ``both`` without label noise."""
-        train, held_out = self.data.train[self.client], self.data.held_out[self.client]
-        return {
-            "train": self._scores(params, "train", train),
-            "held_out": self._scores(params, "true", held_out),
-            "both": self._scores(params, "true", np.concatenate([train, held_out])),
-        }
+    def scores(self, params: Float32s) -> dict[str, float]:
+        """Score a model on the client's ``train`` and ``held_out`` part, and on ``both`` without label noise.
 
-    def _scores(self, params: Float32s, split: Split, index: Ints) -> PartScore:
-        by = ACCURACY if self.data.dataset.num_classes else MAE
-        if not len(index):
-            return PartScore(0, by=by)
-        right, loss = self.engine.predict(params, split, index)
-        metric_values = {} if split == "train" else self._metric_values(params, index)
-        counts = position_counts(self.data.labels[index]) if self.data.dataset.positions else None
-        return PartScore(len(index), mean_of(right, counts), mean_of(loss, counts), by, metric_values)
+        The names are those of `fedreach.flower.messages.PARTS`.
+        """
+        train, held_out = self.data.train[self.client], self.data.held_out[self.client]
+        indices = {"train": train, "held_out": held_out, "both": np.concatenate([train, held_out])}
+        main = SHORT_NAMES[(ACCURACY if self.data.dataset.num_classes else MAE).name]
+        numbers: dict[str, float] = {}
+        for part, index in indices.items():
+            examples, name = PARTS[part]
+            numbers |= {examples: len(index), f"{name}_{main}": 0.0, f"{name}_loss": 0.0}
+            if len(index):
+                right, loss = self.engine.predict(params, "train" if part == "train" else "true", index)
+                counts = position_counts(self.data.labels[index]) if self.data.dataset.positions else None
+                numbers |= {f"{name}_{main}": mean_of(right, counts), f"{name}_loss": mean_of(loss, counts)}
+                metrics = {} if part == "train" else self._metric_values(params, index)
+                numbers |= {f"{name}_{metric}": value for metric, value in metrics.items()}
+        return numbers
 
     def _metric_values(self, params: Float32s, index: Ints) -> dict[str, float]:
         """Return the values of the metrics that are defined for these examples."""
@@ -294,7 +266,7 @@ class LocalClient:
 
     @one_thread()  # as in the simulator
     def contributions(self, params: Float32s, queries: Sequence[State]) -> list[State]:
-        """Return the contribution of the client to each fit of the adaptation rule; needs held-out examples.
+        """Return the contribution of the client's held-out examples to each fit of the adaptation rule.
 
         Args:
             params: (d,) parameters of the model.
@@ -308,8 +280,8 @@ class LocalClient:
     @one_thread()
     def adapted(
         self, params: Float32s, state: State, part: str, inputs: Sequence[int] = (), *, online: bool = False
-    ) -> AdaptationScores:
-        """Adapt to the client's own inputs and return its scores.
+    ) -> dict[str, float]:
+        """Adapt to the client's own inputs; return its scores in each prediction mode and the decisions of the rule.
 
         Args:
             params: (d,) parameters of the model.
@@ -321,8 +293,14 @@ class LocalClient:
         index = self.data.held_out[self.client]
         if part == "both":
             index = np.concatenate([self.data.train[self.client], index])
+        if not len(index):
+            return {}
         client = Client(self.client, self._outputs(params, index), self.data.dataset.train_y[index])
-        return adapt_and_score(self.federation.adaptation, state, [client], inputs, online=online)
+        scores = adapt_and_score(self.federation.adaptation, state, [client], inputs, online=online)
+        numbers: dict[str, float] = dict(scores.noted)
+        for mode, clients in scores.modes.items():
+            numbers |= {f"{mode}_{name}": value for name, value in clients[self.client]._asdict().items()}
+        return numbers
 
     def _outputs(self, params: Float32s, index: Ints) -> Outputs:
         return self.engine.answers(params, "true", index, inputs=self.federation.adaptation.reads_inputs)

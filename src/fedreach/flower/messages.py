@@ -1,8 +1,7 @@
 """Messages between server and clients."""
 
 import re
-from collections.abc import Mapping, MutableMapping
-from hashlib import sha256
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 from torch import nn
 
 from fedreach._util.arrays import AnyArray, Float32s
 from fedreach._util.errors import ConfigError, TrainingError
+from fedreach._util.tables import visible
 from fedreach.engines.models.flat import Layout, bind
 from fedreach.federation.base import name_of
 from fedreach.federation.federation import Federation
@@ -24,16 +24,16 @@ from fedreach.federation.secure_aggregation import Words, mask
 
 # ---- Contents of the messages between server and clients
 # ```
-# query          -> metrics: client, num-examples, held-out-examples,        fedreach: how it trains, its public key,
+# query          constants: of the model, if any; client_app keeps them in its context
+#                -> metrics: client, num-examples, held-out-examples,        fedreach: how it trains, its public key,
 #                            bits-per-example                                      the form of its samples
-# query.constants  constants: by name      fedreach: digest      -> nothing; client_app keeps them in its context
 # query.labels   fedreach: fact                               -> labels: label_counts or label_entropy
 # query.table    fedreach: question, exchange                -> fedreach: names of its table; sums
 # query.loss     arrays: model             fedreach: run, round, batch-size  -> metrics: loss
 # train          arrays: model    config: the user's own, server-round
 #                fedreach: run, round, lr, share, memory-round             -> update, or arrays: the local model
 #                          draws, where it was drawn with replacement
-#                solver: state of the server's solver                           metrics: train_loss, num-examples, steps
+#                solver: state of the server's solver                           metrics: train_loss, num-examples
 #                memory: if the client lost it                                  and measurements
 #                keys: for secure aggregation                                -> masked, instead of update
 # evaluate       arrays: model                          fedreach: run, round -> metrics: eval_loss, eval_acc, ...
@@ -47,7 +47,7 @@ from fedreach.federation.secure_aggregation import Words, mask
 # ```
 # The reply to a question of a round names the run and the round in `fedreach`. Models are sent under the names of their
 # `state_dict`. `client_app` gets the constants once and then only trained and averaged tensors. Other apps get the full
-# state dict each time. A missing, malformed or impossible value raises a `ReplyError` with the reason.
+# state dict each time. A missing or malformed value raises a `ReplyError` with the reason.
 
 RUN = "run"  # its name: a context may store several runs
 FEDREACH = "fedreach"  # FedReach's record, in addition to Flower's own
@@ -57,13 +57,14 @@ STATE, SESSION, EXCHANGE, FITS = "state", "session", "exchange", "fits"  # of an
 PART, INPUTS, ONLINE = "part", "inputs", "online"
 KEY, KEYS = "public-key", "keys"  # for secure aggregation
 SAMPLES = "samples"  # their form
-TABLE, QUESTION, DESCRIPTION, SUMS, NAME = "fedreach-table", "question", "told", "sums", "name"
-LOSS, EXAMPLES, STEPS, CLIENT = "train_loss", "num-examples", "steps", "client"
+TABLE, QUESTION, DESCRIPTION, SUMS = "fedreach-table", "question", "told", "sums"
+LOSS, EXAMPLES, CLIENT = "train_loss", "num-examples", "client"
 LACKS_MEMORY = "lacks-memory-of-round"
-CONSTANTS, DIGEST = "constants", "digest"  # of the model, see `fedreach.engines.models.state`
-KEPT_MEMORY = "kept-memory-of-round"
-SHORT_NAMES = {"accuracy": "acc", "mae": "mae"}  # names of main scores, after the part of the data
+CONSTANTS = "constants"  # of the model, see `fedreach.engines.models.state`
 ROUND, DRAWS, HELD_OUT, BITS = "round", "draws", "held-out-examples", "bits-per-example"
+PARTS = {"held_out": (EXAMPLES, "eval"), "train": ("train-examples", "train"), "both": ("both-examples", "both")}
+"""Part of a client's data -> name of its number of examples, and the beginning of the names of its scores."""
+SHORT_NAMES = {"accuracy": "acc", "mae": "mae"}  # names of main scores, after the part of the data
 
 MAX_COUNT = 2**40  # largest whole number in a reply
 FAILED = "it failed: "  # before the error of a client's app
@@ -71,58 +72,36 @@ WRAPPED = re.compile(r"^Exception ClientAppException occurred\. Message: (.*?)(?
 MAX_MAGNITUDE = 1e30  # largest number in an update; larger ones soon make the model infinite
 
 
-def query_name(fit: int) -> str:
-    """Return the name of the record with the query of one of several simultaneous fits."""
-    return f"query-{fit}"
-
-
-def sums_name(fit: int) -> str:
-    """Return the name of the record with a client's answer to that query."""
-    return f"sums-{fit}"
-
-
-def members_name(fit: int) -> str:
-    """Return the key of the clients of that fit, which share masks."""
-    return f"members-{fit}"
-
-
 class ReplyError(Exception):
-    """A reply does not count because its content is impossible."""
+    """A reply does not count because its content is wrong."""
 
 
 class LostError(ReplyError):
     """A reply is lost because it was late or the client failed; its content was not wrong."""
 
 
-def model_record(layout: Layout, params: Float32s) -> ArrayRecord:
-    """Return a (d,) vector as a record of the trained and averaged tensors of a model."""
-    views = layout.views(torch.from_numpy(np.array(params, np.float32)))
-    return ArrayRecord({name: Array(tensor.numpy()) for name, tensor in views.items()})
+class ModelWriter:
+    """Writes (d,) models as records of named tensors."""
 
+    def __init__(self, module: nn.Module, layout: Layout) -> None:
+        self.module, self.layout = module, layout
 
-def full_record(module: nn.Module, layout: Layout, params: Float32s) -> ArrayRecord:
-    """Return a (d,) vector as a record of the model's full state dict, for `load_state_dict`.
+    def record(self, params: Float32s) -> ArrayRecord:
+        """Return the trained and averaged tensors of a model, for `client_app`."""
+        views = self.layout.views(torch.from_numpy(np.array(params, np.float32)))
+        return ArrayRecord({name: Array(tensor.numpy()) for name, tensor in views.items()})
 
-    The module is bound to a copy of the vector.
-    """
-    bind(module, torch.from_numpy(np.array(params, np.float32)), layout=layout)
-    state = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
-    # numpy has no bfloat16; float32 represents its numbers, and `load_state_dict` accepts them
-    float_state = {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for name, tensor in state.items()}
-    return ArrayRecord({name: Array(tensor.numpy()) for name, tensor in float_state.items()})
-
-
-def constants_digest(constants: Mapping[str, AnyArray]) -> str:
-    """Return the digest that shows a client whether it has these constants.
-
-    Example:
-        >>> constants_digest({"mask": np.ones(3, bool)})[:8]
-        'aa58294a'
-    """
-    digest = sha256()
-    for name, values in sorted(constants.items()):
-        digest.update(f"{name} {values.dtype} {values.shape}".encode() + np.ascontiguousarray(values).tobytes())
-    return digest.hexdigest()
+    def whole(self, params: Float32s) -> ArrayRecord:
+        """Return the full state dict of a model, for custom apps and for the user."""
+        bind(self.module, torch.from_numpy(np.array(params, np.float32)), layout=self.layout)
+        state = {name: tensor.detach().cpu() for name, tensor in self.module.state_dict().items()}
+        # numpy has no bfloat16; float32 represents its numbers, and `load_state_dict` accepts them
+        return ArrayRecord(
+            {
+                name: Array((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())
+                for name, tensor in state.items()
+            }
+        )
 
 
 def params_of(record: ArrayRecord, layout: Layout) -> Float32s:
@@ -137,18 +116,14 @@ def params_of(record: ArrayRecord, layout: Layout) -> Float32s:
     return vector.numpy()
 
 
-def first_model(record: ArrayRecord, layout: Layout) -> Float32s:
-    """Return the (d,) vector of a model that the user passed."""
-    try:
-        return params_of(record, layout)
-    except ReplyError as error:
-        raise ConfigError(
-            f"initial_arrays must be the strategy's model, ArrayRecord(model.state_dict()): {error}."
-        ) from error
-
-
-def array(record: ArrayRecord, name: str, shape: tuple[int, ...] | None, kind: type = np.float32) -> AnyArray:
-    """Return a finite array of this shape (None: any) and kind; reject anything else."""
+def array(
+    record: ArrayRecord,
+    name: str,
+    shape: tuple[int, ...] | None,
+    kind: type = np.float32,
+    largest: float = MAX_MAGNITUDE,
+) -> AnyArray:
+    """Return an array of this shape (None: any) and kind, its numbers finite and at most `largest` in size."""
     if name not in record:
         raise ReplyError(f"it sent no {name!r}")
     encoded = record[name]
@@ -161,8 +136,8 @@ def array(record: ArrayRecord, name: str, shape: tuple[int, ...] | None, kind: t
         raise ReplyError(f"its {name!r} must be {rule}; got {values.dtype} {values.shape}")
     if not np.isfinite(values).all():
         raise ReplyError(f"its {name!r} is not finite")
-    if kind is np.float32 and values.size and (largest := float(np.abs(values).max())) > MAX_MAGNITUDE:
-        raise ReplyError(f"its {name!r} holds numbers up to {largest:.3g}")
+    if kind is not np.uint64 and (size := float(np.abs(values).max(initial=0))) > largest:
+        raise ReplyError(f"its {name!r} holds numbers up to {size:.3g}")
     return values
 
 
@@ -191,6 +166,13 @@ def whole_number(metrics: Mapping[str, Any], name: str, minimum: int = 0) -> int
     return int(value)
 
 
+def same_count(metrics: Mapping[str, Any], name: str, count: int) -> int:
+    """Return a number of examples, which must be the one that the client reported at the start of the run."""
+    if (reported := whole_number(metrics, name)) != count:
+        raise ReplyError(f"its {name!r} must be {count}, as it said before; got {reported}")
+    return reported
+
+
 def check_question(message: Message, run: str, round_: int) -> None:
     """Reject a reply that does not name this round of this run."""
     question: Mapping[str, Any] = message.content.config_records.get(FEDREACH, {})
@@ -205,18 +187,8 @@ def content_of(message: Message) -> Message:
     if message.has_error():
         lines = (message.error.reason or "").strip().splitlines() or ["it gave no reason"]
         last_line = WRAPPED.sub(r"\1", lines[-1].strip()).rstrip(".")
-        raise LostError(f"{FAILED}{printable(last_line)[:300]}")
+        raise LostError(f"{FAILED}{visible(last_line)[:300]}")
     return message
-
-
-def printable(text: str) -> str:
-    """Replace characters of a client's text that a terminal would interpret as a command.
-
-    Example:
-        >>> printable("oh \\x1b[2J")
-        'oh ?[2J'
-    """
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def metrics_of(message: Message) -> Mapping[str, Any]:
@@ -229,6 +201,11 @@ def metrics_of(message: Message) -> Mapping[str, Any]:
 def array_record(values: Mapping[str, AnyArray]) -> ArrayRecord:
     """Return a record of named arrays."""
     return ArrayRecord({name: Array(np.asarray(array, order="C")) for name, array in values.items()})
+
+
+def arrays_of(record: ArrayRecord) -> dict[str, AnyArray]:
+    """Return the arrays of a record by name."""
+    return {name: array.numpy() for name, array in record.items()}
 
 
 # ---- Masks for secure aggregation, see `fedreach.federation.secure_aggregation`
@@ -246,6 +223,14 @@ MIN_CLIENTS = 2  # clients in a sum: a sum over one client reveals its update
 def new_private_key() -> bytes:
     """Return 32 random bytes that never leave the client."""
     return X25519PrivateKey.generate().private_bytes_raw()
+
+
+def private_key(context: Context) -> bytes:
+    """Return the client's private key of this run, generated at first use."""
+    if KEYS not in context.state.config_records:
+        context.state.config_records[KEYS] = ConfigRecord({"private": new_private_key()})
+    private: bytes = context.state.config_records[KEYS]["private"]  # type: ignore[assignment]
+    return private
 
 
 def public_key(private: bytes) -> bytes:
@@ -289,45 +274,43 @@ def pairwise_mask(private: bytes, other_key: bytes, run: str, round_: int, count
 
 def mask_words(
     words: Words,
+    context: Context,
     client: int,
-    public: Mapping[int, bytes],
-    private: bytes,
+    keys: Mapping[str, Any],
     run: str,
     round_: int,
-    used: MutableMapping[str, Any],
+    members: Iterable[int] | None = None,
 ) -> Words:
-    """Return a client's words under the masks that it shares with the others, if these hide them.
+    """Return a client's words, of any shape, under the masks that it shares with the others, if these hide them.
 
     Args:
-        words: (n,) words of this client.
-        public: Public key of each client in the sum.
-        private: Private key of this client.
+        words: Words of this client.
+        context: The client's context, which stores its private key and the last round of each run that used masks.
+        client: Id of the client.
+        keys: Ids and public keys of clients, as the server distributes them.
         run: Name of the run.
         round_: Round, later than all rounds that used masks of this run.
-        used: Last round of each run; updated here.
+        members: Clients in the sum; default: all that have a key.
 
     Raises:
         TrainingError: If others could see the words through these masks.
     """
+    private, used = private_key(context), context.state.config_records[KEYS]
+    public = dict(zip(keys["ids"], keys["keys"], strict=True))
+    public = {member: public[member] for member in (public if members is None else members)}
     ids = list(public)
     if client not in public or len(set(public.values())) < MIN_CLIENTS or len(set(public.values())) != len(ids):
         raise TrainingError(
             f"secure aggregation needs {MIN_CLIENTS} clients at least, each with a key of its own; got {ids}"
         )
-    if round_ <= int(used.get(run, 0)):
+    if round_ <= int(used.get(run, 0)):  # type: ignore[arg-type]
         raise TrainingError(f"the masks of round {round_} were used before: a second report would show the difference")
     used[run] = round_  # one entry per run: the server chooses its name
-    return mask(
-        words,
-        client,
-        ids,
-        lambda low, high, n: pairwise_mask(private, public[high if low == client else low], run, round_, n),
-    )
 
+    def pad(low: int, high: int, count: int) -> Words:
+        return pairwise_mask(private, public[high if low == client else low], run, round_, count)
 
-def keys_of(record: Mapping[str, Any]) -> dict[int, bytes]:
-    """Return client -> public key, as the server distributes them."""
-    return dict(zip(record["ids"], record["keys"], strict=True))
+    return mask(words.ravel(), client, ids, pad).reshape(words.shape)
 
 
 def refuse_without_secure_aggregation_support(federation: Federation) -> None:
@@ -336,20 +319,13 @@ def refuse_without_secure_aggregation_support(federation: Federation) -> None:
     Raises:
         ConfigError: If the federation has clusters of clients, a solver with memory, or a cohort of one.
     """
+    reason = None
     if federation.cohort_size < MIN_CLIENTS:
-        raise ConfigError(
-            f"SecureAggregation needs a cohort of at least {MIN_CLIENTS}, as a sum over one client is its report; got "
-            f"{federation.cohort_size}."
-        )
-    if federation.has_memory:
+        reason = f"a sum over one client is its report. Set cohort_size to at least {MIN_CLIENTS}"
+    elif federation.has_memory:
         keeper = federation.loss if federation.memory_solver is None else federation.solver
-        raise ConfigError(
-            f"SecureAggregation hides single updates from the server, and on Flower {type(keeper).__name__} "
-            f"has it look at them. Use a {'loss' if keeper is federation.loss else 'solver'} without memory, such as "
-            f"{'FedNTD' if keeper is federation.loss else 'FedProx'}."
-        )
-    if federation.selection.makes_clusters:
-        raise ConfigError(
-            f"SecureAggregation on Flower is one sum over the whole cohort, and {name_of(federation.selection)} gives "
-            "clusters of clients a model each. Use a selection without clusters."
-        )
+        reason = f"single updates are hidden, and {name_of(keeper)} needs them. Use a solver and a loss without memory"
+    elif federation.selection.makes_clusters:
+        reason = f"there is one sum over the cohort, and {name_of(federation.selection)} gives clusters a model each"
+    if reason is not None:
+        raise ConfigError(f"SecureAggregation on Flower does not support this federation: {reason}.")

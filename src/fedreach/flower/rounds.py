@@ -5,17 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from logging import getLogger
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
-from flwr.serverapp import Grid
-from torch import nn
 
 from fedreach._util.arrays import AnyArray, Float32s, Floats
 from fedreach._util.errors import ComponentError, ConfigError
-from fedreach.engines.models.flat import Layout
 from fedreach.engines.protocols import Engine
 from fedreach.federation.base import name_of
 from fedreach.federation.federation import Federation
@@ -34,155 +32,11 @@ from fedreach.federation.steps import (
 )
 from fedreach.federation.types import ClientResults, ServerView
 from fedreach.flower import messages
-from fedreach.flower.agreement import Checks
-from fedreach.flower.clients import ClientRegistry, send_and_wait
-from fedreach.flower.fitting import EvaluationTask
-from fedreach.flower.messages import (
-    CONFIG,
-    DRAWS,
-    FEDREACH,
-    KEYS,
-    LACKS_MEMORY,
-    MASKED,
-    MEMORY,
-    MODEL,
-    ROUND,
-    RUN,
-    SOLVER,
-    UPDATE,
-    ReplyError,
-)
+from fedreach.flower.clients import ClientRegistry
 from fedreach.runs.simulation import train_server
 
-# ---- Messages from the server: training, losses, evaluation
-
-
-@dataclass(eq=False)
-class Outgoing:
-    """Writes the messages of a run."""
-
-    federation: Federation
-    module: nn.Module  # its state dict is sent
-    layout: Layout
-    rounds: int  # length of the run, which schedules of the local learning rate refer to
-    timeout: float  # seconds until a message expires; later replies do not count
-    knows: Callable[[int], bool]  # whether a client runs `client_app`, which gets constants separately
-    run: str = ""  # its name, under which clients store their memory
-
-    def record(self, params: Float32s) -> ArrayRecord:
-        """Return the trained and averaged tensors of a (d,) model, for `client_app`."""
-        return messages.model_record(self.layout, params)
-
-    def whole(self, params: Float32s) -> ArrayRecord:
-        """Return the full state dict of a (d,) model, for custom apps and for the user."""
-        return messages.full_record(self.module, self.layout, params)
-
-    def train(
-        self,
-        nodes: Mapping[int, int],
-        state: FederationState,
-        view: ServerView,
-        counted: Mapping[int, int],
-        config: ConfigRecord,
-        *,
-        draws: Mapping[int, int] | None = None,
-        keys: ConfigRecord | None = None,
-        restore: bool = False,
-    ) -> list[Message]:
-        """Return one message per client with its model, the state of the solver, and the round of its memory.
-
-        Args:
-            nodes: Node of each client that trains.
-            counted: Last round of each client whose reply counted.
-            config: The user's own, which FedReach does not read.
-            draws: Number of draws of each client, if the selection reports it; clients may compute their own weight.
-            keys: Public keys of the clients, for secure aggregation.
-            restore: Send the memory of clients that lost it.
-        """
-        if not nodes:
-            return []
-        solver, models = self.federation.memory_solver, _Records(self, list(state.models))
-        lr = self.federation.local.lr_at(view.round, self.rounds)
-        mean = view.num_examples[view.num_examples > 0].mean()
-        result = []
-        for client, node in nodes.items():
-            row = int(view.rows(np.array([client]))[0])
-            model = int(state.clusters[row])
-            content = models.content(model, config, view.round, client)
-            memory_round = 0 if state.memory is None or state.memory.blocks[row] is None else counted[client]
-            share = float(view.num_examples[row] / mean)
-            numbers = {ROUND: view.round, "lr": lr, "memory-round": memory_round, "share": share}
-            if draws is not None:
-                numbers[DRAWS] = draws[client]
-            content[FEDREACH] = ConfigRecord({RUN: self.run, **numbers})
-            if solver is not None and solver.sends_state and state.solver[model]:
-                content[SOLVER] = messages.array_record(state.solver[model])
-            if restore and state.memory is not None:
-                content[MEMORY] = messages.array_record({MEMORY: state.memory.read(np.array([row]))[0]})
-            if keys is not None:
-                content[KEYS] = keys
-            result.append(Message(content, node, MessageType.TRAIN, ttl=self.timeout))
-        return result
-
-    def losses(
-        self, nodes: Mapping[int, int], state: FederationState, view: ServerView, batch_size: int
-    ) -> list[Message]:
-        """Return one message per client that asks for the loss of its model, over a batch or, with 0, all examples."""
-        models, result = _Records(self, list(state.models)), []
-        for client, node in nodes.items():
-            model = int(state.clusters[view.rows(np.array([client]))[0]])
-            content = models.content(model, ConfigRecord(), view.round, client)
-            content[FEDREACH] = ConfigRecord({RUN: self.run, ROUND: view.round, "batch-size": batch_size})
-            result.append(Message(content, node, "query.loss", ttl=self.timeout))
-        return result
-
-    def evaluate(
-        self,
-        tasks: Mapping[tuple[int, str], EvaluationTask],
-        models: Sequence[Float32s],
-        number: int,
-        config: ConfigRecord,
-    ) -> list[Message]:
-        """Return one message per task; `tasks` maps a node and a message group to the task."""
-        records, request = _Records(self, models), ConfigRecord({RUN: self.run, ROUND: number})
-        return [
-            Message(
-                RecordDict({**records.content(task.model, config, number, task.client), FEDREACH: request}),
-                node,
-                MessageType.EVALUATE,
-                ttl=self.timeout,
-                group_id=group,
-            )
-            for (node, group), task in tasks.items()
-        ]
-
-
-class _Records:
-    """Cache of models as records, each written once for all clients."""
-
-    def __init__(self, outgoing: Outgoing, models: Sequence[Float32s]) -> None:
-        self.outgoing, self.models, self.records = outgoing, models, dict[tuple[int, bool], ArrayRecord]()
-
-    def of(self, model: int, client: int) -> ArrayRecord:
-        """Return a model in the form that this client needs."""
-        key = model, self.outgoing.knows(client)
-        if key not in self.records:
-            write = self.outgoing.record if key[1] else self.outgoing.whole
-            self.records[key] = write(self.models[model])
-        return self.records[key]
-
-    def content(self, model: int, config: ConfigRecord, number: int, client: int) -> RecordDict:
-        return RecordDict({MODEL: self.of(model, client), CONFIG: _with_round(config, number)})
-
-
-def _with_round(config: ConfigRecord, number: int) -> ConfigRecord:
-    """Return the user's own config with the round, as Flower's strategies send it."""
-    return ConfigRecord({**config, "server-round": number})
-
-
-# ---- Replies: answers that count, and reasons why others do not
-
 LOG = getLogger("flwr")
+LOST_MEMORY = "it lost what it kept between rounds"
 
 
 class Answer(NamedTuple):
@@ -193,128 +47,38 @@ class Answer(NamedTuple):
     steps: int
 
 
-@dataclass
-class CollectedReplies:
-    """Replies of the clients that were asked."""
-
-    answers: dict[int, Answer]
-    lost: dict[int, str]  # client -> why its reply does not count
-    lost_memory: list[int] = field(default_factory=list)  # clients that lost their memory
-
-    @classmethod
-    def nothing(cls, clients: Iterable[int], timeout: float) -> CollectedReplies:
-        """Return the value before any reply."""
-        return cls({}, dict.fromkeys(clients, f"no reply within {timeout:g} s"))
+Answers = dict[int, Answer]
+Reasons = dict[int, str]
+"""Client -> why its reply does not count."""
 
 
-@dataclass(frozen=True, eq=False)
-class Incoming:
-    """Reads the replies of a run."""
+def model_contents(
+    writer: messages.ModelWriter,
+    registry: ClientRegistry,
+    models: Sequence[Float32s],
+    config: ConfigRecord,
+    round_: int,
+) -> Callable[[int, int], RecordDict]:
+    """Return a function of a model's number and a client; its result is the content of a message with the model.
 
-    federation: Federation
-    layout: Layout
-    checks: Checks
-    registry: ClientRegistry  # has earlier replies and notes impossible ones
+    Each model is written once for all clients that need the same form. The content has the user's own config with the
+    round, as Flower's strategies send it, and FedReach's record.
+    """
 
-    def read(
-        self,
-        replies: Iterable[Message],
-        clients: Mapping[int, int],
-        collected: CollectedReplies,
-        state: FederationState,
-        view: ServerView,
-        run: str,
-    ) -> None:
-        """Add the replies of `clients` (node -> client) to the collected ones; a node counts once.
+    @cache
+    def write(model: int, trains_as_asked: bool) -> ArrayRecord:
+        return (writer.record if trains_as_asked else writer.whole)(models[model])
 
-        Replies must belong to the run with the name `run` and to the round of the view.
-        """
-        waiting = dict(clients)
-        collected.lost_memory = []
-        for reply in replies:
-            client = waiting.pop(reply.metadata.src_node_id, None)
-            if client is None:  # an error in Flower itself comes from node 1 and names no client
-                description = reply.error.reason if reply.has_error() else "a reply that nobody asked for"
-                LOG.warning("Node %s: %s", reply.metadata.src_node_id, description)
-                continue
-            try:
-                metrics = messages.metrics_of(messages.content_of(reply))
-                if LACKS_MEMORY in metrics:
-                    collected.lost_memory.append(client)
-                    collected.lost[client] = "it lost what it kept between rounds"
-                    continue
-                if self.registry.known[client].trains_as_asked:
-                    messages.check_question(reply, run, view.round)
-                collected.answers[client] = self._read_answer(client, reply, metrics, state, view)
-                collected.lost.pop(client)
-            except ReplyError as error:
-                collected.lost[client] = str(error)
-                self.registry.blame(f"client {client}", error)
-
-    def _read_answer(
-        self, client: int, reply: Message, metrics: Mapping[str, Any], state: FederationState, view: ServerView
-    ) -> Answer:
-        """Return the answer in a reply; raise a ReplyError if it is impossible."""
-        checks, facts, hidden = self.checks, self.registry.known[client], self.federation.label_statistics.only_sum
-        count, loss = checks.num_examples(metrics, facts), checks.loss(metrics)
-        numbers = {"num_examples": float(count), "loss": loss} | ({} if hidden else checks.measured(metrics))
-        steps = checks.steps(metrics, facts, client, view.round)
-        start = state.models[int(state.clusters[view.rows(np.array([client]))[0]])]
-        if hidden:
-            update = messages.array(messages.arrays(reply, MASKED), MASKED, (self.layout.size + 1,), np.uint64)
-        elif UPDATE in reply.content.array_records:
-            update = messages.array(messages.arrays(reply, UPDATE), UPDATE, (self.layout.size,))
-        else:
-            update = messages.params_of(messages.arrays(reply, MODEL), self.layout) - start
-        if not hidden:
-            update = checks.update(update, start, facts, steps, view.round)
-        return Answer(update, numbers, steps)
-
-    def reports(self, collected: CollectedReplies, view: ServerView, *, probe: bool = False) -> ClientResults:
-        """Return the replies in the form that components read, ids increasing."""
-        hidden = self.federation.label_statistics.only_sum
-        if hidden and collected.lost and collected.answers:
-            missing, cause = next(iter(collected.lost.items()))
-            reason = f"the masks of secure aggregation cancel only if all report, and client {missing} did not: {cause}"
-            collected.lost |= dict.fromkeys(collected.answers, reason)
-            collected.answers = {}
-        ids = np.array(sorted(collected.answers), np.int64)
-        answers, rows = [collected.answers[client] for client in ids.tolist()], view.rows(ids)
-        update = np.empty((len(ids), 0 if hidden else self.layout.size), np.float32)
-        for row, answer in enumerate(() if hidden else answers):
-            update[row] = answer.update
-        mean = None
-        if hidden and answers:
-            total = np.zeros(self.layout.size + 1, np.uint64)
-            for answer in answers:
-                total += answer.update  # wraps around at 2^64
-            try:
-                mean = mean_of(total, FixedPoint(len(answers)))
-            except ComponentError as error:  # one client sent nonsense, but the sum does not show which
-                collected.lost |= dict.fromkeys(collected.answers, f"the secure aggregation makes no sense: {error}")
-                collected.answers = {}
-                return self.reports(collected, view, probe=probe)
-        names = ["num_examples", "loss"]
-        names += [] if hidden else [measurement.name for measurement in self.federation.measurements()]
-        metrics: dict[str, Floats] = {name: np.array([a.metrics[name] for a in answers]) for name in names}
-        if view.label_entropy is not None:
-            metrics["label_entropy"] = view.label_entropy[rows]
-        return ClientResults(
-            ids,
-            update,
-            metrics,
-            label_counts=None if view.label_counts is None else view.label_counts[rows],
-            lost=dict(collected.lost),
-            trainable=self.layout.num_trainable,
-            output_bias=self.layout.output_bias,
-            steps=None if hidden else np.array([answer.steps for answer in answers], np.int64),
-            round=view.round,
-            probe=probe,
-            secure_mean=mean,
+    def content(model: int, client: int) -> RecordDict:
+        return RecordDict(
+            {
+                messages.MODEL: write(model, registry.trains_as_asked(client)),
+                messages.CONFIG: ConfigRecord({**config, "server-round": round_}),
+                messages.FEDREACH: ConfigRecord({messages.RUN: registry.run, messages.ROUND: round_}),
+            }
         )
 
-
-# ---- A round between sending and receiving
+    return content
 
 
 @dataclass(eq=False)
@@ -326,14 +90,13 @@ class OpenRound:
 
     federation: Federation
     registry: ClientRegistry
-    outgoing: Outgoing
-    incoming: Incoming
+    writer: messages.ModelWriter
+    rounds: int  # length of the run, which schedules of the local learning rate refer to
     participation: Participation  # loses replies as in the simulator
     engine: Engine | None  # of the server, if it trains
     counted: Mapping[int, int]  # client -> last round whose reply counted
-    grid: Grid
     config: ConfigRecord  # the user's own, which FedReach does not read
-    probed: dict[int, Answer] = field(default_factory=dict)  # answers of clients that sent their update in the probe
+    probed: Answers = field(default_factory=dict)  # answers of clients that sent their update in the probe
     began: float = field(default_factory=time.perf_counter)
 
     def begin(self, steps: Steps) -> list[Message]:
@@ -343,19 +106,19 @@ class OpenRound:
             return []
         chosen = self.request.selection.ids.tolist()
         LOG.info("FedReach chose clients %s.", chosen)
-        keys = self.federation.label_statistics.only_sum
-        return self._train_messages(self.request, [client for client in chosen if client not in self.probed], keys=keys)
+        remaining = [client for client in chosen if client not in self.probed]
+        return self.registry.compose(MessageType.TRAIN, self._contents(self.request, remaining))
 
     def end(self, replies: Iterable[Message]) -> RoundOutcome:
         """Finish the round with the replies to the messages of `begin`."""
         request = self.request
         if not isinstance(request, AskServer):
             chosen = request.selection.ids.tolist()
-            probe_answers = {client: self.probed[client] for client in chosen if client in self.probed}
-            collected = self._collect(
-                request, [client for client in chosen if client not in probe_answers], replies, probe_answers
+            probed = {client: self.probed[client] for client in chosen if client in self.probed}
+            remaining = [client for client in chosen if client not in probed]
+            done = next_request(
+                self.steps, self.reports(*self.collect(request, remaining, replies, probed), request.view)
             )
-            done = next_request(self.steps, self.incoming.reports(collected, request.view))
             if isinstance(done, RoundOutcome):
                 return done
             assert isinstance(done, AskServer)  # clients have no more to do
@@ -368,7 +131,7 @@ class OpenRound:
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:
         """Ask the clients of a probe for their losses; return those that arrived in time."""
-        probe, losses = request.probe, dict[int, float]()
+        probe, state, view = request.probe, request.state, request.view
         ids = probe.ids.tolist()
         custom_apps = [client for client in ids if not self.registry.known[client].trains_as_asked]
         if custom_apps:
@@ -376,32 +139,27 @@ class OpenRound:
                 f"{name_of(self.federation.selection)} asks clients for losses, and that is not in the app of client "
                 f"{custom_apps[0]}. Use fedreach.flower.app.client_app, or another selection."
             )
-        nodes = self.registry.nodes_of(ids)
-        clients = {node: client for client, node in nodes.items()}
-        batch_size = probe.batch_size if probe.asks == "batch_loss" else 0
-        sent = self.outgoing.losses(nodes, request.state, request.view, batch_size)
-        for reply in send_and_wait(self.grid, sent, self.registry.timeout):
-            client = clients.get(reply.metadata.src_node_id)
-            try:
-                if client is not None:
-                    metrics = messages.metrics_of(messages.content_of(reply))
-                    messages.check_question(reply, self.outgoing.run, request.view.round)
-                    losses[client] = self.incoming.checks.loss(metrics)
-            except ReplyError as error:
-                LOG.warning("Client %s did not tell its loss: %s.", client, error)
-                self.registry.blame(f"client {client}", error)
-        return losses
+        content_of = model_contents(self.writer, self.registry, list(state.models), ConfigRecord(), view.round)
+        contents: dict[int, RecordDict] = {}
+        for client, row in zip(ids, view.rows(probe.ids).tolist(), strict=True):
+            contents[client] = content = content_of(int(state.clusters[row]), client)
+            batch_size = probe.batch_size if probe.asks == "batch_loss" else 0
+            content.config_records[messages.FEDREACH]["batch-size"] = batch_size
+
+        def read(client: int, reply: Message) -> float:
+            messages.check_question(reply, self.registry.run, view.round)
+            return float(messages.number(messages.metrics_of(reply), messages.LOSS))
+
+        return self.registry.ask("query.loss", contents, read, "did not tell its loss")[0]
 
     def updates(self, request: AskUpdates) -> ClientResults:
         """Ask the clients of a probe for their updates; `end` receives those of the cohort."""
         ids = request.selection.ids.tolist()
-        collected = self._collect(
-            request, ids, send_and_wait(self.grid, self._train_messages(request, ids), self.registry.timeout)
-        )
-        for client, reason in collected.lost.items():
+        sent = self.registry.compose(MessageType.TRAIN, self._contents(request, ids, keys=False))
+        self.probed, lost = self.collect(request, ids, self.registry.send(sent), {})
+        for client, reason in lost.items():
             LOG.warning("Client %s did not answer the probe of round %s: %s.", client, request.view.round, reason)
-        self.probed = collected.answers
-        return self.incoming.reports(collected, request.view, probe=True)
+        return self.reports(self.probed, lost, request.view, probe=True)
 
     def learnt(self, request: AskServer) -> FederationState:
         assert self.engine is not None  # the strategy checked it
@@ -409,44 +167,155 @@ class OpenRound:
 
     # --------------------------------------------------------------------------------------------------- messages
 
-    def _train_messages(
-        self, request: AskUpdates, clients: Iterable[int], *, keys: bool = False, restore: bool = False
-    ) -> list[Message]:
-        nodes, selection = self.registry.nodes_of(clients), request.selection
-        public = self.registry.keys(nodes) if keys else None
-        draws = None
-        if selection.draws is not None:
-            draws = dict(zip(selection.ids.tolist(), selection.draws.tolist(), strict=True))
-        return self.outgoing.train(
-            nodes, request.state, request.view, self.counted, self.config, draws=draws, keys=public, restore=restore
+    def _contents(
+        self, request: AskUpdates, clients: Sequence[int], *, keys: bool = True, restore: bool = False
+    ) -> dict[int, RecordDict]:
+        """Return the messages to clients: their model, the state of the solver, and the round of their memory.
+
+        Args:
+            keys: Send the public keys of the clients, for secure aggregation.
+            restore: Send the memory of clients that lost it.
+        """
+        federation, state, view = self.federation, request.state, request.view
+        nodes = self.registry.nodes_of(clients)
+        if not nodes:
+            return {}
+        selection, memory = request.selection, state.memory
+        draws = None if selection.draws is None else dict(zip(selection.ids.tolist(), selection.draws, strict=True))
+        hides = keys and federation.label_statistics.only_sum
+        public, solver = self.registry.keys(nodes) if hides else None, federation.memory_solver
+        content_of = model_contents(self.writer, self.registry, list(state.models), self.config, view.round)
+        lr = federation.local.lr_at(view.round, self.rounds)
+        mean = view.num_examples[view.num_examples > 0].mean()
+        contents: dict[int, RecordDict] = {}
+        for client in nodes:
+            row = int(view.rows(np.array([client]))[0])
+            model = int(state.clusters[row])
+            contents[client] = content = content_of(model, client)
+            terms = content.config_records[messages.FEDREACH]
+            terms["lr"], terms["share"] = lr, float(view.num_examples[row] / mean)
+            terms["memory-round"] = 0 if memory is None or memory.blocks[row] is None else self.counted[client]
+            if draws is not None:
+                terms[messages.DRAWS] = int(draws[client])
+            if solver is not None and solver.sends_state and state.solver[model]:
+                content[messages.SOLVER] = messages.array_record(state.solver[model])
+            if restore and memory is not None:
+                content[messages.MEMORY] = messages.array_record({messages.MEMORY: memory.read(np.array([row]))[0]})
+            if public is not None:
+                content[messages.KEYS] = public
+        return contents
+
+    def collect(
+        self, request: AskUpdates, clients: Sequence[int], replies: Iterable[Message], probed: Answers
+    ) -> tuple[Answers, Reasons]:
+        """Return the answers that count, with the `probed` ones, and why others do not.
+
+        A client that lost its memory gets it and is asked again.
+        """
+        reader = partial(self._read_answer, request)
+        answers, lost = self.registry.read(replies, clients, reader)
+        forgetful = [client for client, reason in lost.items() if reason == LOST_MEMORY]
+        if forgetful:
+            LOG.info("Clients %s lost what they kept between rounds, and are sent it.", forgetful)
+            contents = self._contents(request, forgetful, keys=False, restore=True)
+            restored, still_lost = self.registry.ask(MessageType.TRAIN, contents, reader)
+            answers |= restored
+            lost = {client: reason for client, reason in lost.items() if client not in restored} | still_lost
+        answers |= probed
+        ids = np.array(sorted(answers), np.int64)
+        missing = lost_replies(self.participation, ids, self.federation.seed, request.view.round, probe=request.probe)
+        for client in missing.tolist():
+            del answers[client]
+            lost[client] = "its reply did not arrive"
+        return answers, lost
+
+    def _read_answer(self, request: AskUpdates, client: int, reply: Message) -> Answer:
+        """Return the answer in a reply; raise a ReplyError if it is wrong."""
+        federation, layout, facts = self.federation, self.writer.layout, self.registry.known[client]
+        state, view, hides = request.state, request.view, federation.label_statistics.only_sum
+        metrics = messages.metrics_of(reply)
+        if messages.LACKS_MEMORY in metrics:
+            raise messages.LostError(LOST_MEMORY)
+        if facts.trains_as_asked:
+            messages.check_question(reply, self.registry.run, view.round)
+        count = messages.same_count(metrics, messages.EXAMPLES, facts.num_examples)
+        names = (
+            [messages.LOSS]
+            if hides
+            else [messages.LOSS, *(measurement.name for measurement in federation.measurements())]
+        )
+        numbers = {name: float(messages.number(metrics, name)) for name in names}
+        numbers = {"num_examples": float(count), "loss": numbers.pop(messages.LOSS), **numbers}
+        size, ids = np.array([count]), np.array([client])
+        steps = int(federation.local.steps_of(size, ids, federation.seed, view.round)[0])
+        if hides:
+            words = messages.array(
+                messages.arrays(reply, messages.MASKED), messages.MASKED, (layout.size + 1,), np.uint64
+            )
+            return Answer(words, numbers, steps)
+        start = state.models[int(state.clusters[view.rows(ids)[0]])]
+        if messages.UPDATE in reply.content.array_records:
+            update = messages.array(messages.arrays(reply, messages.UPDATE), messages.UPDATE, (layout.size,))
+        else:
+            update = messages.params_of(messages.arrays(reply, messages.MODEL), layout) - start
+        if facts.trains_as_asked:
+            self._check_norm(update[: layout.num_trainable], start[: layout.num_trainable], steps, view.round)
+        return Answer(update, numbers, steps)
+
+    def _check_norm(self, update: AnyArray, start: AnyArray, steps: int, round_: int) -> None:
+        """Reject an update that clipped steps cannot make."""
+        local = self.federation.local
+        size, norm = (float(np.linalg.norm(vector.astype(np.float64))) for vector in (start, update))
+        furthest = local.furthest(steps, local.lr_at(round_, self.rounds), size)
+        if norm > furthest:
+            raise messages.ReplyError(
+                f"its update has the norm {norm:.6g}; {steps} steps with gradients clipped to {local.clip_norm:g} "
+                f"make {furthest:.6g} at most"
+            )
+
+    def reports(self, answers: Answers, lost: Reasons, view: ServerView, *, probe: bool = False) -> ClientResults:
+        """Return the replies in the form that components read, ids increasing."""
+        layout, hides = self.writer.layout, self.federation.label_statistics.only_sum
+        mean = None
+        if hides and answers:
+            try:
+                mean = _mean_of_words(answers, lost, layout.size)
+            except (
+                messages.ReplyError,
+                ComponentError,
+            ) as error:  # one client sent nonsense, but the sum does not show which
+                lost, answers = lost | dict.fromkeys(answers, f"the secure aggregation makes no sense: {error}"), {}
+        ids = np.array(sorted(answers), np.int64)
+        counted, rows = [answers[client] for client in ids.tolist()], view.rows(ids)
+        update = np.empty((len(ids), 0 if hides else layout.size), np.float32)
+        for row, answer in enumerate(() if hides else counted):
+            update[row] = answer.update
+        names = ["num_examples", "loss"]
+        names += [] if hides else [measurement.name for measurement in self.federation.measurements()]
+        metrics: dict[str, Floats] = {name: np.array([a.metrics[name] for a in counted]) for name in names}
+        if view.label_entropy is not None:
+            metrics["label_entropy"] = view.label_entropy[rows]
+        return ClientResults(
+            ids,
+            update,
+            metrics,
+            label_counts=None if view.label_counts is None else view.label_counts[rows],
+            lost=dict(lost),
+            trainable=layout.num_trainable,
+            output_bias=layout.output_bias,
+            steps=None if hides else np.array([answer.steps for answer in counted], np.int64),
+            round=view.round,
+            probe=probe,
+            secure_mean=mean,
         )
 
-    def _collect(
-        self,
-        request: AskUpdates,
-        asked_clients: list[int],
-        replies: Iterable[Message],
-        probe_answers: Mapping[int, Answer] | None = None,
-    ) -> CollectedReplies:
-        """Return the replies and the `probe_answers`; a client that lost its memory gets it and is asked again."""
-        collected = CollectedReplies.nothing(asked_clients, self.registry.timeout)
-        collected.answers |= probe_answers or {}
-        clients = {node: client for client, node in self.registry.nodes_of(asked_clients).items()}
-        round_context = request.state, request.view, self.outgoing.run
-        self.incoming.read(replies, clients, collected, *round_context)
-        clients_without_memory = collected.lost_memory
-        if clients_without_memory:
-            LOG.info("Clients %s lost what they kept between rounds, and are sent it.", clients_without_memory)
-            clients = {node: client for client, node in self.registry.nodes_of(clients_without_memory).items()}
-            replies = send_and_wait(
-                self.grid, self._train_messages(request, clients_without_memory, restore=True), self.registry.timeout
-            )
-            self.incoming.read(replies, clients, collected, *round_context)
-        reply_ids = np.array(sorted(collected.answers), np.int64)
-        lost = lost_replies(
-            self.participation, reply_ids, self.federation.seed, request.view.round, probe=request.probe
-        )
-        for client in lost.tolist():
-            del collected.answers[client]
-            collected.lost[client] = "its reply did not arrive"
-        return collected
+
+def _mean_of_words(answers: Answers, lost: Reasons, size: int) -> Floats:
+    """Return the (d,) weighted mean of masked updates."""
+    if lost:
+        missing, cause = next(iter(lost.items()))
+        raise messages.ReplyError(f"the masks cancel only if all report, and client {missing} did not: {cause}")
+    total = np.zeros(size + 1, np.uint64)
+    for answer in answers.values():
+        total += answer.update  # wraps around at 2^64
+    return mean_of(total, FixedPoint(len(answers)))

@@ -8,14 +8,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from logging import getLogger
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
@@ -40,18 +39,16 @@ from fedreach.flower import messages
 from fedreach.flower.adaptation import RemoteAdaptation, adapt_clients
 from fedreach.flower.agreement import (
     STATISTICS_FILE,
-    Checks,
     identity_of,
-    known_data,
     load_client_statistics,
     record_of,
     save_client_statistics,
     training_terms,
 )
-from fedreach.flower.clients import ClientRegistry, send_and_wait
-from fedreach.flower.fitting import EvaluationTask, evaluation, evaluation_tasks, read_evaluations
-from fedreach.flower.messages import FAILED, refuse_without_secure_aggregation_support
-from fedreach.flower.rounds import Incoming, OpenRound, Outgoing
+from fedreach.flower.clients import ClientRegistry, Task
+from fedreach.flower.evaluation import evaluation, evaluation_tasks, read_evaluations
+from fedreach.flower.messages import FAILED, ModelWriter, ReplyError, refuse_without_secure_aggregation_support
+from fedreach.flower.rounds import OpenRound, model_contents
 from fedreach.runs.callbacks import Callback, callback_lifecycle
 from fedreach.runs.checkpoint import MEMORY_FILE, Snapshot
 from fedreach.runs.describe import environment
@@ -164,10 +161,10 @@ class FedReachStrategy(Strategy):
         self.shelf = PickleStore(self.folder.path / "parts", base=self.folder.path)
         self.identity = identity or identity_of(federation, model, name, rounds, inputs, self.shelf)
         self.recorder = Recorder(self.folder, federation, self.layout, stop_if_diverged=False)
-        checks = Checks(federation, self.layout, rounds, *known_data(record, engine))
-        self.registry = ClientRegistry(federation, training_terms(federation, self.layout), checks, timeout, population)
-        self.outgoing = Outgoing(federation, model, self.layout, rounds, timeout, self.registry.trains_as_asked)
-        self.incoming = Incoming(federation, self.layout, checks, self.registry)
+        sizes = None if record is None else record.sizes
+        terms = training_terms(federation, self.layout)
+        self.registry = ClientRegistry(federation, terms, timeout, population, sizes)
+        self.writer = ModelWriter(model, self.layout)
         # State of the run.
         self._open = ExitStack()  # the folder's lock
         self._is_unfinished = False  # whether the run in the folder is unfinished
@@ -177,7 +174,7 @@ class FedReachStrategy(Strategy):
         self._row: RoundRow | None = None
         self._timing = Timing(round=0)
         self._lost: Mapping[int, str] = {}  # client of that round -> why its reply does not count
-        self._tasks: dict[tuple[int, str], EvaluationTask] = {}  # by node and message group
+        self._tasks: list[Task] = []  # evaluations that clients were asked for
         self._last_arrays: ArrayRecord | None = None  # the model as last passed to Flower
 
     def run(self, grid: Grid, train_config: ConfigRecord | None = None) -> Result:
@@ -215,21 +212,22 @@ class FedReachStrategy(Strategy):
         if self._snapshot is not None:
             return
         self._open.enter_context(self.folder.locked())
+        self.registry.grid = grid
         done = finished_result(self.folder, self.identity)
         if self.record is not None:
             check_federation(self.folder, self.record)
         self._is_unfinished = done is None
         participants, self.registry.known, run = load_client_statistics(self.folder)
-        self.outgoing.run = run or uuid4().hex
+        self.registry.run = run or uuid4().hex
         self._start_from(self.recorder.constants(self._constants(arrays)))
         snapshot = self.recorder.load()
         if snapshot is None:
-            self.registry.gather(grid, self.min_clients, self.patience)
+            self.registry.gather(self.min_clients, self.patience)
             try:
-                self.registry.settle(grid, self.min_clients)
+                self.registry.settle(self.min_clients)
             finally:  # clients may have added noise that must not be drawn twice
-                save_client_statistics(self.folder, self._participants, self.registry.known, self.outgoing.run)
-            self._begin_new(grid, self.initial if arrays is None else messages.first_model(arrays, self.layout))
+                save_client_statistics(self.folder, self._participants, self.registry.known, self.registry.run)
+            self._begin_new(self.initial if arrays is None else self._params_of(arrays))
             return
         if participants is None:
             raise RunFolderError(
@@ -241,16 +239,25 @@ class FedReachStrategy(Strategy):
         if self._is_unfinished:
             self._start_callbacks(self.folder.required(RunRecord))
         if snapshot.state.round < self.rounds or (done is None and self.adapts):
-            self.registry.gather(grid, self.min_clients, self.patience)
+            self.registry.gather(self.min_clients, self.patience)
         if snapshot.state.round == self.rounds and done is None:
-            self._finish(grid)
+            self._finish()
         for row in self.folder.records(RoundRow):
             self._counted |= dict.fromkeys(row.cohort, row.round)
         LOG.info("%s: %s of %s rounds are done.", self.folder.path, snapshot.state.round, self.rounds)
 
+    def _params_of(self, arrays: ArrayRecord) -> Float32s:
+        """Return the (d,) vector of a model that the user passed."""
+        try:
+            return messages.params_of(arrays, self.layout)
+        except ReplyError as error:
+            raise ConfigError(
+                f"initial_arrays must be the strategy's model, ArrayRecord(model.state_dict()): {error}."
+            ) from error
+
     def _constants(self, arrays: ArrayRecord | None) -> Mapping[str, AnyArray]:
         """Return the constants of the model, as created or from the arrays that the user passed."""
-        constants = constant_arrays(self.outgoing.module)
+        constants = constant_arrays(self.writer.module)
         user_constants = {} if arrays is None else {name: arrays[name].numpy() for name in constants if name in arrays}
         return constants | {
             name: value for name, value in user_constants.items() if value.dtype == constants[name].dtype
@@ -260,12 +267,12 @@ class FedReachStrategy(Strategy):
         """Set these constants in the model, the server's engine and the clients."""
         if not constants:
             return
-        set_constants(self.outgoing.module, constants)
+        set_constants(self.writer.module, constants)
         if self.engine is not None:
             self.engine.start_from(constants)
         self.registry.constants = constants
 
-    def _begin_new(self, grid: Grid, params: Float32s) -> None:
+    def _begin_new(self, params: Float32s) -> None:
         """Begin a run: write its files, create its state, and evaluate the first model."""
         self.shelf.write()
         run = RunRecord(**self.identity, environment=environment(), git=None)
@@ -277,7 +284,7 @@ class FedReachStrategy(Strategy):
         memory = new_memory(self.federation, len(self._participants), width, self.folder.path / MEMORY_FILE)
         state = initial_state(self.federation, params, self.registry.view(self._participants), memory)
         self._snapshot, row = self.recorder.begin(state)
-        self._close(row, Timing(round=0), send_and_wait(grid, self._evaluation_messages(ConfigRecord()), self.timeout))
+        self._close(row, Timing(round=0), self.registry.send(self._evaluation_messages(ConfigRecord())))
 
     @one_thread()  # as in the simulator
     def configure_train(
@@ -290,10 +297,10 @@ class FedReachStrategy(Strategy):
         self._round, state = None, self._now.state
         if state.round >= self.rounds:
             return []
-        self.registry.meet(grid)
-        channels = self.registry, self.outgoing, self.incoming, self.participation, self.engine
+        self.registry.meet()
         steps = run_round(self.federation, state, self._view(state), rounds=self.rounds)
-        self._round = OpenRound(self.federation, *channels, self._counted, grid, config)
+        channels = self.registry, self.writer, self.rounds, self.participation, self.engine
+        self._round = OpenRound(self.federation, *channels, self._counted, config)
         return self._round.begin(steps)
 
     def _start_callbacks(self, run: RunRecord) -> None:
@@ -346,7 +353,7 @@ class FedReachStrategy(Strategy):
 
     def _arrays(self) -> ArrayRecord:
         """Return the model for Flower; several models, one per cluster, are named ``0/...``, ``1/...``."""
-        records = [self.outgoing.whole(model) for model in self._now.state.adapted(self.federation)]
+        records = [self.writer.whole(model) for model in self._now.state.adapted(self.federation)]
         several = {f"{i}/{name}": array for i, record in enumerate(records) for name, array in record.items()}
         self._last_arrays = records[0] if len(records) == 1 else ArrayRecord(several)
         return self._last_arrays
@@ -365,19 +372,20 @@ class FedReachStrategy(Strategy):
         """Ask all clients that are online, unseen ones included, to evaluate the model."""
         self._refuse_if_changed(arrays)
         number = self._now.state.round
-        self._tasks = {}
+        self._tasks = []
         if self._round is None or (number % self.evaluate_every != 0 and number != self.rounds):
             return []
-        self.registry.meet(grid)
+        self.registry.meet()
         return self._evaluation_messages(config)
 
     def _evaluation_messages(self, config: ConfigRecord) -> list[Message]:
         state, participants = self._now.state, self._participants
         nodes = self.registry.nodes_of([*participants, *self.registry.unseen()])
         clusters, models = dict(zip(participants, state.clusters.tolist(), strict=True)), state.adapted(self.federation)
-        tasks = evaluation_tasks(nodes, clusters, len(models))
-        self._tasks = {(nodes[task.client], str(task.model)): task for task in tasks}
-        return self.outgoing.evaluate(self._tasks, list(models), state.round, config)
+        self._tasks = evaluation_tasks(nodes, clusters, len(models))
+        content_of = model_contents(self.writer, self.registry, list(models), config, state.round)
+        contents = {task: content_of(task.model, task.client) for task in self._tasks}
+        return self.registry.compose(MessageType.EVALUATE, contents)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Write the row of the round and a checkpoint; after the last round, also the result."""
@@ -385,26 +393,26 @@ class FedReachStrategy(Strategy):
             return None
         columns = self._close(self._row, self._timing, replies)
         if self._now.state.round == self.rounds:
-            self._finish(self._round.grid)
+            self._finish()
         return MetricRecord(dict(columns)) if columns else None
 
     @one_thread()
-    def _finish(self, grid: Grid) -> None:
-        result = self.recorder.finish(self._now, partial(self._serve, grid))
+    def _finish(self) -> None:
+        result = self.recorder.finish(self._now, self._serve)
         for callback in self.callbacks:
             callback.end(result)
         self._open.close()
 
-    def _serve(self, grid: Grid) -> None:
-        channels = self.registry, self.outgoing, grid, self.engine, self.inputs
+    def _serve(self) -> None:
         if self.adapts:
+            channels = self.registry, self.writer, self.engine, self.inputs
             adapt_clients(RemoteAdaptation(self.federation, *channels), self.folder)
 
     def _close(self, row: RoundRow, timing: Timing, replies: Iterable[Message]) -> Mapping[str, float]:
         """Write the row of a round, with the evaluation if clients were asked for one, and a checkpoint."""
         evaluated = None
         if self._tasks:
-            scores = read_evaluations(replies, self._tasks, self.registry, self.outgoing.run, row.round, self.metrics)
+            scores = read_evaluations(replies, self._tasks, self.registry, row.round, self.metrics)
             evaluation_options = scores, self.engine, self.metrics, self.evaluate_training
             evaluated = evaluation(self.federation, self._now.state, self._participants, *evaluation_options)
         row = replace(row, refused=self.registry.blamed_since() or None)

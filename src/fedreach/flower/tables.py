@@ -1,11 +1,8 @@
 """Tables on Flower: clients agree on a preparation."""
 
 import json
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from logging import getLogger
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -13,51 +10,27 @@ from uuid import uuid4
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
+from pydantic import BaseModel
 
 from fedreach._util.arrays import AnyArray, Floats
 from fedreach._util.errors import ConfigError, FedReachError, TrainingError, nearest
 from fedreach._util.streams import generator, torch_seed
+from fedreach._util.tables import visible
 from fedreach.data.federated import FederatedData
-from fedreach.data.splits import Population, draw_population, ids_of
-from fedreach.data.table_agreement import (
-    ClientAnswers,
-    LocalTable,
-    TableAgreement,
-    TableOptions,
-    TableQuestion,
-    agreement,
-    sum_of,
-)
+from fedreach.data.splits import Population, draw_population
+from fedreach.data.table_agreement import LocalTable, TableAgreement, TableOptions, TableQuestion, agreement, sum_of
 from fedreach.engines.models.networks import build as build_model
 from fedreach.evaluation.metrics import reject_metrics
-from fedreach.experiment import components, load
-from fedreach.experiment.build import Builder
 from fedreach.federation.federation import check_federation_targets
 from fedreach.federation.secure_aggregation import limbs, sum_of_limbs
 from fedreach.flower import messages
-from fedreach.flower.agreement import MAX_CLIENTS
-from fedreach.flower.app import client_app, client_of, private_key
-from fedreach.flower.clients import POLL_SECONDS, QUIET_SECONDS, replies_by_node, reply_of
-from fedreach.flower.experiment import refuse_unsupported_options, run_config_number, strategy_options
+from fedreach.flower.agreement import MAX_CLIENTS, ClientStatistics
+from fedreach.flower.app import client_app, client_of
+from fedreach.flower.clients import ClientRegistry, Refusal
+from fedreach.flower.experiment import FlowerSetup, strategy_options
 from fedreach.flower.local import single_client_federation
-from fedreach.flower.messages import (
-    CLIENT,
-    DESCRIPTION,
-    EXCHANGE,
-    FEDREACH,
-    KEY,
-    KEYS,
-    METRICS,
-    NAME,
-    QUESTION,
-    RUN,
-    SESSION,
-    SUMS,
-    TABLE,
-    ReplyError,
-)
 from fedreach.flower.strategy import LOG, FedReachStrategy
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.recorder import note_failure
@@ -66,7 +39,6 @@ from fedreach.runs.recorder import note_failure
 # Before the model exists, the server sends questions and clients reply with names and sums. Every later message carries
 # the agreement, because a new process may handle it and a node may restart.
 
-FLOWER_LOG = getLogger("flwr")
 KIND = "query.table"
 LARGEST_TARGET_SUM = 1e100  # sum of squares of float32 numbers, each below 1e39
 
@@ -91,70 +63,32 @@ class Agreement(NamedTuple):
         return cls(TableAgreement.of_json(stored["table"]), Population(*client_ids), names)
 
 
-class TableGrid(Grid):
-    """A grid whose messages carry the agreement of the clients."""
+class Description(BaseModel):
+    """What a client reports of its table, besides sums."""
 
-    def __init__(self, grid: Grid, agreed: TableAgreement) -> None:
-        self.grid, self.record = grid, ConfigRecord({"agreed": json.dumps(agreed.to_json())})
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        return self.grid.push_messages(self._with_record(messages))
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        return self.grid.send_and_receive(self._with_record(messages), timeout=timeout)
-
-    def _with_record(self, messages: Iterable[Message]) -> list[Message]:
-        outgoing = list(messages)
-        for message in outgoing:
-            message.content[TABLE] = self.record
-        return outgoing
-
-    def get_node_ids(self) -> Iterable[int]:
-        return self.grid.get_node_ids()
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return self.grid.pull_messages(message_ids)
-
-    def set_run(self, run: Any) -> None:
-        self.grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        return self.grid.run
-
-    def create_message(self, *arguments: Any, **named: Any) -> Message:
-        return self.grid.create_message(*arguments, **named)
+    name: str = ""
+    columns: list[str] = []
+    classes: list[str] = []
+    texts: list[list[str] | None] = []  # of each column; None: too many
 
 
 @dataclass(eq=False)
-class RemoteTables:
-    """Lets clients agree on the preparation of their tables.
+class TableRegistry(ClientRegistry):
+    """Clients that agree on the preparation of their tables.
 
-    Args:
-        grid: Flower's grid, which carries the messages.
-        options: Table options of the experiment.
-        hides: Use secure aggregation, so that the server sees only sums over clients.
-        timeout: Seconds that a client has for a reply.
+    Secure aggregation shows the server only sums over clients.
     """
 
-    grid: Grid
-    options: TableOptions
-    hides: bool = False
-    timeout: float = 600.0
-    nodes: dict[int, int] = field(default_factory=dict, init=False)  # client -> node
+    options: TableOptions = field(kw_only=True)
+    named: Any = None  # names of participants, or their number or share of the online clients; None: all
     names: dict[int, str] = field(default_factory=dict, init=False)
-    told: dict[int, Mapping[str, Any]] = field(
-        default_factory=dict, init=False
-    )  # names of columns and classes by client
-    keys: dict[int, bytes] = field(default_factory=dict, init=False)
-    refused: dict[int, str] = field(default_factory=dict, init=False)  # node -> why
+    described: dict[int, Mapping[str, Any]] = field(default_factory=dict, init=False)  # columns and classes by client
     number: int = field(default=0, init=False)  # of exchanges
 
-    def agree(self, participants: Any, seed: int, min_clients: int, patience: float) -> Agreement:
+    def agree(self, seed: int, min_clients: int, patience: float) -> Agreement:
         """Meet clients and return the agreement of the participants.
 
         Args:
-            participants: Names of participants, or their number or share of the online clients; None: all.
             seed: Seed of the draw of participants.
             min_clients: Smallest number of participants.
             patience: Seconds to wait for them.
@@ -162,101 +96,77 @@ class RemoteTables:
         Raises:
             TrainingError: If fewer participants are online, or remain after others failed to reply correctly.
         """
-        self._meet(participants, min_clients, patience)
-        population = self._population(participants, seed)
-        remaining = population.participants.tolist()
+        self.gather(min_clients, patience)
+        remaining = self._choose_participants(seed)
         while True:
-            if len(remaining) < max(min_clients, messages.MIN_CLIENTS if self.hides else 1):
+            if len(remaining) < max(min_clients, messages.MIN_CLIENTS if self._hides else 1):
                 raise TrainingError(
-                    f"{len(remaining)} clients agree on their tables, and {min_clients} are needed."
-                    f"{self._why_refused()}"
+                    f"{len(remaining)} clients agree on their tables, and {min_clients} are needed.{self.why_refused()}"
                 )
             outcome = self._attempt(remaining)
             if isinstance(outcome, TableAgreement):
                 unseen = np.array(sorted(set(self.names) - set(remaining)), np.int64)
                 return Agreement(outcome, Population(np.array(remaining, np.int64), unseen), dict(self.names))
             for client, reason in outcome.items():
-                FLOWER_LOG.warning(
-                    "Client %s (%s) left the agreement on tables: %s.", client, self.names[client], reason
-                )
-                self.refused[self.nodes[client]] = reason
-                del self.names[client], self.told[client]
+                LOG.warning("Client %s (%s) left the agreement on tables: %s.", client, self.names[client], reason)
+                self.refused[self.nodes[client]] = Refusal(reason, np.inf)
+                del self.names[client], self.described[client]
             remaining = [client for client in remaining if client not in outcome]
 
-    def _meet(self, participants: Any, min_clients: int, patience: float) -> None:
-        """Ask online clients until all named ones have replied, or enough have and no other comes."""
-        until, last_arrival = time.monotonic() + patience, time.monotonic()
-        named = [str(participant) for participant in participants] if isinstance(participants, list) else None
-        while True:
-            new_nodes = [n for n in self.grid.get_node_ids() if n not in self.nodes.values() and n not in self.refused]
-            if new_nodes:
-                last_arrival = time.monotonic()
-                self._introduce(new_nodes)
-            online, now = {*self.names.values(), *map(str, self.names)}, time.monotonic()
-            present = len(self.names) if named is None else len(online & set(named))
-            all_there = now > last_arrival + QUIET_SECONDS if named is None else present == len(named)
-            if present >= min_clients and (all_there or now > until):
-                return
-            if now > until:
-                missing = "" if named is None else f" Missing: {', '.join(sorted(set(named) - online))}."
-                raise TrainingError(
-                    f"{present} clients that take part were there after {patience:.0f} seconds, and {min_clients} are "
-                    f"needed.{missing}{self._why_refused()} Start more SuperNodes, or lower min-clients."
-                )
-            time.sleep(POLL_SECONDS)
+    @property
+    def _hides(self) -> bool:
+        return self.federation.label_statistics.only_sum
 
-    def _why_refused(self) -> str:
-        return "".join(f" Node {node}: {text.rstrip('.')}." for node, text in sorted(self.refused.items()))
+    def _expected(self) -> set[Any] | None:
+        return set(map(str, self.named)) if isinstance(self.named, list) else None
 
-    def _introduce(self, nodes: Sequence[int]) -> None:
-        """Ask new nodes for their client and for the columns and classes of their tables."""
-        question = ConfigRecord({QUESTION: json.dumps(TableQuestion("columns")._asdict())})
-        replies = self._exchange_messages({node: RecordDict({FEDREACH: question}) for node in nodes})
-        for node, reply in sorted(replies.items()):
-            try:
-                content, numbers = messages.content_of(reply).content, messages.metrics_of(reply)
-                client, description = messages.whole_number(numbers, CLIENT), _read_description(content)
-                if client >= MAX_CLIENTS or client in self.nodes:
-                    raise ReplyError(f"its partition-id is {client}: each needs one of its own, below {MAX_CLIENTS}")
-                if not (_are_texts(description.get("columns")) and _are_texts(description.get("classes"))):
-                    raise ReplyError("it does not tell the names of its columns and classes")
-                key = content.config_records[FEDREACH].get(KEY)
-                if self.hides and not (isinstance(key, bytes) and messages.is_public_key(key)):
-                    raise ReplyError("it has no key for secure aggregation")
-                self.nodes[client], self.told[client] = node, description
-                self.names[client] = messages.printable(str(description.get(NAME) or client))
-                self.keys[client] = key if isinstance(key, bytes) else b""
-            except ReplyError as error:
-                FLOWER_LOG.warning("Node %s does not take part: %s.", node, error)
-                self.refused[node] = str(error)
+    def _present(self) -> set[Any]:
+        return {*self.names.values(), *map(str, self.names)}
 
-    def _population(self, participants: Any, seed: int) -> Population:
+    def _may_train(self, client: int) -> bool:
+        expected = self._expected()
+        return expected is None or not expected.isdisjoint((self.names[client], str(client)))
+
+    def _handshake(self) -> tuple[str, Mapping[str, Any]]:
+        question = json.dumps(TableQuestion("columns")._asdict())
+        return KIND, {messages.FEDREACH: ConfigRecord({messages.QUESTION: question})}
+
+    def read_handshake(self, reply: Message) -> tuple[int, ClientStatistics]:
+        client = messages.whole_number(messages.metrics_of(messages.content_of(reply)), messages.CLIENT)
+        if client >= MAX_CLIENTS:
+            raise messages.ReplyError(f"its partition-id must be below {MAX_CLIENTS}; got {client}")
+        description = _read_description(reply)
+        if not {"columns", "classes"} <= description.model_fields_set:
+            raise messages.ReplyError("it does not tell the names of its columns and classes")
+        key = self.read_key(reply.content.config_records[messages.FEDREACH], client)
+        if self.nodes.get(client) not in self.online:
+            self.described[client] = description.model_dump()
+            self.names[client] = visible(description.name or str(client))
+        return client, ClientStatistics(0, 0, trains_as_asked=True, public_key=key)
+
+    def _choose_participants(self, seed: int) -> list[int]:
         """Return the participants among the online clients, by the ids that they report."""
-        ids = sorted(self.names)
+        ids, participants = sorted(self.names), self.named
         if participants is None:
-            return Population(np.array(ids, np.int64), np.empty(0, np.int64))
+            return ids
         if isinstance(participants, list):
-            names = [self.names[client] for client in ids]
-            requested = [
+            requested = {
                 self.names.get(int(participant), str(participant)) if str(participant).isdigit() else participant
                 for participant in participants
-            ]
-            for name in requested:
-                if name not in names:
-                    FLOWER_LOG.warning("Participant %r is not there, and never trains.%s", name, nearest(name, names))
-            positions = ids_of([name for name in requested if name in names], names)
-            places = np.array(sorted(positions if isinstance(positions, list) else []), np.int64)
-        else:
-            nothing = np.zeros((len(ids), 0), np.int64)
-            places = draw_population(nothing, generator(seed, "population"), participants=participants).participants
-        unseen_places = np.setdiff1d(np.arange(len(ids)), places)
-        return Population(np.array(ids, np.int64)[places], np.array(ids, np.int64)[unseen_places])
+            }
+            for name in sorted(requested - {*self.names.values()}):
+                close = nearest(name, list(self.names.values()))
+                LOG.warning("Participant %r is not there, and never trains.%s", name, close)
+            return [client for client in ids if self.names[client] in requested]
+        nothing = np.zeros((len(ids), 0), np.int64)
+        places = draw_population(nothing, generator(seed, "population"), participants=participants).participants
+        return [ids[place] for place in places.tolist()]
 
     def _attempt(self, participants: Sequence[int]) -> TableAgreement | dict[int, str]:
         """Return the agreement of these clients; or the clients that left, and the reasons."""
         steps, session = agreement(self.options, participants), uuid4().hex
         next(steps)  # names of columns and classes are known
-        descriptions: ClientAnswers = {client: self.told[client] for client in self.names}
+        descriptions: Mapping[int, Mapping[str, Any]] = self.described
         sums: Floats = np.zeros(0)
         while True:
             try:
@@ -265,80 +175,41 @@ class RemoteTables:
                 agreed: TableAgreement = end.value
                 return agreed
             self.number += 1
-            FLOWER_LOG.info("Agreeing on tables: %s of %s clients.", question.step, len(participants))
+            LOG.info("Agreeing on tables: %s of %s clients.", question.step, len(participants))
             answers, lost = self._exchange(question, session, participants)
             if lost:
                 return lost
             descriptions = {client: description for client, (description, _) in answers.items()}
-            parts = [array for _, array in answers.values()]
-            sums = sum_of_limbs(np.sum(parts, axis=0), len(parts)) if self.hides else sum_of(question, parts)
+            parts = [answers[client][1] for client in participants]
+            sums = sum_of_limbs(np.sum(parts, axis=0), len(parts)) if self._hides else sum_of(question, parts)
 
     def _exchange(
         self, question: TableQuestion, session: str, participants: Sequence[int]
     ) -> tuple[dict[int, tuple[Mapping[str, Any], AnyArray]], dict[int, str]]:
-        """Return the answers of participants, in the order of their ids, and the reasons of missing ones."""
-        request = ConfigRecord({QUESTION: json.dumps(question._asdict()), SESSION: session, EXCHANGE: self.number})
-        content = {FEDREACH: request}
-        if self.hides:
-            request[RUN] = session
-            keys = [self.keys[client] for client in participants]
-            content[KEYS] = ConfigRecord({"ids": list(participants), "keys": keys})
-        replies = self._exchange_messages({self.nodes[client]: RecordDict(dict(content)) for client in participants})
-        answers: dict[int, tuple[Mapping[str, Any], AnyArray]] = {}
-        lost: dict[int, str] = {}
-        for client in participants:
-            try:
-                reply = reply_of(replies, self.nodes[client], self.timeout)
-                kind, shape = (np.uint64, (4, *question.shape)) if self.hides else (np.float64, question.shape)
-                sums = messages.array(messages.arrays(reply, SUMS), SUMS, shape, kind)
-                description = _read_description(reply.content)
-                if question.step == "totals" and not _are_lists_of_texts(
-                    description.get("texts"), len(question.columns)
-                ):
-                    raise ReplyError("it does not tell its texts")
-                if not self.hides:
-                    _check_sums(question, sums)
-                answers[client] = description, sums
-            except ReplyError as error:
-                lost[client] = str(error)
-        return answers, lost
+        """Return the answers of participants and the reasons of missing ones."""
+        request = ConfigRecord(
+            {messages.QUESTION: json.dumps(question._asdict()), messages.RUN: session, messages.EXCHANGE: self.number}
+        )
+        content = {messages.FEDREACH: request} | ({messages.KEYS: self.keys(participants)} if self._hides else {})
+        kind, shape = (np.uint64, (4, *question.shape)) if self._hides else (np.float64, question.shape)
 
-    def _exchange_messages(self, contents: Mapping[int, RecordDict]) -> dict[int, Message]:
-        """Send messages and return the replies by node."""
-        sent = [Message(content, node, KIND, ttl=self.timeout) for node, content in contents.items()]
-        return replies_by_node(self.grid, sent, self.timeout)
+        def read(client: int, reply: Message) -> tuple[Mapping[str, Any], AnyArray]:
+            sums = messages.array(messages.arrays(reply, messages.SUMS), messages.SUMS, shape, kind, LARGEST_TARGET_SUM)
+            description = _read_description(reply)
+            if question.step == "totals" and len(description.texts) != len(question.columns):
+                raise messages.ReplyError("it does not tell its texts")
+            return description.model_dump(), sums
+
+        return self.ask(KIND, dict.fromkeys(participants, content), read)
 
 
-def _read_description(content: RecordDict) -> Mapping[str, Any]:
+def _read_description(reply: Message) -> Description:
     """Return the names and texts that a client reports."""
     try:
-        description = json.loads(str(content.config_records[FEDREACH][DESCRIPTION]))
+        text = str(reply.content.config_records[messages.FEDREACH][messages.DESCRIPTION])
+        return Description.model_validate_json(text, strict=True)
     except (KeyError, ValueError) as error:
-        raise ReplyError(f"what it tells of its table cannot be read: {error}") from error
-    if not isinstance(description, dict):
-        raise ReplyError("what it tells of its table cannot be read")
-    return description
-
-
-def _check_sums(question: TableQuestion, sums: Floats) -> None:
-    """Reject sums that no table can have."""
-    counts = {"counts": sums, "totals": sums[..., :1]}.get(question.step, np.zeros(0))
-    if ((counts < 0) | (counts != np.floor(counts))).any():
-        raise ReplyError("its counts are no counts")
-    if question.step == "squares" and (sums < 0).any():
-        raise ReplyError("its sums of squares are negative")
-    if (np.abs(sums[len(question.columns) :]) > LARGEST_TARGET_SUM).any():
-        raise ReplyError(f"its sums of targets are larger than {LARGEST_TARGET_SUM:g}")
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(text, str) for text in value)
-
-
-def _are_lists_of_texts(value: object, count: int) -> bool:
-    return (
-        isinstance(value, list) and len(value) == count and all(texts is None or _are_texts(texts) for texts in value)
-    )
+        raise messages.ReplyError(f"what it tells of its table cannot be read: {error}") from error
 
 
 # ---- Both sides of a Flower app for clients with a table each
@@ -357,7 +228,7 @@ class _Targets(NamedTuple):
     positions: tuple[int, ...] = ()  # a row has one label
 
 
-class FlowerTables:
+class FlowerTables(FlowerSetup):
     """An experiment whose clients have a private table each.
 
     ``fedreach run`` takes the same file for the joined table; here each node's config names the node's own table:
@@ -377,38 +248,26 @@ class FlowerTables:
     def __init__(
         self, file: Path | str, *, overrides: tuple[str, ...] = (), method: str | None = None, seed: int | None = None
     ) -> None:
-        path = Path(file)
-        self.base, self.method = components.folder_of(path), method
-        read = load.load(path, overrides).resolved(method)
-        refuse_unsupported_options(read)
+        super().__init__(file, overrides=overrides, method=method, seed=seed)
+        read = self.experiment
         for section in ("noise", "shift", "server_data"):
             if getattr(read, section, None) is not None:
                 raise ConfigError(f"[{section}] has no effect where each client has its own table. Remove it.")
-        self.seed = read.seeds[0] if seed is None else seed
         self.given = read.population.participants if "participants" in read.population.model_fields_set else None
         self.options = _options(read, self.seed)
         self._tables: dict[tuple[str, str, int], LocalTable] = {}  # used last
         data = read.data.model_copy(update={"name": "clients' own tables"})
         self.experiment = read.model_copy(update={"data": data})
-        self._refuse_other_targets()
-
-    def _refuse_other_targets(self) -> None:
-        """Reject components and metrics that need classes in a regression, or the reverse."""
         targets = _Targets("clients' own tables", 0 if self.options.targets else 1)
         check_federation_targets(self.builder.federation(self.seed), targets)
         reject_metrics(self.builder.metrics(), targets)
-
-    @cached_property
-    def builder(self) -> Builder:
-        """Builder of the components."""
-        return Builder(self.experiment, self.base)
 
     def client_app(self) -> ClientApp:
         """Return the app of any of the clients; its node's config names its table as ``data``."""
         federation = self.builder.federation(self.seed)
 
         def load_data(context: Context) -> FederatedData:
-            stored = context.state.config_records.get(TABLE)
+            stored = context.state.config_records.get(messages.TABLE)
             if stored is None:
                 raise TrainingError("the server asked before clients had agreed on what their tables become")
             dataset, train, _ = self.table(context).dataset(TableAgreement.of_json(json.loads(str(stored["agreed"]))))
@@ -440,7 +299,7 @@ class FlowerTables:
         if not isinstance(path, str):
             hint = "--node-config 'partition-id=3 data=\"/srv/my.csv\"'"
             raise ConfigError(f"A node's config must name its table: {hint}; got {path!r}.")
-        name, client = str(context.node_config.get(NAME, "")), client_of(context)
+        name, client = str(context.node_config.get("name", "")), client_of(context)
         key = path, name, client
         if key not in self._tables:
             self._tables[key] = LocalTable(path, self.options, name, unnamed=str(client))
@@ -450,40 +309,21 @@ class FlowerTables:
 
     def _answer(self, message: Message, context: Context, *, hides: bool) -> Message:
         sent = message.content
-        request, table = sent.config_records[FEDREACH], self.table(context)
-        answer = table.answer(TableQuestion(**json.loads(str(request[QUESTION]))))
-        description = {**answer.told, NAME: table.name}
-        content = RecordDict({METRICS: MetricRecord({CLIENT: client_of(context)})})
-        words: dict[str, Any] = {DESCRIPTION: json.dumps(description)}
-        private = private_key(context) if hides else b""
+        request, table = sent.config_records[messages.FEDREACH], self.table(context)
+        answer = table.answer(TableQuestion(**json.loads(str(request[messages.QUESTION]))))
+        description = {**answer.told, "name": table.name}
+        content = RecordDict({messages.METRICS: MetricRecord({messages.CLIENT: client_of(context)})})
+        words: dict[str, Any] = {messages.DESCRIPTION: json.dumps(description)}
         if hides:
-            words[KEY] = messages.public_key(private)
-        content[FEDREACH] = ConfigRecord(words)
+            words[messages.KEY] = messages.public_key(messages.private_key(context))
+        content[messages.FEDREACH] = ConfigRecord(words)
         sums: Any = answer.sums
-        if hides and KEYS in sent.config_records:
-            public, limbed = messages.keys_of(sent.config_records[KEYS]), limbs(sums)
-            run, number = f"{request[RUN]!s} table", int(messages.number(request, EXCHANGE))
-            named = client_of(context), public, private, run, number, context.state.config_records[KEYS]
-            sums = messages.mask_words(limbed.ravel(), *named).reshape(limbed.shape)
-        content[SUMS] = messages.array_record({SUMS: sums})
+        if hides and messages.KEYS in sent.config_records:
+            run, number = f"{request[messages.RUN]!s} table", int(messages.number(request, messages.EXCHANGE))
+            keys = sent.config_records[messages.KEYS]
+            sums = messages.mask_words(limbs(sums), context, client_of(context), keys, run, number)
+        content[messages.SUMS] = messages.array_record({messages.SUMS: sums})
         return Message(content, reply_to=message)
-
-    def server_app(self, folder: Path | str = "runs/flower", *, patience: float = 60.0) -> ServerApp:
-        """Return an app that runs the experiment; its run config is that of `FlowerExperiment.server_app`."""
-        app = ServerApp()
-
-        @app.main()
-        def main(grid: Grid, context: Context) -> None:
-            config = context.run_config
-            self.run(
-                grid,
-                str(config.get("out") or folder),
-                min_clients=int(run_config_number(config, "min-clients", 2)),
-                patience=run_config_number(config, "patience", patience),
-                timeout=run_config_number(config, "timeout", 600.0),
-            )
-
-        return app
 
     def run(
         self, grid: Grid, folder: Path | str, *, min_clients: int = 2, patience: float = 60.0, timeout: float = 600.0
@@ -493,9 +333,11 @@ class FlowerTables:
         stored = run_folder.read_json(AGREEMENT)
         if stored is None:
             run_folder.path.mkdir(parents=True, exist_ok=True)
-            remote = RemoteTables(grid, self.options, federation.label_statistics.only_sum, timeout)
+            registry = TableRegistry(federation, {}, timeout, options=self.options, named=self.given)
+            registry.grid = grid
+            seed = self.experiment.population.seed
             try:
-                table_agreement = remote.agree(self.given, self._population_seed, min_clients, patience)
+                table_agreement = registry.agree(self.seed if seed is None else seed, min_clients, patience)
             except FedReachError as error:
                 note_failure(run_folder, error)
                 raise
@@ -505,7 +347,10 @@ class FlowerTables:
         for line in table_agreement.agreed.preparation.lines():
             LOG.info("%s", line)
         strategy = self._strategy(run_folder.path, table_agreement, min_clients, patience, timeout)
-        return strategy.run(TableGrid(grid, table_agreement.agreed))
+        strategy.registry.carried = {
+            messages.TABLE: ConfigRecord({"agreed": json.dumps(table_agreement.agreed.to_json())})
+        }
+        return strategy.run(grid)
 
     def _strategy(
         self, folder: Path, table_agreement: Agreement, min_clients: int, patience: float, timeout: float
@@ -537,11 +382,6 @@ class FlowerTables:
             **strategy_options(self.builder, self.seed, self.method, folder),
         )
 
-    @property
-    def _population_seed(self) -> int:
-        seed = self.experiment.population.seed
-        return self.seed if seed is None else seed
-
 
 def _options(experiment: Any, seed: int) -> TableOptions:
     data_options = experiment.data.options
@@ -567,6 +407,6 @@ def _options(experiment: Any, seed: int) -> TableOptions:
 
 def _store_agreement(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     """Store the agreement that each message carries."""
-    if TABLE in message.content.config_records:
-        context.state.config_records[TABLE] = message.content.config_records[TABLE]
+    if messages.TABLE in message.content.config_records:
+        context.state.config_records[messages.TABLE] = message.content.config_records[messages.TABLE]
     return call_next(message, context)

@@ -60,14 +60,9 @@ def checks_of(kind: str) -> tuple[Check, ...]:
     """Return the checks of a component type: those in its module, of all types that are run likewise, and of all."""
     if kind not in registry.VERIFIED:
         raise ConfigError(f"There is no kind of part {kind!r}.{nearest(kind, registry.VERIFIED)}")
-<<<<<<< HEAD
-    contents = vars(importlib.import_module(registry.KINDS[kind].checks))
+    contents = vars(importlib.import_module(f"fedreach.testing.checks.{kind}"))
     checks = [value for value in contents.values() if isinstance(value, Check)]
     return (*checks, *(contents["PLAYING"].checks() if "PLAYING" in contents else ()), options_are_all_it_is)
-=======
-    checks: tuple[Check, ...] = importlib.import_module(f"fedreach.testing.checks.{kind}").CHECKS
-    return checks
->>>>>>> s_runs
 
 
 def check_component(
