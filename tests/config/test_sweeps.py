@@ -82,7 +82,10 @@ def test_only_settings_that_make_a_difference_to_a_method_are_candidates(home: P
         ('[sweep]\n"local.lr" = { min = 0.1, max = 1.0 }', "add samples = 20"),
         ('[sweep]\nsamples = 3\n"local.lr" = { min = 0.0, max = 1.0, log = true }', "must be above 0 where `log`"),
         ('[sweep]\n"local.epochs" = [1, 1]', "must not repeat a value"),
-        ('[tune]\n"partition.alpha" = [0.1, 1.0]', "partition says who holds what. Show it under [sweep]"),
+        (
+            '[tune]\n"partition.alpha" = [0.1, 1.0]',
+            "partition is the same for all methods, and cannot be chosen for each. Show it under [sweep]",
+        ),
         ('[tune]\n"method.adaptation" = ["plain"]', "comes after training"),
         ('[tune]\n"methods.uniform.adaptation.x" = [1]', "comes after training"),
         ('[statistics]\ndetect_points = 2.0\n[sweep]\n"local.lr" = [0.1]', "Leave out one of them"),

@@ -19,8 +19,7 @@ from fedreach.data.stored import FILE, OwnData, OwnTable, store
 from fedreach.experiment.build import Builder
 from fedreach.experiment.compare import compare as compare_all
 from fedreach.experiment.components import locate_user_errors
-from fedreach.experiment.load import check, name_after
-from fedreach.experiment.messages import format_problems
+from fedreach.experiment.load import checked, name_after
 from fedreach.experiment.naming import PickleStore, to_config, to_function_name, to_toml_value
 from fedreach.experiment.schema import PARTS, Data, Experiment
 from fedreach.experiment.workers import ComparisonStatus
@@ -164,10 +163,7 @@ def build_request(
         raw["methods"] = {
             str(name): _method(parts, shelf, function_name, f"methods.{name}") for name, parts in methods.items()
         }
-    experiment, problems = check(raw, Path.cwd())
-    if problems or experiment is None:
-        raise ConfigError(format_problems(problems, Path(f"{function_name}()"), "", ()))
-    return ExperimentRequest(experiment, origin.data, shelf, out)
+    return ExperimentRequest(checked(raw, Path.cwd(), f"{function_name}()"), origin.data, shelf, out)
 
 
 def provenance_of(data: FederatedData | PartitionSpec | Dataset) -> Provenance:

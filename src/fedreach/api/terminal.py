@@ -243,7 +243,7 @@ class RunProgress(Callback):
             "seconds": row.seconds_total or 0.0,
             "joules": row.joules_total or 0.0,
         }
-        shares = [spent[name] / limit for name, limit in self.experiment.budget.limits.items() if spent[name]]
+        shares = [spent[name] / limit for name, limit in self.experiment.limits.items() if spent[name]]
         return min([self.experiment.rounds, *(max(row.round, row.round / share) for share in shares)])
 
 

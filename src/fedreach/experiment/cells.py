@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedreach._util.errors import ConfigError
-from fedreach.experiment.load import check, with_setting
-from fedreach.experiment.messages import format_problems
+from fedreach.experiment.load import checked, with_setting
 from fedreach.experiment.schema import PARTS, Choice, Experiment, Setting, TuneSection, format_setting
 
 
@@ -44,10 +42,7 @@ def at(experiment: Experiment, setting: Setting, base: Path) -> Experiment:
     """
     # Unset keys stay unset, so that another `name` of a component comes without the options of the default.
     raw: dict[str, Any] = experiment.model_dump(mode="json", exclude_unset=True)
-    varied, problems = check(with_setting(raw, setting), base)
-    if problems or varied is None:
-        raise ConfigError(format_problems(problems, Path(format_setting(setting)), "", ()))
-    return varied
+    return checked(with_setting(raw, setting), base, format_setting(setting))
 
 
 def candidates(experiment: Experiment, method: str, base: Path) -> list[Cell]:

@@ -115,7 +115,7 @@ def make(kind: str, choice: Choice, base: Path) -> Any:
         raise ConfigError(f"{choice.name!r} cannot be made: SystemExit: {error}.") from error
 
 
-OPTIMIZERS: Mapping[str, Callable[..., Any]] = {"adam": Adam, "adamw": AdamW, "torch": TorchSteps}
+OPTIMIZERS: Mapping[str, Callable[..., Any]] = {"sgd": lambda: None, "adam": Adam, "adamw": AdamW, "torch": TorchSteps}
 
 
 def local_of(section: LocalSection, base: Path | None = None) -> LocalSGD:
@@ -129,23 +129,14 @@ def local_of(section: LocalSection, base: Path | None = None) -> LocalSGD:
             raise ConfigError(f"local.schedule must be a function of the round; got {section.schedule!r}.")
     if isinstance(arguments["steps"], dict):
         arguments["steps"] = UnevenSteps(**arguments["steps"])
-    arguments["optimizer"] = _optimizer_of(**(arguments["optimizer"] or {"name": "sgd"}))
-    return LocalSGD(**arguments)
-
-
-def _optimizer_of(name: str, **options: Any) -> Any:
-    """Return the optimizer of a client's steps, or None for plain SGD."""
-    target = OPTIMIZERS.get(name)
-    parameter_names = [] if target is None else [*inspect.signature(target).parameters]
-    if unknown := [option for option in options if option not in parameter_names]:
-        has = f"the options {', '.join(parameter_names)}" if parameter_names else "no options"
-        raise ConfigError(f"local.optimizer {name!r} has {has}; got {', '.join(unknown)}. Remove them.")
-    if target is TorchSteps and "optimizer" not in options:
-        raise ConfigError(
-            "local.optimizer 'torch' needs a class of torch.optim: local.optimizer = { name = \"torch\", optimizer = "
-            '"RMSprop" }.'
-        )
-    return None if target is None else target(**options)
+    options = dict(arguments["optimizer"])
+    target = OPTIMIZERS[name := options.pop("name")]
+    try:
+        inspect.signature(target).bind(**options)
+    except TypeError as error:
+        has = ", ".join(inspect.signature(target).parameters) or "none"
+        raise ConfigError(f"local.optimizer {name!r}: {error}. Its options: {has}.") from error
+    return LocalSGD(**arguments | {"optimizer": target(**options)})
 
 
 def federation(experiment: Experiment, seed: int, base: Path) -> Federation:

@@ -170,7 +170,7 @@ def reason_not_extendable(path: Path, stored: RunRecord, rounds: int, base: Path
     record = record_of_tensors(checkpoint)
     done, every = record["round"], experiment.evaluation.every
     if result is not None and done < before:
-        limit = "a budget" if experiment.budget.limits else "early stopping (evaluation.patience)"
+        limit = "a budget" if experiment.limits else "early stopping (evaluation.patience)"
         return f"{limit} ended it after round {done} of {before}; a longer run would end there, too"
     if record["gone"]:
         return f"what clients kept between rounds ({', '.join(record['gone'])}) was let go of as it finished"

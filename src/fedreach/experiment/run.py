@@ -35,12 +35,13 @@ from fedreach.experiment.options import trackers_of
 from fedreach.experiment.schema import Experiment
 from fedreach.federation.secure_aggregation import exact_sum
 from fedreach.runs.adaptation import Refit, finish_with_adaptation, take_training
+from fedreach.runs.budget import Budget
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import MEMORY_FILE
 from fedreach.runs.describe import Baselines, environment, git_revision
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import ENGINE, check_data, check_unchanged, finished_result, forget_failed
-from fedreach.runs.loop import Budget, RunSpec, consume, each_round, start_from_stored
+from fedreach.runs.loop import RunSpec, consume, each_round, start_from_stored
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import Result, RoundRow, RunRecord
 from fedreach.runs.simulation import Simulation
@@ -281,7 +282,7 @@ def each_round_of(
                     ),
                     every=e.evaluation.every,
                     patience=e.evaluation.patience,
-                    budget=Budget(**e.budget.limits),
+                    budget=Budget(**dict(e.budget)),
                     local=e.evaluation.local,
                     checkpoint_seconds=e.run.checkpoint_seconds,
                     callbacks=callbacks,

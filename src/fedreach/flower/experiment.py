@@ -193,7 +193,7 @@ def refuse_unsupported_options(experiment: Experiment) -> None:
             "population.refit has no effect on Flower: what a client trains on is its own, and stays the same in all "
             "rounds. Remove the option."
         )
-    if experiment.budget.limits:
+    if experiment.limits:
         raise ConfigError(
             "[budget] has no effect on Flower: Flower runs a number of rounds that is fixed beforehand. Remove it."
         )
