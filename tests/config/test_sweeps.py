@@ -84,7 +84,7 @@ def test_only_settings_that_make_a_difference_to_a_method_are_candidates(home: P
         ('[sweep]\n"local.epochs" = [1, 1]', "must not repeat a value"),
         (
             '[tune]\n"partition.alpha" = [0.1, 1.0]',
-            "partition is the same for all methods, and cannot be chosen for each. Show it under [sweep]",
+            "partition is the same for all methods",
         ),
         ('[tune]\n"method.adaptation" = ["plain"]', "comes after training"),
         ('[tune]\n"methods.uniform.adaptation.x" = [1]', "comes after training"),
