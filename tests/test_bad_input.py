@@ -57,7 +57,7 @@ def test_a_misspelt_key_is_answered_with_the_nearest_name(
         ("methods.uniform=3", "methods.uniform: must be a valid dictionary; got 3."),
         (
             "population.participants=some",
-            "population.participants: must be a valid integer or be a valid number or be a valid list or be 'all'; got ",
+            "population.participants: must be a valid integer or be a valid number or be a valid list or be 'all'; ",
         ),
         ("population.participants=13", "must be at most the 12 clients of the partition; got 13."),
         (
