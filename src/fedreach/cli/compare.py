@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +83,7 @@ def compare(
     """
     from fedreach.api import terminal
     from fedreach.experiment.compare import compare as compare_all
-    from fedreach.experiment.compare import executor_by_name, sweep
+    from fedreach.experiment.compare import executor_by_name
     from fedreach.report.read import seeds_to_detect
 
     machines = executor_by_name(executor, address)
@@ -112,8 +111,7 @@ def compare(
     )
     with terminal.compare_progress(quiet=silent) as progress:
         callbacks = [begin, *progress]
-        shared = partial(compare_all, further=seeds_to_detect) if experiment.sweep is None else sweep
-        status = shared(
+        status = compare_all(
             experiment,
             out=out,
             base=base,
@@ -122,6 +120,7 @@ def compare(
             callbacks=callbacks,
             add_seeds=add_seeds,
             rerun=rerun,
+            further=seeds_to_detect,
         )
     print_outcome(status, out, figure_formats, as_json)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedreach.data.federated import FederatedData
+    from fedreach.deploy.fitted_rule import Which
+    from fedreach.deploy.model import TrainedModel
     from fedreach.experiment.schema import Experiment
 
 
@@ -169,11 +174,40 @@ as_json = click.option(
 )
 
 
+@dataclass(frozen=True)
+class ChosenModel:
+    """The model of a run that the options of `of_run` choose."""
+
+    method: str | None
+    seed: int | None
+    which: Which | None
+    cluster: int | None
+    base: Path | None
+
+    def folder(self, run: Path) -> Path:
+        """Return the folder of the run in a folder, which may be that of a comparison."""
+        from fedreach.runs.identity import folder_of_run
+
+        return folder_of_run(run, self.method, self.seed)
+
+    def load(self, run: Path) -> TrainedModel:
+        """Return the model."""
+        from fedreach.deploy.saved import load
+
+        return load(self.folder(run), self.which, cluster=self.cluster, base=self.base)
+
+
 def of_run(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose a model of a run to a command."""
+    """Add the options that choose a model of a run to a command, which gets them as `chosen`."""
+
+    @functools.wraps(command)
+    def with_chosen(**arguments: Any) -> Any:
+        names = [field.name for field in dataclasses.fields(ChosenModel)]
+        return command(chosen=ChosenModel(*(arguments.pop(name) for name in names)), **arguments)
+
     for option in reversed(_OF_RUN):
-        command = option(command)
-    return command
+        with_chosen = option(with_chosen)
+    return with_chosen
 
 
 class InterruptError(FedReachError):

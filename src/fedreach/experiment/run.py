@@ -145,7 +145,15 @@ Read = Callable[[Builder], Dataset | OwnData]
 
 
 @one_thread()
-def run(
+def run(experiment: Experiment, **arguments: Any) -> Result | None:
+    """Run or resume one resolved experiment in a folder, and return its result, as in ``result.json``.
+
+    The arguments and errors are those of `each_round_of`.
+    """
+    return consume(each_round_of(experiment, **arguments))
+
+
+def each_round_of(
     experiment: Experiment,
     *,
     seed: int,
@@ -160,8 +168,8 @@ def run(
     callbacks: Sequence[Callback] = (),
     warn: Warn = warn,
     read: Read = Builder.dataset,
-) -> Result | None:
-    """Run or resume one resolved experiment in a folder, and return its result, as in ``result.json``.
+) -> Generator[RoundRow, None, Result | None]:
+    """Run or resume one resolved experiment, and yield the row of each round; a stopped run can be resumed later.
 
     Args:
         experiment: Experiment of one method, see `Experiment.resolved`.
@@ -189,42 +197,6 @@ def run(
         RunFolderError: If the folder holds another experiment or cannot be read.
         FedReachError: If the run fails; ``result.json`` then gives the reason.
     """
-    return consume(
-        each_round_of(
-            experiment,
-            seed=seed,
-            folder=folder,
-            base=base,
-            method=method,
-            threads=threads,
-            ranks=ranks,
-            agreed=agreed,
-            twin=twin,
-            files=files,
-            callbacks=callbacks,
-            warn=warn,
-            read=read,
-        )
-    )
-
-
-def each_round_of(
-    experiment: Experiment,
-    *,
-    seed: int,
-    folder: Path,
-    base: Path,
-    method: str,
-    threads: int | None = None,
-    ranks: Ranks | None = None,
-    agreed: Path | None = None,
-    twin: Path | None = None,
-    files: Mapping[str, Any] | None = None,
-    callbacks: Sequence[Callback] = (),
-    warn: Warn = warn,
-    read: Read = Builder.dataset,
-) -> Generator[RoundRow, None, Result | None]:
-    """Run as `run` does and yield the row of each round; a stopped run can be resumed later."""
     identity = components.identity(experiment, seed, method, base)
     if files is not None:
         check_unchanged(files, identity)

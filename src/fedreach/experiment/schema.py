@@ -353,7 +353,8 @@ if TYPE_CHECKING:
 
         schedule: str = "constant"
 
-    StatisticsSection = BudgetSection = Section
+    StatisticsSection = Section
+    BudgetSection = Section
 else:
     _steps = int | section_of(UnevenSteps, "UnevenStepsSection") | None
     LocalSection = section_of(LocalSGD, "LocalSection", steps=_steps, schedule=str, optimizer=OptimizerSection)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf, isfinite
 from pathlib import Path
 
@@ -14,9 +15,9 @@ from fedreach.experiment.cells import Cell, candidates, trials
 from fedreach.experiment.components import identity
 from fedreach.experiment.load import folders
 from fedreach.experiment.schema import Experiment, TuneSection, format_setting
-from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus, Executor, Job, run_jobs
+from fedreach.experiment.workers import ComparisonStatus, Job, Resources, run_jobs
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.identity import OtherFilesError, finished_result
+from fedreach.runs.identity import OtherExperimentError, OtherFilesError, finished_result
 from fedreach.runs.schema import Result, RoundRow, RunRecord, TuningRecord
 
 # -------------------- Running a method again: old runs are moved aside, and nothing is deleted
@@ -103,88 +104,81 @@ class TunedSettings:
 
 @dataclass
 class Search:
-    """The tuning runs of one comparison."""
+    """The tuning runs of one comparison, in ``tuning/METHOD/seed-N/``.
+
+    Args:
+        experiment: Experiment with its methods and a ``[tune]`` section.
+        out: Folder of the comparison.
+        seeds: Seeds of the comparison.
+        base: Folder that paths in the experiment are relative to.
+    """
 
     experiment: Experiment
     out: Path
     seeds: Sequence[int]
-    section: TuneSection
-    cells: Mapping[str, Sequence[Cell]]  # method -> its candidates
-    jobs: Mapping[Key, Sequence[Job]]  # a run for each candidate, where there are several
+    base: Path
 
-    @staticmethod
-    def of(experiment: Experiment, out: Path, seeds: Sequence[int], base: Path) -> Search:
-        """Return the tuning runs of an experiment with a ``[tune]`` section.
+    @property
+    def section(self) -> TuneSection:
+        """The ``[tune]`` section."""
+        assert self.experiment.tune is not None  # callers check it
+        return self.experiment.tune
 
-        Args:
-            experiment: Experiment with its methods.
-            out: Folder of the comparison; the runs are stored in ``tuning/METHOD/seed-N/``.
-            seeds: Seeds of the comparison.
-            base: Folder that paths in the experiment are relative to.
-        """
-        section = experiment.tune
-        assert section is not None  # callers check it
-        cells = {method: candidates(experiment, method, base) for method in experiment.methods}
-        jobs: dict[Key, list[Job]] = {}
-        for seed in seeds:
-            for method, tried in cells.items():
-                places = folders([cell.setting for cell in tried], out / TUNING / method / f"seed-{seed}")
-                runs = zip(places, trials(section, tried), tried, strict=True)
-                jobs[method, seed] = [Job(method, seed, p, e, out, format_setting(cell.setting)) for p, e, cell in runs]
-        return Search(
-            experiment,
-            out,
-            seeds,
-            section,
-            cells,
-            {key: candidate_jobs for key, candidate_jobs in jobs.items() if len(candidate_jobs) > 1},
-        )
+    @cached_property
+    def cells(self) -> dict[str, Sequence[Cell]]:
+        """The candidates of each method."""
+        return {method: candidates(self.experiment, method, self.base) for method in self.experiment.methods}
+
+    @cached_property
+    def jobs(self) -> dict[Key, list[Job]]:
+        """A run for each candidate, where there are several."""
+        jobs = {}
+        for seed in self.seeds:
+            for method, tried in self.cells.items():
+                places = folders([cell.setting for cell in tried], self.out / TUNING / method / f"seed-{seed}")
+                runs = zip(places, trials(self.section, tried), tried, strict=True)
+                of = [Job(method, seed, p, e, self.out, format_setting(cell.setting)) for p, e, cell in runs]
+                jobs |= {(method, seed): of} if len(of) > 1 else {}
+        return jobs
 
 
-def tune(
-    searches: Sequence[Search],
-    executor: Executor,
-    out: Path,
-    base: Path,
-    workers: int | None,
-    callbacks: Sequence[ComparisonCallback],
-) -> list[TunedSettings]:
+def skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
+    """Return the jobs to run; add finished jobs and jobs with an unusable folder to the status."""
+    waiting = []
+    status.finished, status.failed = [], {}
+    files_errors: dict[Job, OtherFilesError] = {}
+    for job in status.jobs:
+        try:
+            done = finished_result(RunFolder(job.folder), identity(job.experiment, job.seed, job.method, base))
+        except OtherFilesError as error:
+            files_errors[job] = error
+        except OtherExperimentError:
+            raise
+        except RunFolderError as error:
+            status.failed[job] = str(error)
+        else:
+            (waiting if done is None else status.finished).append(job)
+    if files_errors:
+        raise with_remedy(files_errors)
+    return waiting
+
+
+def tune(searches: Sequence[Search], resources: Resources) -> list[TunedSettings]:
     """Try all settings not tried yet, store the best in ``tuning.json`` of each comparison, and return them.
 
     A method with a single candidate takes it without a trial. A candidate whose training diverges ranks last. If a
     candidate fails in another way, or all diverge, the choice fails.
-
-    The arguments are those of `fedreach.experiment.compare.compare_several`.
     """
     if not searches:
         return []
-    status = ComparisonStatus(
-        [job for search in searches for candidate_jobs in search.jobs.values() for job in candidate_jobs]
-    )
-    waiting, files_errors = [], dict[Job, OtherFilesError]()
-    for job in status.jobs:
-        try:
-            waiting += [] if _is_over(job, status, base) else [job]
-        except OtherFilesError as error:
-            files_errors[job] = error
-    if files_errors:
-        raise with_remedy(files_errors)
+    status = ComparisonStatus([job for search in searches for of in search.jobs.values() for job in of])
+    waiting = [job for job in skip_finished(status, resources.base) if not _has_diverged(RunFolder(job.folder))]
     status.skipped = len(status.finished)
     if waiting:
-        for callback in callbacks:
+        for callback in resources.callbacks:
             callback.planned(f"Tuning: {len(waiting)} runs, scored on a part of what participants train on")
-        engine = searches[0].experiment.engine
-        run_jobs(executor, engine, waiting, status, out=out, base=base, workers=workers, callbacks=callbacks)
+        run_jobs(searches[0].experiment.engine, waiting, status, resources)
     return [_choose_settings(search) for search in searches]
-
-
-def _is_over(job: Job, status: ComparisonStatus, base: Path) -> bool:
-    """Return whether a candidate needs no further run, as its run is finished or diverged."""
-    folder = RunFolder(job.folder)
-    done = finished_result(folder, identity(job.experiment, job.seed, job.method, base))
-    if done is not None:
-        status.finished.append(job)
-    return done is not None or _has_diverged(folder)
 
 
 def _has_diverged(folder: RunFolder) -> bool:

@@ -167,18 +167,28 @@ class Executor(Protocol):
 # -------------------- Running the jobs of a comparison
 
 
-def run_jobs(
-    executor: Executor,
-    engine: EngineSection,
-    waiting: Sequence[Job],
-    status: ComparisonStatus,
-    *,
-    out: Path,
-    base: Path,
-    workers: int | None,
-    callbacks: Sequence[ComparisonCallback],
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What runs are computed with; results do not depend on the number of workers and on the executor.
+
+    Args:
+        out: Folder of the comparison or of several, with the workers' log.
+        base: Folder that paths in the experiments are relative to.
+        workers: Number of parallel processes; default: as many as the executor's machines hold.
+        executor: Executor that computes the runs; default: this machine.
+        callbacks: Callbacks that follow the progress.
+    """
+
+    out: Path
+    base: Path
+    workers: int | None = None
+    executor: Executor | None = None
+    callbacks: Sequence[ComparisonCallback] = ()
+
+
+def run_jobs(engine: EngineSection, waiting: Sequence[Job], status: ComparisonStatus, resources: Resources) -> None:
     """Report finished and failed runs to the callbacks, then run the waiting jobs."""
+    out, callbacks = resources.out, resources.callbacks
     for ended in [None, *status.failed]:
         status.ended = ended
         for callback in callbacks:
@@ -188,8 +198,8 @@ def run_jobs(
     if waiting:
         for callback in callbacks:
             callback.begin()
-        with executor.pool(engine, out, len(waiting), workers) as pool:
-            Scheduler(pool, waiting, status, out, base).work(callbacks)
+        with (resources.executor or Local()).pool(engine, out, len(waiting), resources.workers) as pool:
+            Scheduler(pool, waiting, status, out, resources.base).work(callbacks)
 
 
 class Scheduler:
