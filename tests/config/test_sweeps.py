@@ -77,7 +77,7 @@ def test_only_settings_that_make_a_difference_to_a_method_are_candidates(home: P
         ('[sweep]\n"local.lr" = [0.1, -1.0]', "sweep.local.lr: -1.0 cannot be: local.lr: "),
         ('[sweep]\n"local.epoch" = [1]', "Did you mean 'epochs'"),
         ('[sweep]\n"seeds" = [[0], [1]]', "seeds is the same for all settings"),
-        ('[sweep]\n"local.lr" = []', "must list values"),
+        ('[sweep]\n"local.lr" = []', "sweep.local.lr: must have at least 1 item"),
         ("[sweep]", "names no option"),
         ('[sweep]\n"local.lr" = { min = 0.1, max = 1.0 }', "add samples = 20"),
         ('[sweep]\nsamples = 3\n"local.lr" = { min = 0.0, max = 1.0, log = true }', "must be above 0 where `log`"),

@@ -18,7 +18,7 @@ from fedreach.cli import options
 @click.command(
     "list", epilog="Examples:\n\n\b\n  fedreach list\n  fedreach list selection\n  fedreach list data --json"
 )
-@click.argument("kind", required=False, shell_complete=options.kinds)
+@click.argument("kind", required=False, shell_complete=options.complete(lambda: registry.KINDS))
 @options.as_json
 def list_(kind: str | None, as_json: bool) -> None:
     """List components and data sets, each with a summary, when to use it, its options and a reference."""

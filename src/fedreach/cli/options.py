@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import get_terminal_size
@@ -35,19 +34,12 @@ PLACES = {".".join((*row.path, kind)): kind for kind, row in KINDS.items() if ro
 """Key of an experiment that names a component -> type of the component."""
 
 
-def kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete a component type."""
-    return [kind for kind in KINDS if kind.startswith(incomplete)]
+Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def trackers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete a tracker."""
-    return [name for name in registry.table("tracker") if name.startswith(incomplete)]
-
-
-def verified_kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete a component type that has checks."""
-    return [kind for kind in VERIFIED if kind.startswith(incomplete)]
+def complete(names: Callable[[], Iterable[str]]) -> Completion:
+    """Return the completion of one of these names."""
+    return lambda context, parameter, incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
 def complete_components(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -154,7 +146,7 @@ track = click.option(
     "tracked",
     multiple=True,
     metavar="NAME",
-    shell_complete=trackers,
+    shell_complete=complete(lambda: registry.table("tracker")),
     help="Write the rounds for tensorboard, mlflow, csv, or FILE.py:NAME of your own, too. Repeatable.",
 )
 quiet = click.option("-q", "--quiet", is_flag=True, help="No progress.")

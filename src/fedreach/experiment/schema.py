@@ -74,7 +74,10 @@ class Range(Section):
         return min(max(float(f"{value:.{DIGITS}g}"), self.min), self.max)
 
 
-Values = list[Any] | Range
+Values = (
+    Annotated[list[Any], Field(min_length=1)]
+    | Annotated[Range, pydantic.PlainSerializer(lambda limits: limits.model_dump(exclude_unset=True))]
+)
 
 
 class Grid(BaseModel):
@@ -95,6 +98,7 @@ class Grid(BaseModel):
     """Number of random settings. Default: all combinations."""
     seed: Seed = 0
     """Seed of the draw."""
+    __pydantic_extra__: dict[str, Values] = Field(init=False)
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -123,7 +127,7 @@ class Grid(BaseModel):
     @property
     def values(self) -> dict[str, Values]:
         """The values of each option."""
-        return {key: _values(key, value) for key, value in (self.model_extra or {}).items()}
+        return self.__pydantic_extra__
 
     @property
     def size(self) -> int:
@@ -161,19 +165,6 @@ def _options(table: Mapping[str, Any], prefix: str = "") -> Any:
             yield from _options(inner, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", inner
-
-
-def _values(key: str, value: Any) -> Values:
-    if isinstance(value, list) and value:
-        return value
-    if isinstance(value, dict):
-        try:
-            return Range.model_validate(value)
-        except pydantic.ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ValueError(f"{key}: {where or 'range'}: {first['msg'].removeprefix('Value error, ')}") from None
-    raise ValueError(f"{key} must list values, such as [0.01, 0.1], or be a range {{ min, max, log }}; got {value!r}.")
 
 
 def format_setting(setting: Setting) -> str:

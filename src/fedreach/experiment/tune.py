@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isfinite
 from pathlib import Path
+from typing import NamedTuple
 
 from fedreach._util.errors import STEADIER, ConfigError, RunFolderError, nearest
 from fedreach.evaluation.scores import ACCURACY, MainScore, main_score_of
@@ -224,39 +225,33 @@ def _choose_settings(search: Search) -> TunedSettings:
     return tuned
 
 
-@dataclass(frozen=True)
-class _CandidateScore:
+class _CandidateScore(NamedTuple):
     """A candidate's scores on validation data: the main score over the last evaluated rounds, then the loss."""
 
+    order: tuple[float, float]  # sort key, smaller is better; ties go to the candidate that is listed first
     score: float
-    loss: float
     by: str = ACCURACY.name
-    lower_is_better: bool = False
 
-    @property
-    def order(self) -> tuple[float, float]:
-        """Sort key, smaller is better; ties go to the candidate that is listed first."""
-        if not isfinite(self.score):
-            return inf, inf
-        return (self.score if self.lower_is_better else -self.score), self.loss
+
+FAILED = _CandidateScore((inf, inf), inf)
 
 
 def _score_candidate(job: Job, last_rounds: int) -> _CandidateScore:
     folder = RunFolder(job.folder)
     result = folder.read(Result)
-    if result is None or result.status != "finished":
-        return _CandidateScore(inf, inf)
     rows = [row.evaluated for row in folder.records(RoundRow) if "participant_loss" in row.evaluated]
-    if not rows:
-        return _CandidateScore(inf, inf)
+    if result is None or result.status != "finished" or not rows:
+        return FAILED
     by: MainScore = main_score_of(rows[-1])
-    rows = rows[-last_rounds:]
 
     def mean(column: str) -> float:
-        values = [row[column] for row in rows]
+        values = [row[column] for row in rows[-last_rounds:]]
         return inf if None in values else sum(value for value in values if value is not None) / len(values)
 
-    return _CandidateScore(mean(f"participant_{by.name}"), mean("participant_loss"), by.name, by.lower_is_better)
+    score = mean(f"participant_{by.name}")
+    if not isfinite(score):
+        return FAILED
+    return _CandidateScore((score if by.lower_is_better else -score, mean("participant_loss")), score, by.name)
 
 
 def _explain_unusable(jobs: Sequence[Job], candidate_scores: Sequence[_CandidateScore]) -> str:
