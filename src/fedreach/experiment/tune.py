@@ -239,8 +239,10 @@ FAILED = _CandidateScore((inf, inf), inf)
 def _score_candidate(job: Job, last_rounds: int) -> _CandidateScore:
     folder = RunFolder(job.folder)
     result = folder.read(Result)
+    if result is None or result.status != "finished":
+        return FAILED
     rows = [row.evaluated for row in folder.records(RoundRow) if "participant_loss" in row.evaluated]
-    if result is None or result.status != "finished" or not rows:
+    if not rows:
         return FAILED
     by: MainScore = main_score_of(rows[-1])
 
