@@ -57,12 +57,6 @@ def on_rank_device(experiment: Experiment, ranks: Ranks | None, engine: str | No
     return experiment.model_copy(update={"engine": section.model_copy(update=update)})
 
 
-def announce(identity: Mapping[str, Any], ranks: Ranks) -> None:
-    """Announce the run to the other ranks, so that they read their data meanwhile."""
-    for rank in range(1, ranks.size):
-        ranks.send(_shared_identity(identity), rank)
-
-
 def distribute(simulation: Simulation, ranks: Ranks) -> Simulation:
     """Return rank 0's simulation with its work distributed over all ranks, once these are ready.
 
@@ -215,7 +209,8 @@ def each_round_of(
         (folder / TRACEBACK).unlink(missing_ok=True)
         try:
             if ranks is not None:
-                announce(identity, ranks)
+                for rank in range(1, ranks.size):  # so that they read their data meanwhile
+                    ranks.send(_shared_identity(identity), rank)
             with locate_user_errors(experiment, base):
                 builder = Builder(on_rank_device(experiment, ranks), base)
                 dataset = read(builder)

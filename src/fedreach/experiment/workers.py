@@ -233,8 +233,8 @@ class Scheduler:
         started: list[Worker] = []
         try:
             for worker in self.alive:
-                started.append(worker)
                 self._start(worker)
+                started.append(worker)
             while self.waiting or self.busy:
                 self.status.ended = None
                 self._take_in(*self.messages.get())
@@ -385,7 +385,7 @@ class Process:
         self, log: Path, threads: int, environment: Mapping[str, str] | None = None, folder: Path | None = None
     ) -> None:
         self.log, self.threads, self.environment, self.folder = log, threads, environment or {}, folder
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str]  # once it is started
 
     def start(self, on_message: Callable[[Message], None]) -> None:
         # A session of its own: Ctrl-C reaches the comparison only, which passes it on once.
@@ -418,22 +418,19 @@ class Process:
         self._write({**job, "threads": self.threads})
 
     def end(self) -> None:
-        if self.process is not None:
-            assert self.process.stdin is not None  # opened as a pipe
-            self._write(None)
-            with contextlib.suppress(BrokenPipeError):
-                self.process.stdin.close()
+        assert self.process.stdin is not None  # opened as a pipe
+        self._write(None)
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
 
     def wait(self) -> None:
-        if self.process is not None:
-            try:
-                self.process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        try:
+            self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
     def _write(self, message: Message | None) -> None:
-        assert self.process is not None  # it was started
         assert self.process.stdin is not None  # opened as a pipe
         with contextlib.suppress(BrokenPipeError):  # a process that died is noticed where its output ends
             self.process.stdin.write(json.dumps(message) + "\n")
