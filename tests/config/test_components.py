@@ -218,11 +218,11 @@ def test_a_mistake_inside_is_told_with_the_full_path(weighting: dict[str, object
 def test_mistakes_inside_and_outside_are_told_at_once() -> None:
     parts = [{"name": "entropy", "temprature": 2.0}, "equl"]
     lines = said({"method": {"weighting": {"name": "product", "parts": parts, "exponent": [1.0]}}})
-    assert [line.split(": ")[0] for line in lines] == [
+    assert {line.split(": ")[0] for line in lines} == {
         "method.weighting.exponent",
         "method.weighting.parts[0].temprature",
         "method.weighting.parts[1].name",
-    ]
+    }
 
 
 def test_a_mistake_inside_is_told_with_the_file(refused: Refused, home: Path) -> None:

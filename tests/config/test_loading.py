@@ -181,7 +181,11 @@ def test_a_budget_is_of_what_is_counted() -> None:
 
 
 def test_a_refused_value_is_told_once_and_its_default_is_nobodys_mistake() -> None:
-    raw = {"partition": {"clients": 12}, "population": {"participants": 4}, "method": {"cohort_size": "x"}}
+    raw = {
+        "partition": {"clients": 12, "alpha": 0.3},
+        "population": {"participants": 4},
+        "method": {"cohort_size": "x"},
+    }
     _, problems = check(raw, Path())
     assert [message for path, message in problems if path == ("method", "cohort_size")] == [
         "must be a valid integer; got 'x'."
