@@ -97,6 +97,6 @@ def main() -> None:
 
 for _command in (
     *(run.run, compare.compare, extend.extend, report.report, export.export, predict.predict, partition.partition),
-    *(allocate.allocate, verify.verify, doctor.doctor, listing.list_, listing.init, listing.completion),
+    *(allocate.allocate, verify.verify, doctor.doctor, listing.list_, listing.init),
 ):
     main.add_command(_command)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedreach._util.errors import FedReachError
+from fedreach._util.errors import ConfigError, FedReachError
 from fedreach.cli import options, run
 from fedreach.cli.report import write
 
@@ -44,7 +44,13 @@ if TYPE_CHECKING:
 )
 @click.option("--out", type=options.path, help="Folder of the comparison. Default: runs/NAME.")
 @options.workers
-@click.option("--executor", default="local", show_default=True, help="local, or ray: a cluster, see docs/cluster.md.")
+@click.option(
+    "--executor",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="ray: on a cluster, see docs/cluster.md.",
+)
 @click.option("--address", help="Of the Ray cluster: auto, HOST:PORT, ray://HOST:PORT. Default: start one here.")
 @options.formats
 @options.device
@@ -83,10 +89,12 @@ def compare(
     """
     from fedreach.api import terminal
     from fedreach.experiment.compare import compare as compare_all
-    from fedreach.experiment.compare import executor_by_name
+    from fedreach.experiment.ray import OnRay
     from fedreach.report.read import seeds_to_detect
 
-    machines = executor_by_name(executor, address)
+    if address is not None and executor != "ray":
+        raise ConfigError(f"--address is that of a Ray cluster; got {address!r} without Ray. Add --executor ray.")
+    machines = OnRay(address) if executor == "ray" else None
     plan_options = {
         "seeds": None if seeds is None else list(range(seeds)),
         "statistics.detect_points": detect,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedreach._util.errors import ANOTHER_FOLDER, ConfigError, RunFolderError, nearest
+from fedreach._util.errors import ANOTHER_FOLDER, ConfigError, RunFolderError
 from fedreach.experiment.cells import cells
 from fedreach.experiment.load import folders
 from fedreach.experiment.schema import Experiment
@@ -21,7 +21,7 @@ from fedreach.experiment.tune import (
     skip_finished,
     tune,
 )
-from fedreach.experiment.workers import ComparisonStatus, Executor, Job, Local, Resources, run_jobs
+from fedreach.experiment.workers import ComparisonStatus, Job, Resources, run_jobs
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ComparisonRecord, Result, RoundRow, SweepRecord
 
@@ -100,34 +100,6 @@ def rounds_seen_before(experiment: Experiment, stored: ComparisonRecord | None, 
 def _has_ended_well(folder: Path) -> bool:
     result = RunFolder(folder).read(Result)
     return result is not None and result.status == "finished"
-
-
-# -------------------- Executors: processes on this machine, or on a Ray cluster
-
-NAMES = ("local", "ray")
-
-
-def executor_by_name(name: str, address: str | None = None) -> Executor:
-    """Return an executor by name.
-
-    The address is that of a Ray cluster; None starts one on this machine.
-
-    Raises:
-        ConfigError: If the name is unknown, the executor takes no address, or Ray is not installed.
-
-    Example:
-        >>> executor_by_name("local")
-        Local()
-    """
-    from fedreach.experiment.ray import OnRay
-
-    if name not in NAMES:
-        raise ConfigError(f"There is no executor {name!r}.{nearest(name, NAMES)}")
-    if name == "ray":
-        return OnRay(address)
-    if address is not None:
-        raise ConfigError(f"--address is that of a Ray cluster; got {address!r} without Ray. Add --executor ray.")
-    return Local()
 
 
 # -------------------- Methods x seeds in parallel processes

@@ -345,17 +345,12 @@ def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agre
             raise RunFolderError(
                 f"{agreed.path / note} must name an engine; got {name!r}. Remove it to have one tried anew."
             )
-    if record is None or record.get("name") != name or not _is_examined(builder, record):
+    if record is None or record.get("name") != name or record.get("examined") != _model_digest(builder):
         with _recorded_engine(experiment, agreed.path / note):
             warning = _with_name(builder, name).examine_named_engine(data, seed)
         if warning is not None:
             return _Engine("sequential", warning, warning)
     return _Engine(name, why)
-
-
-def _is_examined(builder: Builder, record: Mapping[str, Any]) -> bool:
-    """Return whether a stored engine was examined with the current model and code."""
-    return bool(record.get("examined") == _model_digest(builder))
 
 
 def _model_digest(builder: Builder) -> str:
