@@ -272,7 +272,7 @@ def to_config(kind: str, value: Any, shelf: PickleStore) -> Any:
             table = {**(named if isinstance(named, dict) else {"name": named}), **table}
         if "inner" in value:
             table["inner"] = to_config(kind, value["inner"], shelf)
-        if isinstance(value.get("parts"), Sequence):
+        if isinstance(value.get("parts"), list | tuple):
             table["parts"] = [to_config(kind, part, shelf) for part in value["parts"]]
         return table
     if isinstance(value, type) or _is_function(value):
@@ -323,18 +323,12 @@ def _part_config(kind: str, part: Any, shelf: PickleStore) -> Any:
     """Return a component by its class and options if these describe it fully, or else by a stored object."""
     cls = type(part)
     if is_dataclass(part) and "__eq__" in vars(cls) and is_importable(cls):
-        options: dict[str, Any] = {}
-        for option in fields(part):
-            value = getattr(part, option.name)
-            if option.init and not _is_default(value, option):
-                options[option.name] = value
-        nested = {key: to_config(kind, options.pop(key), shelf) for key in ("inner",) if key in options}
-        if isinstance(options.get("parts"), list | tuple):
-            nested["parts"] = [to_config(kind, inner, shelf) for inner in options.pop("parts")]
-        if all(map(_is_plain, options.values())):
-            name = _thing_name(kind, cls, shelf)
-            table = {"name": name, **{key: to_toml_value(value) for key, value in options.items()}, **nested}
-            return table if len(table) > 1 else name
+        values = {option: getattr(part, option.name) for option in fields(part) if option.init}
+        options = {option.name: value for option, value in values.items() if not _is_default(value, option)}
+        nested = {"inner", *(["parts"] if isinstance(options.get("parts"), list | tuple) else [])}
+        if all(_is_plain(value) for key, value in options.items() if key not in nested):
+            table = to_config(kind, {"name": cls, **options}, shelf)
+            return table if len(table) > 1 else table["name"]
     return shelf.name_of(Instance(part), cls.__name__)
 
 
