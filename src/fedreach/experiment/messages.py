@@ -40,29 +40,26 @@ def explain_errors(
         owner: Owner of the options, such as ``"model 'mlp'"``.
     """
     rules: dict[Path_, list[str]] = {}  # a union such as `int | list[int]` gives one error for each member
-    got: dict[Path_, str] = {}
+    got, sentences = dict[Path_, str](), dict[Path_, str]()
     for refusal in error.errors():
         kind = refusal["type"]
         loc = _keys_of(refusal["loc"], raw, missing=kind == "missing")
-        _, should, rule = refusal["msg"].partition(" should ")
-        text = (
-            f"must {rule.partition(' or instance of')[0]}" if should else refusal["msg"].removeprefix("Value error, ")
-        )
+        path = (*prefix, *loc)
+        text, should, rule = refusal["msg"].removeprefix("Value error, ").partition(" should ")
         if kind == "extra_forbidden":
-            text = f"{owner} has no such option." if owner else "unknown key."
-            text += nearest(str(loc[-1]), _known_at(known, loc[:-1]))
+            what = f"{owner} has no such option." if owner else "unknown key."
+            sentences[path] = what + nearest(str(loc[-1]), _known_at(known, loc[:-1]))
         elif kind == "missing":
-            text = f"{owner} needs this option." if owner else "must be given; `fedreach list` shows what there is."
+            what = f"{owner} needs this option." if owner else "must be given; `fedreach list` shows what there is."
+            sentences[path] = what
         elif should:
-            text = f"must {rule.partition(' or instance of')[0]}"
-            got[*prefix, *loc] = f"; got {_shorten(repr(refusal['input']))}."
-        rules.setdefault((*prefix, *loc), []).append(text)
-    above = {path[:depth] for path in rules for depth in range(len(path))}  # of a mistake inside a table of a union
-    return [
-        Problem(path, " or ".join(rules[path]).replace(" or must ", " or ") + got.get(path, ""))
-        for path in rules
-        if path not in above
-    ]
+            rules.setdefault(path, []).append(rule.partition(" or instance of")[0])
+            got[path] = _shorten(repr(refusal["input"]))
+        else:
+            sentences[path] = text
+    texts = {path: f"must {' or '.join(rules[path])}; got {got[path]}." for path in rules} | sentences
+    above = {path[:depth] for path in texts for depth in range(len(path))}  # of a mistake inside a table of a union
+    return [Problem(path, text) for path, text in texts.items() if path not in above]
 
 
 def _keys_of(loc: Path_, value: Any, *, missing: bool) -> Path_:
