@@ -191,32 +191,19 @@ def _with_options(function: Any, options: dict[str, Any]) -> Any:
 LIBRARY = Path(fedreach.__file__).parent
 
 
-def digest(path: Path) -> str:
-    """Return the sha256 of a file; an unchanged file is not read again.
-
-    Raises:
-        DataError: If the file cannot be read.
-    """
-    return _read_or_refuse(path, lambda: _digest(path, *_stamp(path)))
-
-
-def code_digest(path: Path, name: str) -> str:
-    """Return the digest of the meaning of a file of code, see `fedreach._util.code`.
+def digest(path: Path, name: str | None = None) -> str:
+    """Return the sha256 of a file of data, or the digest of the meaning of code; an unchanged file is not read again.
 
     Args:
         path: The file.
-        name: Its name in a run. For ``FILE.py:NAME`` and ``module:NAME``, NAME and what it refers to count; for an
-            imported module, everything does.
+        name: Name of code in a run, see `fedreach._util.code`. For ``FILE.py:NAME`` and ``module:NAME``, NAME and what
+            it refers to count; for an imported module, everything does. None: the file is data.
 
     Raises:
         DataError: If the file cannot be read.
     """
-    return _read_or_refuse(path, lambda: _digest_of_code(path, name_in(name), *_stamp(path)))
-
-
-def _read_or_refuse(path: Path, read: Callable[[], str]) -> str:
     try:
-        return read()
+        return _digest(path, name, *_stamp(path))
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}. Make it readable.") from error
 
@@ -227,14 +214,11 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 @cache
-def _digest(path: Path, *stamp: int) -> str:
+def _digest(path: Path, name: str | None, *stamp: int) -> str:
+    if name is not None:
+        return digest_of_code(path, name_in(name))
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@cache
-def _digest_of_code(path: Path, name: str, *stamp: int) -> str:
-    return digest_of_code(path, name)
 
 
 def data_files(experiment: Experiment, base: Path, parts: list[Choice]) -> dict[str, Path]:
@@ -413,7 +397,7 @@ def file_digests(experiment: Experiment, base: Path) -> dict[str, dict[str, str]
     """
     code, data = users_code(experiment, base), data_files(experiment, base, _parts(experiment))
     return {
-        "code": {name: code_digest(path, name) for name, path in code.items()},
+        "code": {name: digest(path, name) for name, path in code.items()},
         "data": {name: digest(path) for name, path in data.items()} or None,
     }
 

@@ -6,7 +6,7 @@ import json
 import re
 import reprlib
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +123,6 @@ def _describe_error(error: Exception) -> str:
 LONGEST = 80  # characters of a setting's folder
 
 
-def expand_key(key: str, methods: tuple[str, ...]) -> Iterator[str]:
-    """Yield the paths that a key expands to, given the methods."""
-    yield from (key.replace("*", method, 1) for method in methods) if "*" in key else (key,)
-
-
 def set_option(table: dict[str, Any], key: str, value: Any) -> None:
     """Set an option in nested tables; a component given by name becomes a table with that name."""
     *steps, last = key.split(".")
@@ -141,8 +136,8 @@ def set_option(table: dict[str, Any], key: str, value: Any) -> None:
 def with_setting(raw: dict[str, Any], setting: Setting) -> dict[str, Any]:
     """Return the tables of an experiment with a setting; `raw` is changed."""
     methods = tuple(raw.get("methods") or ())
-    for key, value in setting.items():
-        for path in expand_key(key, methods):
+    for key, value in setting.items():  # a step * means all methods
+        for path in [key.replace("*", method, 1) for method in methods] if "*" in key else [key]:
             set_option(raw, path, value)
     return raw
 
