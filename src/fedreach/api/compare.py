@@ -135,15 +135,10 @@ def build_request(
     number = to_toml_value(seeds)
     raw["seeds"] = list(range(number)) if isinstance(number, int) and not isinstance(number, bool) else number
     evaluation = raw.get("evaluation", {})
-    all_metrics = (
-        [*_several(evaluation.get("metrics", ())), *_several(metrics)] if isinstance(evaluation, Mapping) else []
-    )
-    if all_metrics:
-        named = [to_config("metric", metric, shelf) for metric in all_metrics]
-        raw["evaluation"] = {
-            **evaluation,
-            "metrics": BASE_METRICS + [metric for metric in named if metric not in BASE_METRICS],
-        }
+    if isinstance(evaluation, Mapping) and (more := [*_several(evaluation.get("metrics", ())), *_several(metrics)]):
+        named = [to_config("metric", metric, shelf) for metric in more]
+        named = BASE_METRICS + [metric for metric in named if metric not in BASE_METRICS]
+        raw["evaluation"] = {**evaluation, "metrics": named}
     if several := _several(trackers):
         raw["run"] = {"trackers": [to_config("tracker", tracker, shelf) for tracker in several]}
     raw["method"] = _method(method, shelf, function_name, "method")

@@ -174,6 +174,8 @@ def tune(searches: Sequence[Search], resources: Resources) -> list[TunedSettings
         return []
     status = ComparisonStatus([job for search in searches for of in search.jobs.values() for job in of])
     waiting = [job for job in skip_finished(status, resources.base) if not _has_diverged(RunFolder(job.folder))]
+    if status.failed:
+        raise RunFolderError(next(iter(status.failed.values())))
     status.skipped = len(status.finished)
     if waiting:
         for callback in resources.callbacks:

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from fedreach._util.errors import require
+
 
 class Spending(Protocol):
     """Costs of a run so far, as `fedreach.runs.checkpoint.Snapshot` counts them."""
@@ -40,6 +42,9 @@ class Budget:
     joules: float | None = None
 
     RULES: ClassVar[Mapping[str, str]] = dict.fromkeys(("megabytes", "seconds", "joules"), "(0, inf)")
+
+    def __post_init__(self) -> None:
+        require(self, **self.RULES)
 
     @property
     def limits(self) -> dict[str, float]:
