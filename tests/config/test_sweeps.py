@@ -8,9 +8,9 @@ import pytest
 from tests.conftest import TINY
 
 from fedreach._util.errors import ConfigError
-from fedreach.experiment.cells import candidates, cells
 from fedreach.experiment.load import folders, load
 from fedreach.experiment.schema import Grid
+from fedreach.experiment.tune import candidates, cells
 
 
 def swept(home: Path, text: str) -> Path:

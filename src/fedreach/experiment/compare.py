@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedreach._util.errors import ANOTHER_FOLDER, ConfigError, RunFolderError
-from fedreach.experiment.cells import cells
 from fedreach.experiment.load import folders
 from fedreach.experiment.schema import Experiment
 from fedreach.experiment.tune import (
     Search,
     TunedSettings,
+    cells,
     check_rerun_methods,
     finish_rerun,
     set_aside,
