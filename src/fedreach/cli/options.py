@@ -198,9 +198,7 @@ def of_run(command: Callable[..., Any]) -> Callable[..., Any]:
         names = [field.name for field in dataclasses.fields(ChosenModel)]
         return command(chosen=ChosenModel(*(arguments.pop(name) for name in names)), **arguments)
 
-    for option in reversed(_OF_RUN):
-        with_chosen = option(with_chosen)
-    return with_chosen
+    return functools.reduce(lambda inner, option: option(inner), reversed(_OF_RUN), with_chosen)
 
 
 class InterruptError(FedReachError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -45,9 +46,7 @@ _OPTIONS = (
 
 def add_table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options for the user's own table to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return functools.reduce(lambda inner, option: option(inner), reversed(_OPTIONS), command)
 
 
 def load_experiment(
