@@ -324,12 +324,10 @@ def _imports(path: Path, of: str, *stamp: int) -> tuple[str, ...]:
 
 def _absolute_name(imported_name: str, package: str) -> str:
     """Return the full name of a module imported in a package; "" if it cannot be imported."""
-    name = imported_name.lstrip(".")
-    up = len(imported_name) - len(name) - 1
-    if up < 0:
-        return name
-    parents = package.split(".") if package else []
-    return ".".join([*parents[: len(parents) - up], *([name] if name else [])]) if up < len(parents) else ""
+    try:
+        return importlib.util.resolve_name(imported_name, package)
+    except ImportError:
+        return ""
 
 
 def _find_modules(module: str, importing_folder: Path) -> Iterator[tuple[Path, str]]:

@@ -142,17 +142,14 @@ class _MeaningPickler(Pickler):
         counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
         yield f"{code.co_name} {counts} {code.co_varnames} {code.co_freevars} {code.co_cellvars} "
         yield code.co_exceptiontable.hex()
-        before, module = None, ""
-        for step in dis.get_instructions(code):
-            if step.opname == "EXTENDED_ARG":
-                continue
-            if before is not None and not (step.opname == "STORE_NAME" and step.argval in IGNORED_ATTRIBUTES):
-                yield f"\n{before.opname} {''.join(self._argument(before.argval))}"
+        steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+        ignored = {i for i, s in enumerate(steps) if s.opname == "STORE_NAME" and s.argval in IGNORED_ATTRIBUTES}
+        module = ""
+        for i, step in enumerate(steps):
+            if not ignored & {i, i + 1}:
+                yield f"\n{step.opname} {''.join(self._argument(step.argval))}"
             self._note(code, step, module)
             module = step.argval if step.opname == "IMPORT_NAME" else module
-            before = None if step.opname == "STORE_NAME" and step.argval in IGNORED_ATTRIBUTES else step
-        if before is not None:
-            yield f"\n{before.opname} {''.join(self._argument(before.argval))}"
 
     def _argument(self, value: Any) -> Iterator[str]:
         if isinstance(value, CodeType):
