@@ -82,9 +82,10 @@ def load_experiment(
                 "its class, or --target, that of a number to predict."
             )
         template = NUMBERS_TEMPLATE if targets else CLASSES_TEMPLATE
-        target = {"target": targets[0] if len(targets) == 1 else [*targets]} if targets else {}
-        columns_of = {"client": columns.pop("client"), **target, **columns}
-        overrides = [*_table_overrides(data, columns_of, participants, quiet=quiet), *overrides]
+        named: dict[str, Any] = {**columns, "target": targets[0] if len(targets) == 1 else [*targets] or None}
+        ordered = {name: named.get(name) for name in ("client", "label", "target", "group", "time")}
+        ordered = {name: column for name, column in ordered.items() if column is not None}
+        overrides = [*_table_overrides(data, ordered, participants, quiet=quiet), *overrides]
     elif given := [*columns, *(["target"] if targets else []), *(["participants"] if participants is not None else [])]:
         raise ConfigError(f"--{given[0]} goes with --data, a table in a .csv or .parquet file.")
     return options.load(config, overrides, device, tracked, default=template)
