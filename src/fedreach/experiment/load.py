@@ -57,7 +57,7 @@ def read(source: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{source} is not valid {what}: {_describe_error(error)}. `fedreach init` writes a valid one."
         ) from error
-    config = raw.get("config", raw) if isinstance(raw, dict) else None
+    config = raw.get("config", raw) if is_json and isinstance(raw, dict) else raw
     if not isinstance(config, dict):
         raise ConfigError(f"{source} must hold a table of options, as run.json of a run folder does.")
     return config
