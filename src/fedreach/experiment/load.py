@@ -322,8 +322,9 @@ def _find_contradictions(e: Experiment) -> list[Problem]:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 _.+=-]*", name) or not _names_a_folder(name):
             rule = f"a method's name becomes a folder: use letters, digits, _ . + = -; {FOLDER_NAME}."
             problems.append(Problem(("methods", name), rule))
-    for name in e.limits.keys() & {"seconds", "joules"} if e.radio is None else ():
-        problems.append(Problem(("budget", name), "is counted by a [radio], and there is none: add one."))
+    for name in ("seconds", "joules"):
+        if name in e.limits and e.radio is None:
+            problems.append(Problem(("budget", name), "is counted by a [radio], and there is none: add one."))
     server_data = e.server_data
     if server_data is not None and (server_data.examples is None) == (server_data.file is None):
         problems.append(Problem(("server_data",), "give either `examples` or `file`."))

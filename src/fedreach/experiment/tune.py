@@ -207,7 +207,7 @@ class Search:
     @cached_property
     def jobs(self) -> dict[Key, list[Job]]:
         """A run for each candidate, where there are several."""
-        jobs = {}
+        jobs: dict[Key, list[Job]] = {}
         for seed in self.seeds:
             for method, tried in self.cells.items():
                 places = folders([cell.setting for cell in tried], self.out / TUNING / method / f"seed-{seed}")
@@ -219,7 +219,7 @@ class Search:
 
 def skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
     """Return the jobs to run; add finished jobs and jobs with an unusable folder to the status."""
-    waiting = []
+    waiting: list[Job] = []
     status.finished, status.failed = [], {}
     files_errors: dict[Job, OtherFilesError] = {}
     for job in status.jobs:
