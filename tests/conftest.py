@@ -17,6 +17,8 @@ import hypothesis
 import pytest
 from click.testing import CliRunner, Result
 
+from .forking import Popen
+
 
 def make_papers_importable() -> None:
     """Load the package `papers/`, which is not installed, without its parent folder on the path.
@@ -43,6 +45,14 @@ def pytest_configure() -> None:
     if worker and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_workers() -> Iterator[None]:
+    """Workers of comparisons in this process are forked. Those of a command in a process of its own are not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", Popen)
+        yield
 
 
 hypothesis.settings.register_profile("quick", max_examples=30)  # where a test does not set its number itself

@@ -96,7 +96,7 @@ def models_of(annotation: Any) -> list[type[BaseModel]]:
 @pytest.mark.parametrize("kind", registry.KINDS)
 @pytest.mark.slow
 def test_every_part_is_on_the_site_and_says_when_to_use_it(kind: str, pages: dict[str, str]) -> None:
-    page = pages[f"reference/parts/{kind}.md"]
+    page = pages[f"reference/components/{kind}.md"]
     assert registry.KINDS[kind].meaning in page
     for name, thing in registry.table(kind).items():
         (row,) = re.findall(rf"^\| \[?`{name}`.*$", page, re.MULTILINE)

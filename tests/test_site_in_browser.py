@@ -31,7 +31,7 @@ PAGES = (
     "results/index",
     "gallery",
     "reference/keys",
-    "reference/parts/selection",
+    "reference/components/selection",
 )
 
 pytestmark = [

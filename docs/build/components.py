@@ -20,7 +20,7 @@ BLOCK = """\
 
 def pages() -> dict[str, str]:
     """Return a page of each kind."""
-    return {f"reference/parts/{kind}.md": page(kind) for kind in registry.KINDS}
+    return {f"reference/components/{kind}.md": page(kind) for kind in registry.KINDS}
 
 
 def page(kind: str) -> str:

@@ -19,7 +19,7 @@ single keys (`--set local.lr=0.05`), and in Python the tables are dictionaries (
 wrong types and values out of their range are refused before anything is read, all at once.
 
 Where the type is *name*, a name stands for a built-in thing or one of your own, alone (`"adam"`) or with its options
-beside it (`{ name = "adam", lr = 0.05 }`); the options are those of [the part](parts/selection.md). A default of –
+beside it (`{ name = "adam", lr = 0.05 }`); the options are those of [the component](components/selection.md). A default of –
 means that there is none, or that it is told under *meaning*.
 """
 
@@ -73,7 +73,7 @@ def kinds(key: str, said: dict[str, Any]) -> list[str]:
     if "$ref" in said:
         name = said["$ref"].rpartition("/")[2]
         page = key if key in registry.KINDS else ""
-        return [f"[name](parts/{page}.md)" if page else "name" if name == "Choice" else "table"]
+        return [f"[name](components/{page}.md)" if page else "name" if name == "Choice" else "table"]
     if "enum" in said or "const" in said:
         return [f"`{json.dumps(word)}`" for word in said.get("enum", [said.get("const")])]
     if said["type"] == "array":

@@ -8,7 +8,7 @@ import inspect
 
 PUBLIC: dict[str, tuple[str, str, list[str]]] = {
     "comparisons": (
-        "Studies",
+        "Comparisons",
         "What `import fedreach as fr` brings: data of clients, methods, and what compares or runs them.",
         ["fedreach"],
     ),
@@ -17,8 +17,8 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
         "The model of a finished run, and a client that is adapted without it.",
         ["fedreach.deploy"],
     ),
-    "parts": (
-        "What own parts are handed and follow",
+    "components": (
+        "Base classes and what components are handed",
         "A component of your own derives from the base class of its type, and is handed these values.",
         [
             "fedreach.federation.types",
@@ -33,7 +33,7 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
     ),
     "federations": (
         "Federations by hand",
-        "The objects below a comparison, for whoever writes the loop.",
+        "The objects below a comparison, for those who write the loop themselves.",
         [
             "fedreach.data.federated:federate",
             "fedreach.data.assignment:Partition",
@@ -48,7 +48,7 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
         ],
     ),
     "flower": ("Flower", "Real federations; `pip install 'fedreach[flower]'`.", ["fedreach.flower"]),
-    "testing": ("Checks", "Checks of your own parts.", ["fedreach.testing"]),
+    "testing": ("Checks", "Checks of your own components.", ["fedreach.testing"]),
     "wireless": (
         "Seconds, joules and bandwidth",
         "Channels, costs, and who gets which share of the band.",
