@@ -15,7 +15,7 @@ from pydantic import Field
 
 import fedreach as fr
 from fedreach._util.errors import ConfigError, DataError, nearest
-from fedreach.experiment.load import Sweep, check, folders, set_option, with_setting
+from fedreach.experiment.load import checked, folders, set_option, with_setting
 from fedreach.experiment.messages import Path_, Problem, explain_errors, format_problems
 from fedreach.experiment.schema import Experiment, Section, Setting
 from papers.claims import Claim
@@ -50,6 +50,19 @@ class Series(Section):
         return (
             f"{self.label} {value:g}".lstrip() if isinstance(value, int | float) else f"{self.label} {value}".lstrip()
         )
+
+
+class Sweep(Section):
+    """The option that a recipe varies, the horizontal axis of a panel.
+
+    A step ``*`` of `key` means all methods, as in ``methods.*.selection.min_examples``. With training, the values of
+    an option of methods make one comparison; each value of any other option needs its own.
+    """
+
+    key: str
+    values: Annotated[list[int | float], Field(min_length=2)]
+    label: str  # of the axis, with its unit
+    unit: Annotated[float, Field(gt=0)] = 1.0  # the label's unit, in units of the option
 
 
 class Printed(Section):
@@ -130,7 +143,7 @@ class Recipe:
             about = RecipeSection.model_validate(self.raw.get("recipe", {}))
         except pydantic.ValidationError as error:
             raise self._refusal(
-                explain_errors(error, self.raw.get("recipe", {}), ("recipe",), RecipeSection)
+                explain_errors(error, self.raw.get("recipe", {}), ("recipe",), RecipeSection.model_fields)
             ) from error
         methods = list(self.raw.get("methods", {}))
         lines = list(lines_of(about, about.methods or methods))
@@ -232,13 +245,10 @@ class Recipe:
         return {"name": self.name.replace("/", "-"), **raw}
 
     def _checked_experiment(self, raw: Mapping[str, Any]) -> Experiment:
-        experiment, problems = check(raw, self.source.parent)
-        if problems or experiment is None:
-            raise self._refusal(problems)
-        return experiment
+        return checked(raw, self.source.parent, self.source.name)
 
     def _refusal(self, problems: list[Problem]) -> ConfigError:
-        return ConfigError(format_problems(problems, self.source, self.source.read_text(encoding="utf-8"), []))
+        return ConfigError(format_problems(problems, self.source.name))
 
 
 def lines_of(about: RecipeSection, methods: list[str] | tuple[str, ...]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from fedreach.engines.batches import checked_device
 from fedreach.experiment.build import Builder
 from fedreach.experiment.compare import compare_several
 from fedreach.experiment.schema import Experiment
-from fedreach.experiment.workers import ComparisonCallback
+from fedreach.experiment.workers import ComparisonCallback, Resources
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import AdaptationRecord, Result, RoundRow
 from papers import decisions
@@ -49,9 +49,8 @@ def reproduce(
         experiment, base = cells[0].experiment, recipe.source.parent
         checked_device(experiment.engine.device)
         comparisons = [(cell.experiment, out / cell.folder) for cell in cells]
-        status = compare_several(
-            comparisons, out=out, base=base, workers=workers, callbacks=[DataFirst(comparisons, base), *callbacks]
-        )
+        callbacks = [DataFirst(comparisons, base), *callbacks]
+        status = compare_several(comparisons, Resources(out=out, base=base, workers=workers, callbacks=callbacks))
         failed = {job.label: cause for job, cause in status.failed.items()}
         if not status.finished:
             label, cause = next(iter(failed.items()))

@@ -37,8 +37,8 @@ class Forked:
 
     def __init__(self, pid: int, stdin: int, stdout: int) -> None:
         self.pid, self.returncode = pid, None
-        self.stdin = open(stdin, "w", buffering=1, encoding="utf-8")
-        self.stdout = open(stdout, encoding="utf-8")
+        self.stdin = os.fdopen(stdin, "w", buffering=1, encoding="utf-8")
+        self.stdout = os.fdopen(stdout, encoding="utf-8")
         self._ended = threading.Event()
 
     def end(self, code: int) -> None:
@@ -159,7 +159,7 @@ def work(request: Mapping[str, Any], streams: list[int]) -> None:
         os.chdir(request["folder"])
         added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         sys.path[:0] = [path for path in added if path and path not in sys.path]
-        sys.stdin, sys.stdout = open(0, encoding="utf-8"), open(1, "w", encoding="utf-8")
+        sys.stdin, sys.stdout = os.fdopen(0, encoding="utf-8"), os.fdopen(1, "w", encoding="utf-8")
         sys.argv = ["worker"]
         importlib.import_module(WORKER).main()
         code = 0

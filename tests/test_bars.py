@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -69,35 +68,6 @@ def test_all_runs_have_a_bar_and_each_has_one_while_it_is_under_way(tmp_path: Pa
     assert [line.split()[0] for line in terminal.lines()] == ["[1/2]", "all"]
 
 
-def test_a_log_says_how_long_it_takes_before_the_first_long_run_has_ended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs = [Job("a", seed, tmp_path / str(seed), Experiment(rounds=100), tmp_path) for seed in range(2)]
-    status = ComparisonStatus(jobs, began=time.monotonic() - 1000)  # it read data for long
-    clock = iter([0.0, 1.0, 12.0, 21.0, 41.0])
-    monkeypatch.setattr("fedreach.api.terminal.time", SimpleNamespace(monotonic=lambda: next(clock)))
-    with compare_progress(quiet=False) as (shown,):
-        for round_ in (1, 1, 1, 5, 9):  # the first is not counted, then nothing is new, and once is enough
-            status.running, status.fresh_rounds = {jobs[0]: round_}, round_
-            shown.update(status)
-        monkeypatch.undo()
-        status.finished, status.ended = [jobs[0]], jobs[0]
-        shown.update(status)
-    first, *rest = capsys.readouterr().err.splitlines()
-    assert first == "about 17:04 left, by 5 of 200 rounds"  # 195 of 21 s by 4
-    assert [line.split(":")[0] for line in rest] == ["[1/2] a, seed 0"]
-
-
-def test_a_run_that_ends_soon_needs_no_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    jobs = [Job("a", seed, tmp_path / str(seed), Experiment(rounds=10), tmp_path) for seed in range(2)]
-    status = ComparisonStatus(jobs, fresh_rounds=10, finished=[jobs[0]], ended=jobs[0], began=time.monotonic() - 20)
-    with compare_progress(quiet=False) as (shown,):
-        shown.update(status)
-        shown.first, status.ended = (time.monotonic() - 20, 5), None
-        shown.update(status)
-    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["[1/2] a, seed 0"]
-
-
 def test_a_run_on_a_terminal_tells_its_rounds_above_its_bar(home: Path) -> None:
     with on_terminal(100) as terminal:
         main(["run", "tiny.toml"], standalone_mode=False)
@@ -130,19 +100,11 @@ def test_a_run_that_trains_again_shows_it(home: Path) -> None:
     assert re.search(rf"refit .* 0/{rounds} ", terminal.text)
 
 
-def test_a_log_has_a_line_of_it_every_ten_seconds(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = iter([0.0, 0.0, 4.0, 9.0, 12.0, 15.0, 22.0])
-    monkeypatch.setattr("fedreach.api.terminal.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+def test_a_log_has_a_line_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     progress = RunProgress(Experiment(), Path(), None)
-    for round_ in (10, 11, 12, 14, 15, 21):  # resumed after round 10
+    for round_ in (10, 11, 12):  # resumed after round 10
         progress.refit_round(round_, 30)
-    assert capsys.readouterr().err.splitlines() == [
-        "training again on all rows, 30 rounds",
-        "round 14/30 on all rows  0:48 left",  # 16 rounds at 12 s for 4
-        "round 21/30 on all rows  0:18 left",
-    ]
+    assert capsys.readouterr().err == "training again on all rows, 30 rounds\n"
 
 
 def test_in_a_comparison_the_bar_of_a_run_shows_training_again(tmp_path: Path) -> None:

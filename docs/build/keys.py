@@ -80,6 +80,7 @@ def kinds(key: str, said: dict[str, Any]) -> list[str]:
         inner = " or ".join(kinds("metric" if key == "metrics" else key, said["items"]))
         return [f"list of {inner}"]
     bounds = " and ".join(f"{sign} {said[bound]}" for bound, sign in BOUNDS.items() if bound in said)
+    bounds = bounds or said.get("rule", "")
     word = {"integer": "whole number", "number": "number", "string": "text", "boolean": "`true` or `false`"}
     return [f"{word.get(said['type'], 'table')} {bounds}".strip()]
 

@@ -12,7 +12,7 @@ from typing import Any
 from fedreach._util.errors import ConfigError, nearest
 from fedreach.experiment.components import identity
 from fedreach.experiment.schema import Experiment
-from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus, Executor, Job, Local, run_jobs
+from fedreach.experiment.workers import ComparisonStatus, Job, Resources, run_jobs
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import finished_result
 from fedreach.runs.schema import Record
@@ -136,10 +136,7 @@ def run_design(
     methods: Sequence[str],
     *,
     out: Path,
-    base: Path,
-    workers: int | None = None,
-    executor: Executor | None = None,
-    callbacks: Sequence[ComparisonCallback] = (),
+    **resources: Any,
 ) -> ComparisonStatus:
     """Run what is not finished of a design; arguments are those of `fedreach.experiment.compare.compare`.
 
@@ -150,15 +147,15 @@ def run_design(
         ConfigError: If the experiment cannot be drawn again, or the executor's machines cannot run it.
     """
     status, folder = ComparisonStatus(plan(experiment, design, methods, out)), RunFolder(out)
-    executor = executor or Local()
+    how = Resources(out=out, **resources)
     with folder.locked():
         waiting: list[Job] = []
         for job in status.jobs:
-            done = finished_result(RunFolder(job.folder), identity(job.experiment, job.seed, job.method, base))
+            done = finished_result(RunFolder(job.folder), identity(job.experiment, job.seed, job.method, how.base))
             (waiting if done is None else status.finished).append(job)
         status.skipped = len(status.finished)
         folder.write(record(experiment, design, methods, out))
-        run_jobs(executor, experiment.engine, waiting, status, out=out, base=base, workers=workers, callbacks=callbacks)
+        run_jobs(experiment.engine, waiting, status, how)
     return status
 
 

@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from fedreach._util import registry
-from fedreach.api.comparison import ALWAYS_CITED, CORRECTIONS, OPTIMIZERS, bibliography, entries, reference
+from fedreach.api.comparison import ALWAYS_CITED, CORRECTIONS, bibliography, entries, reference
 from fedreach.evaluation.statistics import AnalysisPlan
+from fedreach.experiment.components import OPTIMIZERS
 from fedreach.report.numbers import RunSet
 
 OURS = r"ours|a control of ours"  # references that name no paper, or one besides

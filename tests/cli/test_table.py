@@ -122,7 +122,7 @@ def test_a_run_with_other_columns_is_another_run(fedreach: Command, refused: Ref
     ("arguments", "message"),
     [
         (["--client", "hospital"], "--client goes with --data"),
-        (["--data", "patients.csv", "--client", "hospital"], "--data needs --client and --label"),
+        (["--data", "patients.csv", "--client", "hospital"], "--data needs --client, the column"),
         ([*COLUMNS[:3], "hospitl", *COLUMNS[4:]], "there is no column 'hospitl'. Did you mean 'hospital'"),
         ([*COLUMNS, "--participants", "nroth"], "there is no client 'nroth'. Did you mean 'north'"),
         (["tiny.toml", *COLUMNS], "--data goes without a file"),

@@ -115,7 +115,7 @@ def own(home: Path) -> Path:
 def said(raw: dict[str, object], base: Path = Path()) -> list[str]:
     """Return the mistakes in an experiment, each with its key."""
     _, problems = check(raw, base)
-    return [line.strip() for line in format_problems(problems, Path("x.json"), "", []).splitlines()[1:] if line.strip()]
+    return [line.strip() for line in format_problems(problems).splitlines()[1:] if line.strip()]
 
 
 # ------------------------------------------------------------------------------------------------- built
@@ -193,7 +193,7 @@ def test_set_reaches_into_nested_parts() -> None:
         ),
         (
             {"name": "product", "parts": ["equal", {"name": "entropy", "temperature": "hot"}]},
-            "parts[1].temperature: must be a number; got 'hot' (str).",
+            "parts[1].temperature: must be a valid number; got 'hot'.",
         ),
         (
             {"name": "product", "parts": ["equal", {"name": "entropy", "temperature": -1.0}]},
@@ -203,8 +203,8 @@ def test_set_reaches_into_nested_parts() -> None:
             {"name": "clip", "max": 0.5, "inner": {"name": "clip", "max": 0.5, "inner": {"name": "entropi"}}},
             "inner.inner.name: there is no weighting 'entropi'. Did you mean 'entropy'?",
         ),
-        ({"name": "clip", "max": 0.5, "inner": 3}, "inner: must be a name, or a table with a `name`; got 3 (int)."),
-        ({"name": "product", "parts": ["equal", {"max": 1}]}, "parts[1]: must be a name, or a table with a `name`; g"),
+        ({"name": "clip", "max": 0.5, "inner": 3}, "inner: must be a name, or a table with a `name`; got 3."),
+        ({"name": "product", "parts": ["equal", {"max": 1}]}, "parts[1].name: must be given"),
         ({"name": "product", "parts": "equal"}, "parts: must be a list of names or tables with a `name`; got 'equal'."),
         ({"name": "clip", "max": 0.5}, "inner: weighting 'clip' needs this option."),
         ({"name": "equal", "inner": "equal"}, "inner: weighting 'equal' has no such option."),
@@ -218,25 +218,25 @@ def test_a_mistake_inside_is_told_with_the_full_path(weighting: dict[str, object
 def test_mistakes_inside_and_outside_are_told_at_once() -> None:
     parts = [{"name": "entropy", "temprature": 2.0}, "equl"]
     lines = said({"method": {"weighting": {"name": "product", "parts": parts, "exponent": [1.0]}}})
-    assert [line.split(": ")[0] for line in lines] == [
+    assert {line.split(": ")[0] for line in lines} == {
         "method.weighting.exponent",
         "method.weighting.parts[0].temprature",
         "method.weighting.parts[1].name",
-    ]
+    }
 
 
-def test_a_mistake_inside_is_found_on_its_line(refused: Refused, home: Path) -> None:
+def test_a_mistake_inside_is_told_with_the_file(refused: Refused, home: Path) -> None:
     text = (home / "tiny.toml").read_text("utf-8") + (
         '\n[methods.both.weighting]\nname = "product"\n\n[[methods.both.weighting.parts]]\nname = "equal"\n'
         '\n[[methods.both.weighting.parts]]\nname = "entropy"\ntemprature = 2.0\n'
     )
     (home / "tiny.toml").write_text(text, encoding="utf-8")
-    line = 1 + text.splitlines().index("temprature = 2.0")
     told = refused(2, "compare", "tiny.toml")
-    assert f"tiny.toml:{line}: methods.both.weighting.parts[1].temprature: weighting 'entropy' has no such" in told
+    assert told.startswith(
+        "1 mistake in tiny.toml:\n  methods.both.weighting.parts[1].temprature: weighting 'entropy' has"
+    )
     (home / "tiny.toml").write_text(text.replace("temprature = 2.0", "temperature = -2.0"), encoding="utf-8")
-    line = 1 + text.splitlines().index('name = "entropy"') - 1  # of the table whose options clash
-    assert f"tiny.toml:{line}: methods.both.weighting.parts[1]: ByEntropy" in refused(2, "compare", "tiny.toml")
+    assert "\n  methods.both.weighting.parts[1]: ByEntropy" in refused(2, "compare", "tiny.toml")
 
 
 def test_a_component_of_no_type_and_one_without_its_methods_are_refused(own: Path) -> None:
@@ -322,7 +322,7 @@ def test_users_code_inside_belongs_to_the_identity_of_a_run(own: Path) -> None:
         "utf-8",
     )
     e = load(own / "x.toml")
-    digest = digest_of_code(own / "own.py")
+    digest = digest_of_code(own / "own.py", "by_root")
     assert identity(e.resolved("entropy"), 0, "entropy", own)["code"] == {"own.py:by_root": digest}
     assert identity(e.resolved("uniform"), 0, "uniform", own)["code"] == {}
 

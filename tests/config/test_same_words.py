@@ -13,11 +13,12 @@ import pytest
 import fedreach as fr
 from fedreach.evaluation.statistics import AnalysisPlan
 from fedreach.experiment.load import load
-from fedreach.experiment.schema import Experiment, LocalSection, StatisticsSection
+from fedreach.experiment.schema import BudgetSection, Experiment, LocalSection, StatisticsSection
 from fedreach.federation.local_sgd import Adam, LocalSGD, UnevenSteps
 from fedreach.federation.selection.losses import PowerOfChoice
 from fedreach.federation.server import FedAdam
 from fedreach.federation.weighting import ByEntropy
+from fedreach.runs.budget import Budget
 
 OPTIONS: list[tuple[str, Callable[..., Any], str, Any]] = [
     *(
@@ -39,6 +40,7 @@ OPTIONS: list[tuple[str, Callable[..., Any], str, Any]] = [
         (f"statistics.{option}", AnalysisPlan, option, value)
         for option, value in {"margin_points": 0.0, "last_rounds": 0, "detect_points": 101.0, "max_seeds": 0}.items()
     ),
+    ("budget.megabytes", Budget, "megabytes", 0.0),
     ("method.selection.candidates", PowerOfChoice, "candidates", 0),
     ("method.server.lr", FedAdam, "lr", 0.0),
     ("method.weighting.temperature", ByEntropy, "temperature", -1.0),
@@ -83,7 +85,10 @@ def test_uneven_steps_out_of_range_are_rejected_with_the_same_words() -> None:
         load(None, ["local.steps={min=0,max=3}"])
 
 
-@pytest.mark.parametrize(("section", "dataclass"), [(LocalSection, LocalSGD), (StatisticsSection, AnalysisPlan)])
+SECTIONS = [(LocalSection, LocalSGD), (StatisticsSection, AnalysisPlan), (BudgetSection, Budget)]
+
+
+@pytest.mark.parametrize(("section", "dataclass"), SECTIONS)
 def test_a_section_has_the_options_and_defaults_of_its_dataclass(section: Any, dataclass: Any) -> None:
     made = section()
     fields = dataclasses.fields(dataclass)

@@ -8,9 +8,9 @@ import pytest
 from tests.conftest import TINY
 
 from fedreach._util.errors import ConfigError
-from fedreach.experiment.cells import candidates, cells
 from fedreach.experiment.load import folders, load
 from fedreach.experiment.schema import Grid
+from fedreach.experiment.tune import candidates, cells
 
 
 def swept(home: Path, text: str) -> Path:
@@ -77,12 +77,15 @@ def test_only_settings_that_make_a_difference_to_a_method_are_candidates(home: P
         ('[sweep]\n"local.lr" = [0.1, -1.0]', "sweep.local.lr: -1.0 cannot be: local.lr: "),
         ('[sweep]\n"local.epoch" = [1]', "Did you mean 'epochs'"),
         ('[sweep]\n"seeds" = [[0], [1]]', "seeds is the same for all settings"),
-        ('[sweep]\n"local.lr" = []', "must list values"),
+        ('[sweep]\n"local.lr" = []', "sweep.local.lr: must have at least 1 item"),
         ("[sweep]", "names no option"),
         ('[sweep]\n"local.lr" = { min = 0.1, max = 1.0 }', "add samples = 20"),
         ('[sweep]\nsamples = 3\n"local.lr" = { min = 0.0, max = 1.0, log = true }', "must be above 0 where `log`"),
         ('[sweep]\n"local.epochs" = [1, 1]', "must not repeat a value"),
-        ('[tune]\n"partition.alpha" = [0.1, 1.0]', "partition says who holds what. Show it under [sweep]"),
+        (
+            '[tune]\n"partition.alpha" = [0.1, 1.0]',
+            "partition is the same for all methods",
+        ),
         ('[tune]\n"method.adaptation" = ["plain"]', "comes after training"),
         ('[tune]\n"methods.uniform.adaptation.x" = [1]', "comes after training"),
         ('[statistics]\ndetect_points = 2.0\n[sweep]\n"local.lr" = [0.1]', "Leave out one of them"),

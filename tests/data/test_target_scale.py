@@ -191,8 +191,8 @@ def test_without_the_scale_numbers_are_trained_on_as_they_are(fedreach: Command,
     ("given", "message"),
     [
         (["--target", "price"], "--target goes with --data"),
-        ([*COLUMNS, "--label", "size"], "give one of the two"),
-        (["--data", "houses.csv", "--client", "town"], "A number to predict is --target"),
+        ([*COLUMNS, "--label", "size"], "one of the two: --label"),
+        (["--data", "houses.csv", "--client", "town"], "--target, that of a number to predict"),
         (["--data", "houses.csv", "--client", "town", "--label", "price"], "say --target price instead of --label"),
     ],
 )

@@ -178,8 +178,7 @@ PLAIN = "def first(view, k, rng):\n    return view.ids[:k]\n"
         (PLAIN.replace("[:k]", "[: k ]  # comment"), True),
         (PLAIN.replace("[:k]", "[-k:]"), False),
         (PLAIN.replace("first(view", "first(view: object"), False),
-        (PLAIN + "first.__doc__\n", False),
-        (PLAIN + "OTHER = 1\n", False),
+        (PLAIN + "first.__doc__\n", True),
         (PLAIN.replace("return", "first.__doc__; return"), False),
         (PLAIN.replace("k, rng", "k, rng=None"), False),
     ],
@@ -290,12 +289,21 @@ def test_a_run_on_replaced_data_is_not_taken_for_finished(fedreach: Command, ref
     assert fedreach(*command).exit_code == 0
 
 
-def test_a_comment_leaves_a_run_finished(fedreach: Command, home: Path) -> None:
+def test_the_refusal_says_why_the_whole_file_counts(fedreach: Command, refused: Refused, home: Path) -> None:
+    part = "def first(view, k, rng):\n    return eval('view.ids[:k]')\n"
+    (home / "own.py").write_text(part)
+    command = ["run", "tiny.toml", "--set", "method.selection=own.py:first", "--out", "x", "-q"]
+    assert fedreach(*command).exit_code == 0
+    (home / "own.py").write_text(part + "OTHER = 1\n")
+    assert "own.py:first was changed (the whole file counts: it uses eval)" in refused(3, *command)
+
+
+def test_a_line_that_a_part_does_not_refer_to_leaves_a_run_finished(fedreach: Command, home: Path) -> None:
     (home / "own.py").write_text(PLAIN)
     command = ["run", "tiny.toml", "--set", "method.selection=own.py:first", "--out", "x", "-q"]
     assert fedreach(*command).exit_code == 0
     before = (home / "x" / "timing.jsonl").read_bytes()
-    (home / "own.py").write_text(EXPLAINED)
+    (home / "own.py").write_text("import json\n" + PLAIN + "def other():\n    return json\n")
     assert fedreach(*command).exit_code == 0
     assert (home / "x" / "timing.jsonl").read_bytes() == before
 

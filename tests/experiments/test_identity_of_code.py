@@ -1,4 +1,4 @@
-"""A function or class of a script or notebook is known by its own code and what it refers to; a file, by its code."""
+"""A function or class is known by its own code and what it refers to, not by the file or notebook that it is in."""
 
 from __future__ import annotations
 
@@ -56,10 +56,23 @@ scale = lambda x: x * SIZE
 Digest = Callable[[str, str], str]
 
 
-@pytest.fixture
-def digest() -> Digest:
-    """Return what tells the digest of a name of a text, which was run as a script."""
-    return lambda text, name: digest_meaning(run_as_main(text, "script.py")[name])
+def of_file(tmp_path: Path) -> Digest:
+    """Return what tells the digest of a name of this text, which stands in a file of an experiment."""
+
+    def digest(text: str, name: str) -> str:
+        (tmp_path / "own.py").write_text(text, encoding="utf-8")
+        return digest_of_code(tmp_path / "own.py", name)
+
+    return digest
+
+
+def of_thing(tmp_path: Path) -> Digest:
+    """Return what tells the digest of a name of this text, which was run as a script."""
+
+    def digest(text: str, name: str) -> str:
+        return digest_meaning(run_as_main(text, "script.py")[name])
+
+    return digest
 
 
 def run_as_main(*cells: str) -> dict[str, object]:
@@ -68,6 +81,11 @@ def run_as_main(*cells: str) -> dict[str, object]:
     for number, cell in enumerate(cells[:-1]):
         exec(compile(cell, f"{cells[-1]}{number}", "exec"), names)
     return names
+
+
+@pytest.fixture(params=[of_file, of_thing], ids=["file", "thing"])
+def digest(request: pytest.FixtureRequest, tmp_path: Path) -> Digest:
+    return request.param(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -133,16 +151,45 @@ def test_a_local_name_is_not_taken_for_a_constant_of_the_script(digest: Digest) 
     assert digest(text, "part") == digest(text.replace("data = 3", "data = 4"), "part")
 
 
-@pytest.mark.parametrize("use", ["eval('SIZE')", "globals()['SIZE']", "part.__doc__"])
-def test_where_names_are_looked_up_at_run_time_the_whole_file_counts(tmp_path: Path, use: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "because"),
+    [
+        ("def part():\n    return eval('SIZE')\n", "it uses eval"),
+        ("def part():\n    return globals()['SIZE']\n", "it uses globals"),
+        ("def part():\n    return part.__doc__\n", "it may read its own text"),
+    ],
+)
+def test_where_names_are_looked_up_at_run_time_the_whole_file_counts_and_that_is_told(
+    tmp_path: Path, text: str, because: str
+) -> None:
+    file, changed = tmp_path / "own.py", tmp_path / "changed.py"
+    file.write_text(text + "SIZE = 3\n")
+    changed.write_text(text + "SIZE = 4\n")
+    digests = [digest_of_code(each, "part") for each in (file, changed)]
+    assert digests[0].split(" ")[0] != digests[1].split(" ")[0]
+    assert digests[0].partition(" ")[2] == f"(the whole file counts: {because})"
     found = []
-    for size in (3, 4):
-        file = tmp_path / f"{size}.py"
-        file.write_text(f"def part():\n    return {use}\nSIZE = {size}\n")
+    for each in (file, changed):
         names: dict[str, object] = {"__name__": "__main__"}
-        exec(compile(file.read_text(), str(file), "exec"), names)
+        exec(compile(each.read_text(), str(each), "exec"), names)
         found.append(digest_meaning(names["part"]))
     assert found[0] != found[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "because"),
+    [
+        ("def part():\n    return SIZE\n", "it binds 'SIZE' nowhere at its top"),
+        (
+            "SIZE = 3\ndef part():\n    return SIZE\ndef change():\n    global SIZE\n    SIZE = 4\n",
+            "a function of it rebinds 'SIZE'",
+        ),
+    ],
+)
+def test_a_name_that_is_bound_at_run_time_makes_the_whole_file_count(tmp_path: Path, text: str, because: str) -> None:
+    digest = of_file(tmp_path)
+    assert digest(text, "part").endswith(f"(the whole file counts: {because})")
+    assert digest(text, "part") != digest(text + "OTHER = 1\n", "part")
 
 
 def test_cells_of_a_notebook_may_be_run_in_another_order_and_again(tmp_path: Path) -> None:
@@ -192,12 +239,16 @@ def test_a_changed_module_of_ones_own_makes_another_identity(
     assert files[0] != files[1]
 
 
-def test_all_imports_of_a_file_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_is_only_imported_for_what_it_does_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "patches.py").write_text("")
-    (tmp_path / "used.py").write_text("")
-    (tmp_path / "own.py").write_text("import patches\n\ndef part():\n    import used\n    return used\n")
-    assert set(code_files("own.py:part", tmp_path)) == {"own.py:part", "patches.py", "used.py"}
+    (tmp_path / "unused.py").write_text("")
+    (tmp_path / "own.py").write_text(
+        "import patches\nimport unused\n\ndef part():\n    return 1\n\ndef other():\n    return unused\n"
+    )
+    assert set(code_files("own.py:part", tmp_path)) == {"own.py:part", "patches.py"}
 
 
 def test_equal_texts_are_the_same_whether_they_are_one_object_or_two(tmp_path: Path) -> None:
@@ -235,3 +286,9 @@ def test_where_a_script_lies_makes_no_other_identity() -> None:
         exec(compile(SCRIPT, file, "exec"), names)
         found.append(digest_meaning(names["Part"]))
     assert found[0] == found[1]
+
+
+def test_what_a_file_does_when_it_is_run_itself_counts_for_nobody_who_imports_it(tmp_path: Path) -> None:
+    digest = of_file(tmp_path)
+    run_itself = 'if __name__ == "__main__":\n    TABLE.update(a=2)\n'
+    assert digest(SCRIPT, "Part") == digest(SCRIPT + run_itself, "Part")

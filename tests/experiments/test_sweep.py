@@ -17,7 +17,7 @@ from fedreach.data import validation
 from fedreach.data.federated import FederatedData
 from fedreach.experiment import build
 from fedreach.experiment.build import Builder
-from fedreach.experiment.compare import compare, sweep
+from fedreach.experiment.compare import compare
 from fedreach.experiment.load import load
 from fedreach.experiment.workers import ComparisonStatus
 from fedreach.runs.folder import RunFolder
@@ -34,7 +34,7 @@ RATES = 'tune={"local.lr"=[0.01, 0.3]}'
 def swept(home: Path, out: str, *options: str, **more: Any) -> ComparisonStatus:
     """Sweep in this process."""
     experiment = load(home / "tiny.toml", [*FEW, *options])
-    return sweep(experiment, out=home / out, base=home, executor=Inline(), **more)
+    return compare(experiment, out=home / out, base=home, executor=Inline(), **more)
 
 
 def compared(home: Path, out: str, *options: str, **more: Any) -> ComparisonStatus:

@@ -232,9 +232,12 @@ def test_an_experiment_names_it(said, made):
         ('optimizer = { name = "adam", beta1 = 2.0 }', "Adam.beta1 must be in [0, 1); got 2.0"),
         (
             'optimizer = { name = "adam", beta3 = 0.5 }',
-            "local.optimizer 'adam' has the options beta1, beta2, epsilon; got beta3",
+            "local.optimizer 'adam': got an unexpected keyword argument 'beta3'. Its options: beta1, beta2, epsilon.",
         ),
-        ("optimizer = { beta1 = 0.5 }", "local.optimizer 'sgd' has no options; got beta1. Remove them."),
+        (
+            "optimizer = { beta1 = 0.5 }",
+            "local.optimizer 'sgd': got an unexpected keyword argument 'beta1'.",
+        ),
         ('optimizer = "adam"\nmomentum = 0.5', "LocalSGD.momentum must be 0 under Adam"),
         ("optimizer = 3", "local.optimizer: must be a name, or a table with a `name`; got 3"),
     ],

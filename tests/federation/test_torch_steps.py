@@ -138,9 +138,15 @@ def test_an_experiment_names_it_and_lists_become_tuples():
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ('"torch"', "local.optimizer 'torch' needs a class of torch.optim"),
-        ('{ name = "torch", optimizer = "RMSprop", beta1 = 0.5 }', "has the options optimizer, options; got beta1"),
-        ('{ name = "adam", optimizer = "RMSprop" }', "has the options beta1, beta2, epsilon; got optimizer"),
+        ('"torch"', "local.optimizer 'torch': missing a required argument: 'optimizer'"),
+        (
+            '{ name = "torch", optimizer = "RMSprop", beta1 = 0.5 }',
+            "argument 'beta1'. Its options: optimizer, options.",
+        ),
+        (
+            '{ name = "adam", optimizer = "RMSprop" }',
+            "argument 'optimizer'. Its options: beta1, ",
+        ),
         ('{ name = "torch", optimizer = "RMSpropp" }', "Did you mean 'RMSprop'"),
     ],
 )

@@ -62,7 +62,6 @@ STARTS: dict[str, list[list[str]]] = {
     "doctor": [["--out", "folder"], ["--out", "garbage"]],
     "verify": [["no-such"], ["--list"], ["garbage:x"]],
     "init": [[], ["folder/new"]],
-    "completion": [["bash"], []],
 }
 LONG = ("verify", "compare", "run")
 """Commands that would work for long with names that are right: none is added to theirs."""

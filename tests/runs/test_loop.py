@@ -16,9 +16,10 @@ from fedreach.data.federated import FederatedData
 from fedreach.evaluation.evaluator import Evaluator
 from fedreach.report.read import read_run
 from fedreach.runs import loop
+from fedreach.runs.budget import Budget
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RESUMED, RunFolder
-from fedreach.runs.loop import Budget, RunSpec, consume, each_round
+from fedreach.runs.loop import RunSpec, consume, each_round
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
 from fedreach.testing.problems import tiny_simulation

@@ -19,11 +19,9 @@ from fedreach.data.stored import FILE, OwnData, OwnTable, store
 from fedreach.experiment.build import Builder
 from fedreach.experiment.compare import compare as compare_all
 from fedreach.experiment.components import locate_user_errors
-from fedreach.experiment.load import check, name_after
-from fedreach.experiment.messages import format_problems
+from fedreach.experiment.load import checked, name_after
 from fedreach.experiment.naming import PickleStore, to_config, to_function_name, to_toml_value
-from fedreach.experiment.schema import PARTS, Data, Experiment
-from fedreach.experiment.workers import ComparisonStatus
+from fedreach.experiment.schema import Data, Experiment
 from fedreach.report.concerns import concerns
 from fedreach.report.read import seeds_to_detect
 
@@ -128,27 +126,19 @@ def build_request(
         ConfigError: If arguments are invalid; lists all problems by their keys in an experiment file.
     """
     shelf, origin = PickleStore(out / "parts"), provenance_of(data)
-    raw: dict[str, Any] = {key: _table(key, value, shelf) for key, value in tables.items() if value is not None}
-    for kind, row in registry.KINDS.items():
-        if row.path == () and kind in raw:
-            raw[kind] = to_config(kind, raw[kind], shelf)
+    raw: dict[str, Any] = {key: _to_raw(key, value, shelf) for key, value in tables.items() if value is not None}
     raw |= {key: to_toml_value(table) for key, table in origin.tables.items() if key not in raw}
     raw["partition"] = to_config("partition", origin.tables["partition"], shelf)
-    raw["population"] = {**to_toml_value(origin.tables["population"]), **_population(raw.get("population"), shelf)}
+    raw["population"] = {**to_toml_value(origin.tables["population"]), **raw.get("population", {})}
     raw["data"] = to_toml_value(getattr(origin.data, "section", None) or {"name": FILE})
     raw["model"] = to_config("model", model, shelf)
     number = to_toml_value(seeds)
     raw["seeds"] = list(range(number)) if isinstance(number, int) and not isinstance(number, bool) else number
     evaluation = raw.get("evaluation", {})
-    all_metrics = (
-        [*_several(evaluation.get("metrics", ())), *_several(metrics)] if isinstance(evaluation, Mapping) else []
-    )
-    if all_metrics:
-        named = [to_config("metric", metric, shelf) for metric in all_metrics]
-        raw["evaluation"] = {
-            **evaluation,
-            "metrics": BASE_METRICS + [metric for metric in named if metric not in BASE_METRICS],
-        }
+    if isinstance(evaluation, Mapping) and (more := [*_several(evaluation.get("metrics", ())), *_several(metrics)]):
+        named = [to_config("metric", metric, shelf) for metric in more]
+        named = BASE_METRICS + [metric for metric in named if metric not in BASE_METRICS]
+        raw["evaluation"] = {**evaluation, "metrics": named}
     if several := _several(trackers):
         raw["run"] = {"trackers": [to_config("tracker", tracker, shelf) for tracker in several]}
     raw["method"] = _method(method, shelf, function_name, "method")
@@ -164,10 +154,7 @@ def build_request(
         raw["methods"] = {
             str(name): _method(parts, shelf, function_name, f"methods.{name}") for name, parts in methods.items()
         }
-    experiment, problems = check(raw, Path.cwd())
-    if problems or experiment is None:
-        raise ConfigError(format_problems(problems, Path(f"{function_name}()"), "", ()))
-    return ExperimentRequest(experiment, origin.data, shelf, out)
+    return ExperimentRequest(checked(raw, Path.cwd(), f"{function_name}()"), origin.data, shelf, out)
 
 
 def provenance_of(data: FederatedData | PartitionSpec | Dataset) -> Provenance:
@@ -218,10 +205,7 @@ def _method(method: Any, shelf: PickleStore, function_name: str, where: str) -> 
         method = method.said()
     if not isinstance(method, Mapping):
         raise ConfigError(f"{function_name}(): {where} must be a Method or a dictionary of parts; got {method!r}.")
-    return {
-        key: to_config(key, value, shelf) if key in PARTS else _table(key, value, shelf)
-        for key, value in method.items()
-    }
+    return {key: _to_raw(key, value, shelf) for key, value in method.items()}
 
 
 def _several(things: Any) -> Sequence[Any]:
@@ -230,24 +214,15 @@ def _several(things: Any) -> Sequence[Any]:
     return [things] if alone else list(things)
 
 
-def _population(table: Mapping[str, Any] | None, shelf: PickleStore) -> dict[str, Any]:
-    """Return the options of the population that do not come with the data."""
-    options = dict(table or {})
-    if "participation" in options:
-        options["participation"] = to_config("participation", options["participation"], shelf)
-    return options
-
-
-def _table(key: str, value: Any, shelf: PickleStore) -> Any:
+def _to_raw(key: str, value: Any, shelf: PickleStore) -> Any:
+    """Return the value of a key as an experiment file has it."""
+    if key in registry.KINDS:
+        return to_config(key, value, shelf)
     if key == "local" and isinstance(value, Mapping) and callable(value.get("schedule")):
         value = {**value, "schedule": to_function_name(value["schedule"], shelf)}
-    return (
-        to_toml_value(dict(value))
-        if isinstance(value, Mapping)
-        else value
-        if key in registry.KINDS
-        else to_toml_value(value)
-    )
+    if key == "population" and isinstance(value, Mapping) and "participation" in value:
+        value = {**value, "participation": to_config("participation", value["participation"], shelf)}
+    return to_toml_value(value)
 
 
 # ---- ``fedreach.compare``
@@ -353,34 +328,14 @@ def compare(
         Comparison(digits: uniform, entropy; 1 seed)
     """
     arguments = {key: value for key, value in locals().items() if key not in ("data", "methods")}
-    question, out = request_of_call(data, methods, "compare", **arguments)
-    experiment, base = question.experiment, question.base
-
-    with terminal.compare_progress(quiet=not progress) as progress_callbacks:
-        begin = terminal.ComparisonStart(experiment, question.federated, quiet=not progress)
-        seed_planner = None if experiment.plan.detect_points is None else seeds_to_detect
-        status = compare_all(
-            experiment,
-            out=out,
-            base=base,
-            workers=workers,
-            callbacks=[begin, *progress_callbacks],
-            add_seeds=add_seeds,
-            rerun=rerun,
-            further=seed_planner,
-        )
-    refuse_failed(status, out)
-    comparison = Comparison(out)
+    comparison = Comparison(run_call(data, methods, "compare", **arguments))
     if progress:
         for sentence in concerns(comparison.analysis.comparison):
             print(sentence, file=sys.stderr)
     return comparison
 
 
-CALL_ARGUMENTS = ("workers", "add_seeds", "rerun", "progress", "out", "name")
-
-
-def request_of_call(
+def run_call(
     data: FederatedData | PartitionSpec | Dataset,
     methods: Mapping[str, Method | Mapping[str, Any]],
     function_name: str,
@@ -388,22 +343,40 @@ def request_of_call(
     out: Path | str | None,
     name: str | None,
     method: Method | Mapping[str, Any] | None,
-    **arguments: Any,
-) -> tuple[ExperimentRequest, Path]:
-    """Return the experiment that the arguments of `compare` describe, ready for other processes, and its folder."""
-    comparison_name = name or ("comparison" if out is None else name_after(Path(out), "comparison"))
-    out = Path("runs") / comparison_name if out is None else Path(out)
-    options = {key: value for key, value in arguments.items() if key not in CALL_ARGUMENTS}
-    return build_request(
-        data, methods, method=method or {}, out=out, function_name=function_name, name=comparison_name, **options
-    ).written(), out
+    workers: int | None,
+    add_seeds: bool,
+    rerun: Sequence[str],
+    progress: bool,
+    **tables: Any,
+) -> Path:
+    """Run the comparison or sweep that the arguments of `compare` describe, and return its folder.
 
-
-def refuse_failed(status: ComparisonStatus, out: Path) -> None:
-    """Raise TrainingError with the failed runs, if there are any."""
+    Raises:
+        TrainingError: If a run failed.
+    """
+    name = name or ("comparison" if out is None else name_after(Path(out), "comparison"))
+    out = Path("runs") / name if out is None else Path(out)
+    question = build_request(
+        data, methods, method=method or {}, out=out, function_name=function_name, name=name, **tables
+    ).written()
+    with terminal.compare_progress(quiet=not progress) as shown:
+        status = compare_all(
+            question.experiment,
+            out=out,
+            base=question.base,
+            workers=workers,
+            callbacks=[
+                terminal.ComparisonStart(question.experiment, question.federated, quiet=not progress),
+                *shown,
+            ],
+            add_seeds=add_seeds,
+            rerun=rerun,
+            further=seeds_to_detect,
+        )
     if status.failed:
         failures = "\n  ".join(f"{job.label}: {cause}" for job, cause in status.failed.items())
         raise TrainingError(
             f"{len(status.failed)} of {len(status.jobs)} runs failed. The others are kept, fedreach.open({str(out)!r}) "
             f"shows them; the same call tries again.\n  {failures}"
         )
+    return out

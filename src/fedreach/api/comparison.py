@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError, RunFolderError, nearest
 from fedreach.data.sets.download import sources
-from fedreach.experiment.components import relative_to_base
+from fedreach.experiment.components import OPTIMIZERS, relative_to_base
 from fedreach.experiment.schema import PARTS, Experiment
-from fedreach.federation.local_sgd import Adam, AdamW
 from fedreach.report.adaptation import tabulate_adaptation
 from fedreach.report.figures import draw_figures, figure_specs
 from fedreach.report.formats import to_text
@@ -151,7 +150,6 @@ def _type(name: str) -> str:
 # ---- Bibliography of a comparison
 # The docstring of a component names its source in a paragraph `Reference:`; ``references.bib`` has the full entry.
 
-OPTIMIZERS: Mapping[str, Any] = {"adam": Adam, "adamw": AdamW}  # optimizers with a reference
 ALWAYS_CITED = {"fedreach": "this software"}
 CORRECTIONS = {"holm": "holm1979", "max_t": "westfall1993"}
 
@@ -235,8 +233,8 @@ def _references_of(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if name := _name(metric):
             yield f"metric {name}", reference("metric", name)
     optimizer = _name((config.get("local") or {}).get("optimizer"))
-    if optimizer in OPTIMIZERS:
-        yield f"optimizer {optimizer}", registry.paragraph(OPTIMIZERS[optimizer], "Reference")
+    if paper := registry.paragraph(OPTIMIZERS.get(optimizer), "Reference"):
+        yield f"optimizer {optimizer}", paper
 
 
 def _name(value: Any) -> str:

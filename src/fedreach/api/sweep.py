@@ -10,12 +10,10 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from fedreach._util.errors import ConfigError, RunFolderError, nearest
-from fedreach.api import terminal
-from fedreach.api.compare import Method, compare, refuse_failed, request_of_call
+from fedreach.api.compare import Method, compare, run_call
 from fedreach.api.comparison import Comparison, to_frame, toml_of, write_bibliography
 from fedreach.data.datasets import Dataset, PartitionSpec
 from fedreach.data.federated import FederatedData
-from fedreach.experiment.compare import sweep as sweep_all
 from fedreach.experiment.schema import format_setting
 from fedreach.report.formats import to_text
 from fedreach.report.records import as_records
@@ -63,21 +61,7 @@ def sweep(
     bound = inspect.signature(compare).bind(data, methods, **options)
     bound.apply_defaults()
     arguments = {key: value for key, value in bound.arguments.items() if key not in ("data", "methods")}
-    question, out = request_of_call(data, methods, "sweep", sweep=settings, **arguments)
-    quiet = not arguments["progress"]
-    with terminal.compare_progress(quiet=quiet) as progress_callbacks:
-        begin = terminal.ComparisonStart(question.experiment, question.federated, quiet=quiet)
-        status = sweep_all(
-            question.experiment,
-            out=out,
-            base=question.base,
-            workers=arguments["workers"],
-            callbacks=[begin, *progress_callbacks],
-            add_seeds=arguments["add_seeds"],
-            rerun=arguments["rerun"],
-        )
-    refuse_failed(status, out)
-    return Sweep(out)
+    return Sweep(run_call(data, methods, "sweep", sweep=settings, **arguments))
 
 
 class Sweep:

@@ -6,11 +6,12 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from fedreach._util.progress import Add, Bar
 
 
+C = TypeVar("C")
 ALL_RUNS = "all runs"
 MAX_COLUMNS = 20  # most columns of a table that are listed
-ESTIMATE_SECONDS = 10.0  # seconds of rounds after which a log estimates the remaining time
 
 
 def clock(seconds: float | None) -> str:
@@ -198,7 +199,8 @@ class RunProgress(Callback):
         self.experiment, self.folder = experiment, folder
         self.add = add
         self.bar = None if add is None else add("rounds", total=experiment.rounds)
-        self.refit: RefitProgress | None = None
+        self.refit_began: tuple[float, int] | None = None  # time and round
+        self.refit_bar: Bar | None = None
         self.lost: set[int] = set()  # clients whose loss was shown once; rows name them in every round
         self.training: list[float] = []  # seconds of rounds and evaluations in this process
         self.evaluating: list[float] = []
@@ -215,7 +217,7 @@ class RunProgress(Callback):
         """Show progress, the evaluation of the round, and clients that are lost for the first time."""
         rounds, scores = self.experiment.rounds, row.evaluated
         self.training.append(timing.train_seconds or 0.0)
-        remaining = clock((time.monotonic() - self.began) / len(self.training) * (self._last_round(row) - row.round))
+        remaining = clock((time.monotonic() - self.began) / len(self.training) * (rounds - row.round))
         if self.bar is not None:
             self.bar.show(row.round, rounds, f"{remaining} left")
         if f"participant_{main_score_of(scores).name}" in scores:
@@ -232,56 +234,36 @@ class RunProgress(Callback):
         self.lost.update(lost)
 
     def refit_round(self, round_: int, rounds: int) -> None:
-        if self.refit is None:
-            self.refit = RefitProgress(self.add, round_, rounds)
-        self.refit.show(round_)
-
-    def _last_round(self, row: RoundRow) -> float:
-        """Return the round after which the run is expected to end, by the spent share of its budget."""
-        spent = {
-            "megabytes": row.bytes_total / 1e6,
-            "seconds": row.seconds_total or 0.0,
-            "joules": row.joules_total or 0.0,
-        }
-        shares = [spent[name] / limit for name, limit in self.experiment.budget.limits.items() if spent[name]]
-        return min([self.experiment.rounds, *(max(row.round, row.round / share) for share in shares)])
-
-
-class RefitProgress:
-    """Progress of a refit on all rows: a bar on a terminal, else occasional lines.
-
-    Args:
-        add: Function that adds a bar; None without a terminal.
-        first: Round after which the refit starts, 0 unless it is resumed.
-        rounds: Number of rounds of the refit.
-    """
-
-    def __init__(self, add: Add | None, first: int, rounds: int) -> None:
-        self.first, self.rounds = first, rounds
-        self.began = self.last_line = time.monotonic()
-        self.bar = None if add is None else add("refit ", total=rounds, leave=False)
-        if add is None:
-            _line(f"training again on all rows, {rounds} rounds")
-
-    def show(self, round_: int) -> None:
-        """Show that this round has finished."""
-        now, trained = time.monotonic(), round_ - self.first
-        remaining = clock((now - self.began) / trained * (self.rounds - round_) if trained else None)
-        if self.bar is not None:
-            self.bar.show(round_, self.rounds, f"{remaining} left")
-        elif now - self.last_line >= ESTIMATE_SECONDS:
-            self.last_line = now
-            _line(f"round {round_}/{self.rounds} on all rows  {remaining} left")
+        """Show a bar of the refit on a terminal, else one line."""
+        if self.refit_began is None:
+            self.refit_began = time.monotonic(), round_  # after round 0, unless it is resumed
+            if self.add is None:
+                _line(f"training again on all rows, {rounds} rounds")
+            else:
+                self.refit_bar = self.add("refit ", total=rounds, leave=False)
+        if self.refit_bar is not None:
+            began, first = self.refit_began
+            seconds = (time.monotonic() - began) / (round_ - first) * (rounds - round_) if round_ > first else None
+            self.refit_bar.show(round_, rounds, f"{clock(seconds)} left")
 
 
 @contextmanager
-def run_progress(experiment: Experiment, folder: Path, *, quiet: bool) -> Iterator[list[Callback]]:
-    """Provide the callbacks that show the progress of a run."""
+def _shown(callback: Callable[[Add | None], C], *, quiet: bool) -> Iterator[list[C]]:
+    """Provide the callback, made with the function that adds a bar on a terminal; none if `quiet`."""
     if quiet:
         yield []
-        return
-    with _bars() as add:
-        yield [RunProgress(experiment, folder, add)]
+    elif not sys.stderr.isatty():
+        yield [callback(None)]
+    else:
+        from fedreach._util.progress import progress_bars
+
+        with progress_bars() as add:
+            yield [callback(add)]
+
+
+def run_progress(experiment: Experiment, folder: Path, *, quiet: bool) -> AbstractContextManager[list[RunProgress]]:
+    """Provide the callbacks that show the progress of a run."""
+    return _shown(partial(RunProgress, experiment, folder), quiet=quiet)
 
 
 class ComparisonStart(ComparisonCallback):
@@ -308,15 +290,10 @@ class ComparisonStart(ComparisonCallback):
 
 
 class ComparisonProgress(ComparisonCallback):
-    """Progress of a comparison: one bar for all runs and one for each current run; in a log, a line per finished run.
-
-    A log also shows an estimate of the remaining time after the first rounds, unless the first run finishes earlier.
-    The estimate excludes the time before the first round, such as loading data.
-    """
+    """Progress of a comparison: a bar for all runs and one for each current run; in a log, a line per finished run."""
 
     def __init__(self, add: Add | None) -> None:
-        self.add, self.estimated = add, add is not None
-        self.first: tuple[float, int] | None = None  # time and number of the first finished rounds
+        self.add = add
         self.whole = None if add is None else add(ALL_RUNS, total=None)
         self.bars: dict[Job, Bar] = {}
 
@@ -325,21 +302,10 @@ class ComparisonProgress(ComparisonCallback):
             self._draw(self.add, status)
         if status.skipped and status.ended is None and not status.running and not status.fresh_rounds:
             _line(f"[{status.skipped}/{len(status.jobs)}] runs were finished before and are not repeated")
-        if not self.estimated and status.fresh_rounds and status.ended is None:
-            self._estimate(status)
         if status.ended is not None:
-            self.estimated = True
             if status.ended in self.bars:
                 self.bars.pop(status.ended).close()
             _line(_ending(status, status.ended))
-
-    def _estimate(self, status: ComparisonStatus) -> None:
-        now, rounds = time.monotonic(), status.fresh_rounds
-        began, before = self.first = self.first or (now, rounds)
-        if now - began > ESTIMATE_SECONDS and rounds > before:
-            self.estimated = True
-            remaining = (now - began) * status.rounds_left / (rounds - before)
-            _line(f"about {clock(remaining)} left, by {rounds} of {rounds + status.rounds_left} rounds")
 
     def _draw(self, add: Add, status: ComparisonStatus) -> None:
         assert self.whole is not None
@@ -360,14 +326,9 @@ class ComparisonProgress(ComparisonCallback):
         _line(why)
 
 
-@contextmanager
-def compare_progress(*, quiet: bool) -> Iterator[list[ComparisonCallback]]:
+def compare_progress(*, quiet: bool) -> AbstractContextManager[list[ComparisonProgress]]:
     """Provide the callbacks that show the progress of a comparison."""
-    if quiet:
-        yield []
-        return
-    with _bars() as add:
-        yield [ComparisonProgress(add)]
+    return _shown(ComparisonProgress, quiet=quiet)
 
 
 def _ending(status: ComparisonStatus, job: Job) -> str:
@@ -392,18 +353,6 @@ def _scores(row: Mapping[str, Any]) -> str:
     if not row:
         return ""
     return f"participants {score_text(row, 'participant')}, unseen {score_text(row, 'unseen')}"
-
-
-@contextmanager
-def _bars() -> Iterator[Add | None]:
-    """Provide the function that adds a bar on a terminal, else None."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from fedreach._util.progress import progress_bars
-
-    with progress_bars() as add:
-        yield add
 
 
 def _line(line: str) -> None:

@@ -16,19 +16,7 @@ import fedreach
 from fedreach._util.errors import OUT_OF_MEMORY, DataError, FedReachError, nearest, of_system
 from fedreach._util.processes import ONE_THREAD
 from fedreach._util.tables import visible_lines
-from fedreach.cli import (
-    allocate,
-    compare,
-    doctor,
-    export,
-    extend,
-    listing,
-    partition,
-    predict,
-    report,
-    run,
-    verify,
-)
+from fedreach.cli import allocate, compare, doctor, export, extend, listing, partition, predict, report, run, verify
 from fedreach.cli.options import InterruptError, promise_json, say_json
 
 
@@ -74,19 +62,13 @@ class Commands(click.Group):
 
 @contextmanager
 def _errors_as_json(ctx: click.Context) -> Iterator[None]:
-    """Print errors of click and unexpected exceptions as JSON, too."""
+    """Print errors of click and unexpected exceptions as JSON, too; `Commands.invoke` prints the others."""
     try:
         yield
     except click.ClickException as error:
         say_json(ctx, error.format_message())
         raise
-    except (
-        FedReachError,
-        MemoryError,
-        OSError,
-        click.exceptions.Exit,
-        click.Abort,
-    ):  # printed elsewhere, or not an error
+    except (FedReachError, MemoryError, OSError, click.exceptions.Exit, click.Abort):
         raise
     except Exception as error:
         say_json(ctx, f"{type(error).__name__}: {error}")
@@ -114,18 +96,7 @@ def main() -> None:
 
 
 for _command in (
-    run.run,
-    compare.compare,
-    extend.extend,
-    report.report,
-    export.export,
-    predict.predict,
-    partition.partition,
-    allocate.allocate,
-    verify.verify,
-    doctor.doctor,
-    listing.list_,
-    listing.init,
-    listing.completion,
+    *(run.run, compare.compare, extend.extend, report.report, export.export, predict.predict, partition.partition),
+    *(allocate.allocate, verify.verify, doctor.doctor, listing.list_, listing.init),
 ):
     main.add_command(_command)

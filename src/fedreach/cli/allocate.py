@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -96,24 +96,13 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
         raise InterruptError("Interrupted. What is printed was found before; the rest was left out.")
 
 
-class _TableColumn(NamedTuple):
-    name: str  # in `client_rows`
-    head: str
-    unit: str = ""
-    scale: float = 1.0
-    from_width: int = 0  # of the terminal
-
-
-_COLUMNS = (
-    _TableColumn("num_examples", "examples"),
-    _TableColumn("share", "band", "%", 100),
-    _TableColumn("hertz", "CPU", "GHz", 1e-9, 60),
-    _TableColumn("max_hertz", "at most", "GHz", 1e-9, 100),
-    _TableColumn("compute_seconds", "compute", "s"),
-    _TableColumn("upload_seconds", "upload", "s"),
-    _TableColumn("slack_seconds", "slack", "s", 1, 72),
-    _TableColumn("compute_joules", "compute", "J", 1, 100),
-    _TableColumn("upload_joules", "upload", "J", 1, 100),
+_COLUMNS = (  # in `client_rows`, head, unit, scale
+    ("num_examples", "examples", "", 1.0),
+    ("share", "band", "%", 100.0),
+    ("hertz", "CPU", "GHz", 1e-9),
+    ("compute_seconds", "compute", "s", 1.0),
+    ("upload_seconds", "upload", "s", 1.0),
+    ("slack_seconds", "slack", "s", 1.0),
 )
 
 
@@ -136,12 +125,11 @@ def _counts(plan: Plan, record: Mapping[str, Any]) -> list[str]:
 def _table(rows: Sequence[Mapping[str, Any]], width: int) -> str:
     # At most the `MAX_LISTED` largest shares, in the order of the file.
     largest = sorted(range(len(rows)), key=lambda j: (-rows[j]["share"], j))[:MAX_LISTED]
-    columns = [column for column in _COLUMNS if width >= column.from_width]
     cells = [
-        [rows[j]["client"], *(_number(rows[j][column.name] * column.scale) for column in columns)]
+        [rows[j]["client"], *(_number(rows[j][name] * scale) for name, _, _, scale in _COLUMNS)]
         for j in sorted(largest)
     ]
-    header = ["client\n", *(f"{column.head}\n{column.unit}" for column in columns)]
+    header = ["client\n", *(f"{head}\n{unit}" for _, head, unit, _ in _COLUMNS)]
     table = f"\n{text_table(header, cells, width)}\n"
     more = len(rows) - len(largest)
     left_out = f"... and {more} with smaller shares: --out FILE.csv or --json has them all\n" if more else ""

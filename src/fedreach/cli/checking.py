@@ -132,7 +132,7 @@ def _build(kind: str, name: str, thing: Any, options: dict[str, Any], base: Path
         try:
             model.model_validate(options)
         except pydantic.ValidationError as error:
-            problems = explain_errors(error, options, allowed=list(model.model_fields), owner=f"{kind} {name!r}")
+            problems = explain_errors(error, options, known=model.model_fields, owner=f"{kind} {name!r}")
             message = " ".join(f"--set {'.'.join(map(str, path))}: {message}" for path, message in problems)
             raise ConfigError(message) from error
     try:

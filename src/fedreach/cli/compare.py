@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedreach._util.errors import FedReachError
+from fedreach._util.errors import ConfigError, FedReachError
 from fedreach.cli import options, run
 from fedreach.cli.report import write
 
@@ -45,7 +44,13 @@ if TYPE_CHECKING:
 )
 @click.option("--out", type=options.path, help="Folder of the comparison. Default: runs/NAME.")
 @options.workers
-@click.option("--executor", default="local", show_default=True, help="local, or ray: a cluster, see docs/cluster.md.")
+@click.option(
+    "--executor",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="ray: on a cluster, see docs/cluster.md.",
+)
 @click.option("--address", help="Of the Ray cluster: auto, HOST:PORT, ray://HOST:PORT. Default: start one here.")
 @options.formats
 @options.device
@@ -84,10 +89,12 @@ def compare(
     """
     from fedreach.api import terminal
     from fedreach.experiment.compare import compare as compare_all
-    from fedreach.experiment.compare import executor_by_name, sweep
+    from fedreach.experiment.ray import OnRay
     from fedreach.report.read import seeds_to_detect
 
-    machines = executor_by_name(executor, address)
+    if address is not None and executor != "ray":
+        raise ConfigError(f"--address is that of a Ray cluster; got {address!r} without Ray. Add --executor ray.")
+    machines = OnRay(address) if executor == "ray" else None
     plan_options = {
         "seeds": None if seeds is None else list(range(seeds)),
         "statistics.detect_points": detect,
@@ -112,8 +119,7 @@ def compare(
     )
     with terminal.compare_progress(quiet=silent) as progress:
         callbacks = [begin, *progress]
-        shared = partial(compare_all, further=seeds_to_detect) if experiment.sweep is None else sweep
-        status = shared(
+        status = compare_all(
             experiment,
             out=out,
             base=base,
@@ -122,6 +128,7 @@ def compare(
             callbacks=callbacks,
             add_seeds=add_seeds,
             rerun=rerun,
+            further=seeds_to_detect,
         )
     print_outcome(status, out, figure_formats, as_json)
 

@@ -17,7 +17,6 @@ from fedreach.cli import options
 
 # ---- Checks of this machine
 
-MIN_FREE_GB = 1.0
 FOR_WORK_ON_FEDREACH = {"oracles", "bench", "browser", "docs", "mutate", "dev"}
 
 
@@ -44,25 +43,30 @@ def checks(folder: Path) -> list[Check]:
     """Return the results of all checks; `folder` is the folder for runs."""
     from fedreach.data.sets.download import data_folder
 
-    cache = "a folder of yours, with XDG_CACHE_HOME=FOLDER"
     return [
-        packages(),
+        *packages(),
         *torch(),
         compiler(),
         check_writable("run folder", folder, "another folder, with --out", core=True),
-        disk(folder),
-        _cache(cache),
+        _cache("a folder of yours, with XDG_CACHE_HOME=FOLDER"),
         data(data_folder()),
-        *extras(),
     ]
 
 
-def packages() -> Check:
-    """Check that all required packages are installed; `pip check` compares their versions."""
-    needed = [name for name, extra in _requirements() if extra is None]
-    missing = [name for name in needed if not _is_installed(name)]
-    finding = f"not installed: {', '.join(missing)}" if missing else f"all {len(needed)} that are required"
-    return Check("packages", not missing, finding, f"pip install {' '.join(missing)}", core=True)
+def packages() -> list[Check]:
+    """Check that the required packages and those of each extra are installed; `pip check` compares their versions."""
+    names_by_extra: dict[str, list[str]] = {}
+    for line in metadata.requires("fedreach") or []:
+        name, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
+        if name and not (extra and extra[1] in FOR_WORK_ON_FEDREACH):
+            names_by_extra.setdefault(extra[1] if extra else "", []).append(name[0])
+    results = []
+    for key, names in names_by_extra.items():
+        missing = [name for name in names if not _is_installed(name)]
+        finding = f"not installed: {', '.join(missing)}" if missing else ", ".join(names)
+        mend = "pip install " + (f"'fedreach[{key}]'" if key else " ".join(missing))
+        results.append(Check(f"extra {key}" if key else "packages", not missing, finding, mend, core=not key))
+    return results
 
 
 def torch() -> list[Check]:
@@ -106,16 +110,8 @@ def check_writable(name: str, folder: Path, instead: str, *, core: bool = False)
             file.write(b"fedreach")
     except OSError as error:
         return Check(name, False, f"{folder}: {error.strerror}", mend, core)
-    return Check(name, True, f"{folder} can be written to", core=core)
-
-
-def disk(folder: Path) -> Check:
-    """Check that the disk has space for runs."""
-    place = folder.absolute()
-    while not place.exists():
-        place = place.parent
     free_gb = shutil.disk_usage(place).free / 1e9
-    return Check("disk", free_gb >= MIN_FREE_GB, f"{free_gb:.1f} GB free at {folder}", "free some space")
+    return Check(name, True, f"{folder} can be written to, {free_gb:.1f} GB free", core=core)
 
 
 def data(folder: Path) -> Check:
@@ -132,20 +128,6 @@ def data(folder: Path) -> Check:
     return Check("data folder", True, f"{folder} is made by the first download")
 
 
-def extras() -> list[Check]:
-    """Check for each extra that all its packages are installed."""
-    names_by_extra: dict[str, list[str]] = {}
-    for name, extra in _requirements():
-        if extra is not None and extra not in FOR_WORK_ON_FEDREACH:
-            names_by_extra.setdefault(extra, []).append(name)
-    results = []
-    for extra, names in names_by_extra.items():
-        missing = [name for name in names if not _is_installed(name)]
-        finding = f"not installed: {', '.join(missing)}" if missing else ", ".join(names)
-        results.append(Check(f"extra {extra}", not missing, finding, f"pip install 'fedreach[{extra}]'"))
-    return results
-
-
 def _cache(instead: str) -> Check:
     from fedreach._util.files import cache_folder
 
@@ -154,16 +136,6 @@ def _cache(instead: str) -> Check:
     except RuntimeError as error:  # users without a home folder, as in containers
         return Check("cache folder", False, str(error), f"take {instead}")
     return check_writable("cache folder", folder, instead)
-
-
-def _requirements() -> list[tuple[str, str | None]]:
-    """Return the names of FedReach's requirements, each with its extra or None."""
-    requirements = []
-    for line in metadata.requires("fedreach") or []:
-        name, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
-        if name:
-            requirements.append((name[0], extra[1] if extra else None))
-    return requirements
 
 
 def _is_installed(name: str) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from fedreach._util.errors import ConfigError
 from fedreach.cli import options
+
+if TYPE_CHECKING:
+    from fedreach.deploy.model import TrainedModel
 
 WHAT = {
     "torch": "a folder whose predict.pyz needs numpy and torch alone",
@@ -42,42 +45,28 @@ def export(
     run: Path,
     form: Literal["torch", "onnx", "safetensors", "adapter"],
     out: Path | None,
-    method: str | None,
-    seed: int | None,
-    which: Literal["last", "best", "refit"] | None,
-    cluster: int | None,
-    base: Path | None,
+    chosen: options.ChosenModel,
     unadapted: bool,
     force: bool,
     as_json: bool,
 ) -> None:
     """Write the model of a finished run, or the rule that adapts it to a deployed client."""
-    from fedreach.runs.identity import folder_of_run
-
-    folder = folder_of_run(run, method, seed)
     if form == "adapter":
         if unadapted:
             raise ConfigError("--unadapted leaves the adaptation rule out, and --to adapter writes nothing else.")
-        document, lines = _rule(folder, out or Path("adapter.pyz"), which, cluster, base, force)
+        document, lines = _rule(chosen.folder(run), out or Path("adapter.pyz"), chosen, force)
     else:
-        document, lines = _model(folder, out or Path("model"), form, which, cluster, base, unadapted, force)
+        document, lines = _model(chosen.load(run), out or Path("model"), form, unadapted, force)
     if as_json:
         options.set_json(document)
         return
     click.echo("\n".join(lines))
 
 
-def _rule(
-    folder: Path,
-    out: Path,
-    which: Literal["last", "best", "refit"] | None,
-    cluster: int | None,
-    base: Path | None,
-    force: bool,
-) -> tuple[dict[str, Any], list[str]]:
+def _rule(folder: Path, out: Path, chosen: options.ChosenModel, force: bool) -> tuple[dict[str, Any], list[str]]:
     from fedreach.deploy.program import export as write
 
-    saved = write(folder, out, which or "last", cluster=cluster, base=base, force=force)
+    saved = write(folder, out, chosen.which or "last", cluster=chosen.cluster, base=chosen.base, force=force)
     about = {"method": saved.run.method, "seed": saved.run.seed, "round": saved.round, "rule": repr(saved.rule)}
     return {"file": str(out), **about}, [
         f"Wrote {out}: {saved.rule} of {saved.run.method}, seed {saved.run.seed}, round {saved.round}.",
@@ -86,20 +75,12 @@ def _rule(
 
 
 def _model(
-    folder: Path,
-    out: Path,
-    form: Literal["torch", "onnx", "safetensors"],
-    which: Literal["last", "best", "refit"] | None,
-    cluster: int | None,
-    base: Path | None,
-    unadapted: bool,
-    force: bool,
+    model: TrainedModel, out: Path, form: Literal["torch", "onnx", "safetensors"], unadapted: bool, force: bool
 ) -> tuple[dict[str, Any], list[str]]:
     from fedreach.deploy.deployed import origin
     from fedreach.deploy.export import export as write
-    from fedreach.deploy.saved import load
 
-    done = write(load(folder, which, cluster=cluster, base=base), out, form, unadapted=unadapted, force=force)
+    done = write(model, out, form, unadapted=unadapted, force=force)
     keys = ("name", "method", "seed", "model", "cluster", "round", "rule")
     about = {key: done.about[key] for key in keys}
     adaptation = f"adapted by {about['rule']}" if about["rule"] else "the model as it is, without an adaptation rule"

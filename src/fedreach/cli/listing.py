@@ -1,4 +1,4 @@
-"""``fedreach list``, ``init`` and ``completion``: components, templates and scripts for shells."""
+"""``fedreach list`` and ``init``: components and templates."""
 
 import inspect
 import re
@@ -18,7 +18,7 @@ from fedreach.cli import options
 @click.command(
     "list", epilog="Examples:\n\n\b\n  fedreach list\n  fedreach list selection\n  fedreach list data --json"
 )
-@click.argument("kind", required=False, shell_complete=options.kinds)
+@click.argument("kind", required=False, shell_complete=options.complete(lambda: registry.KINDS))
 @options.as_json
 def list_(kind: str | None, as_json: bool) -> None:
     """List components and data sets, each with a summary, when to use it, its options and a reference."""
@@ -48,25 +48,6 @@ def init(folder: Path, as_json: bool) -> None:
     click.echo(f"\nNext: fedreach compare {written[0]}")
 
 
-@click.command(
-    epilog="Examples:\n\n\b\n  fedreach completion bash >> ~/.bashrc\n  fedreach completion zsh >> ~/.zshrc\n"
-    "  fedreach completion fish > ~/.config/fish/completions/fedreach.fish"
-)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@options.as_json
-def completion(shell: str, as_json: bool) -> None:
-    """Print the script that completes commands, options, types and names of components in a shell."""
-    from click.shell_completion import get_completion_class
-
-    shell_class = get_completion_class(shell)
-    assert shell_class is not None  # guaranteed by the choices of the argument
-    script = shell_class(click.get_current_context().find_root().command, {}, "fedreach", "_FEDREACH_COMPLETE").source()
-    if as_json:
-        options.set_json({"shell": shell, "script": script})
-    else:
-        click.echo(script)
-
-
 def entries(kinds: Sequence[str]) -> list[dict[str, Any]]:
     """Return type, name, summary, when to use it, options and reference of all components of these types."""
     return [_entry(kind, name, thing) for kind in kinds for name, thing in registry.table(kind).items()]
@@ -77,17 +58,14 @@ def _entry(kind: str, name: str, thing: Any) -> dict[str, Any]:
         from fedreach.data.sets import options_of
         from fedreach.data.sets.download import sources
 
-        options = dict.fromkeys(options_of(name), "")
-        summary, reference = sources()[name].title, sources()[name].reference
-        return {"kind": kind, "name": name, "summary": summary, "when": "", "options": options, "reference": reference}
-    text = inspect.getdoc(thing) or ""
-    summary = text.partition("\n\n")[0].replace("\n", " ")
-    if kind == "noise":
-        described = re.search(rf'- "{name}": (.*?)(?=\n- "|\n\n)', text, re.DOTALL)
-        summary = " ".join(described[1].split()) if described else summary
-    when, reference = registry.paragraph(thing, "When"), registry.paragraph(thing, "References?")
-    options = _options(kind, name, thing)
-    return {"kind": kind, "name": name, "summary": summary, "when": when, "options": options, "reference": reference}
+        about = sources()[name].title, "", dict.fromkeys(options_of(name), ""), sources()[name].reference
+    else:
+        text = inspect.getdoc(thing) or ""
+        described = re.search(rf'- "{name}": (.*?)(?=\n- "|\n\n)', text, re.DOTALL) if kind == "noise" else None
+        summary = " ".join((described[1] if described else text.partition("\n\n")[0]).split())
+        when, reference = registry.paragraph(thing, "When"), registry.paragraph(thing, "References?")
+        about = summary, when, _options(kind, name, thing), reference
+    return dict(zip(("kind", "name", "summary", "when", "options", "reference"), (kind, name, *about), strict=True))
 
 
 def _options(kind: str, name: str, thing: Any) -> dict[str, Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedreach.data.federated import FederatedData
+    from fedreach.deploy.fitted_rule import Which
+    from fedreach.deploy.model import TrainedModel
     from fedreach.experiment.schema import Experiment
 
 
@@ -30,19 +35,12 @@ PLACES = {".".join((*row.path, kind)): kind for kind, row in KINDS.items() if ro
 """Key of an experiment that names a component -> type of the component."""
 
 
-def kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete a component type."""
-    return [kind for kind in KINDS if kind.startswith(incomplete)]
+Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def trackers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete a tracker."""
-    return [name for name in registry.table("tracker") if name.startswith(incomplete)]
-
-
-def verified_kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete a component type that has checks."""
-    return [kind for kind in VERIFIED if kind.startswith(incomplete)]
+def complete(names: Callable[[], Iterable[str]]) -> Completion:
+    """Return the completion of one of these names."""
+    return lambda context, parameter, incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
 def complete_components(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -149,7 +147,7 @@ track = click.option(
     "tracked",
     multiple=True,
     metavar="NAME",
-    shell_complete=trackers,
+    shell_complete=complete(lambda: registry.table("tracker")),
     help="Write the rounds for tensorboard, mlflow, csv, or FILE.py:NAME of your own, too. Repeatable.",
 )
 quiet = click.option("-q", "--quiet", is_flag=True, help="No progress.")
@@ -169,11 +167,38 @@ as_json = click.option(
 )
 
 
+@dataclass(frozen=True)
+class ChosenModel:
+    """The model of a run that the options of `of_run` choose."""
+
+    method: str | None
+    seed: int | None
+    which: Which | None
+    cluster: int | None
+    base: Path | None
+
+    def folder(self, run: Path) -> Path:
+        """Return the folder of the run in a folder, which may be that of a comparison."""
+        from fedreach.runs.identity import folder_of_run
+
+        return folder_of_run(run, self.method, self.seed)
+
+    def load(self, run: Path) -> TrainedModel:
+        """Return the model."""
+        from fedreach.deploy.saved import load
+
+        return load(self.folder(run), self.which, cluster=self.cluster, base=self.base)
+
+
 def of_run(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose a model of a run to a command."""
-    for option in reversed(_OF_RUN):
-        command = option(command)
-    return command
+    """Add the options that choose a model of a run to a command, which gets them as `chosen`."""
+
+    @functools.wraps(command)
+    def with_chosen(**arguments: Any) -> Any:
+        names = [field.name for field in dataclasses.fields(ChosenModel)]
+        return command(chosen=ChosenModel(*(arguments.pop(name) for name in names)), **arguments)
+
+    return functools.reduce(lambda inner, option: option(inner), reversed(_OF_RUN), with_chosen)
 
 
 class InterruptError(FedReachError):

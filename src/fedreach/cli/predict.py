@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import click
 
@@ -34,11 +33,7 @@ def predict(
     client: str | None,
     label: str | None,
     unadapted: bool,
-    method: str | None,
-    seed: int | None,
-    which: Literal["last", "best", "refit"] | None,
-    cluster: int | None,
-    base: Path | None,
+    chosen: options.ChosenModel,
     as_json: bool,
 ) -> None:
     """Predict the rows of a .csv, .parquet or .npz file by the model of a finished run.
@@ -49,9 +44,7 @@ def predict(
     """
     from fedreach.deploy import deployed
     from fedreach.deploy.export import predict_file
-    from fedreach.deploy.saved import load
     from fedreach.deploy.weights import write_whole
-    from fedreach.runs.identity import folder_of_run
 
     if file is None and not schema:
         raise click.UsageError("Missing argument 'FILE', of rows to predict. --schema prints what must stand in it.")
@@ -59,7 +52,7 @@ def predict(
         raise ConfigError(f"--out must end with .csv; got {out.name}.")
     if out is not None and file is not None and out.resolve() == file.resolve():
         raise ConfigError(f"--out must be another file than the rows, {file}.")
-    model = load(folder_of_run(run, method, seed), which, cluster=cluster, base=base)
+    model = chosen.load(run)
     if file is None or schema:
         if as_json:
             options.set_json(model.expected.to_json())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -14,7 +14,6 @@ from fedreach.cli import options
 
 if TYPE_CHECKING:
     from fedreach.report.numbers import RunSet
-    from fedreach.report.overview import Analysis
     from fedreach.report.write import ReportPaths
 
 
@@ -84,68 +83,63 @@ def _track(folders: Sequence[Path], names: Sequence[str]) -> None:
 
 def write(
     folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, as_json: bool, paper: str | None = None
-) -> ReportPaths[Analysis] | None:
-    """Write the report and print its tables, or its numbers as JSON; return its paths, or None for a sweep."""
+) -> None:
+    """Write the report of comparisons, runs or one sweep, and print its tables, or its numbers as JSON."""
     from fedreach.runs.schema import SweepRecord
 
     swept = [folder for folder in folders if (folder / SweepRecord.FILE).exists()]
-    if swept and len(folders) == 1:
-        _write_sweep(swept[0], out, formats, as_json, paper)
-        return None
-    if swept:
+    if swept and len(folders) > 1:
         raise click.UsageError(
             f"{swept[0]} is a sweep and has a page of its own; name its cells, {swept[0]}/cells/...."
         )
+    written, comparison, document, texts = (_write_sweep if swept else _write_runs)(folders, out, formats, paper)
+    if written.paper and comparison is not None:
+        from fedreach.api.comparison import write_bibliography
+
+        written = replace(written, paper=(*written.paper, write_bibliography(comparison, written.paper[0].parent)))
+    if as_json:
+        files = [str(path) for path in (written.page, *written.tables, *written.figures, *written.paper)]
+        options.set_json({**document, "page": str(written.page), "files": files})
+        return
+    click.echo("\n\n".join(texts))
+    click.echo(f"\nPage: {written.page}")
+    for kind, paths in (("Tables", written.tables), ("Figures", written.figures), ("For a paper", written.paper)):
+        if paths:
+            click.echo(f"{kind}: {paths[0].parent}/: {', '.join(path.name for path in paths)}")
+
+
+class _Report(NamedTuple):
+    """A written report: its paths, a comparison whose sources it cites, its numbers, and its tables for a terminal."""
+
+    written: ReportPaths[Any]
+    comparison: RunSet | None
+    document: Mapping[str, Any]
+    texts: Sequence[str]
+
+
+def _write_runs(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, paper: str | None) -> _Report:
     from fedreach.report.concerns import concerns
     from fedreach.report.formats import terminal_tables
     from fedreach.report.records import as_document
     from fedreach.report.write import write_report
 
     written = write_report(folders, out, formats=formats, paper=paper)
-    analysis = written.analysis
-    written = replace(written, paper=_with_references(written.paper, analysis.comparison))
-    if as_json:
-        files = [str(path) for path in (written.page, *written.tables, *written.figures, *written.paper)]
-        options.set_json({**as_document(analysis), "page": str(written.page), "files": files})
-        return written
-    click.echo("\n\n".join([*terminal_tables(analysis, width=options.width()), *concerns(analysis.comparison)]))
-    _say_files(written)
-    return written
+    comparison = written.analysis.comparison
+    texts = [*terminal_tables(written.analysis, width=options.width()), *concerns(comparison)]
+    return _Report(written, comparison, as_document(written.analysis), texts)
 
 
-def _write_sweep(folder: Path, out: Path, formats: tuple[str, ...] | None, as_json: bool, paper: str | None) -> None:
-    """Write the report of a sweep and print its tables, or its numbers as JSON."""
+def _write_sweep(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, paper: str | None) -> _Report:
     from fedreach.report.formats import terminal_text
     from fedreach.report.sweep import as_sweep_document, tabulate_sweep, write_sweep_report
     from fedreach.report.tables import setting_text, tabulate_tuning
 
-    written = write_sweep_report(folder, out, formats=formats, paper=paper)
+    written = write_sweep_report(folders[0], out, formats=formats, paper=paper)
     swept = written.analysis
-    for cell in swept.cells[:1]:  # methods are the same in all of them
-        written = replace(written, paper=_with_references(written.paper, cell.analysis.comparison))
-    if as_json:
-        files = [str(path) for path in (written.page, *written.tables, *written.figures, *written.paper)]
-        options.set_json({**as_sweep_document(swept), "page": str(written.page), "files": files})
-        return
     tables = [(tabulate_sweep(swept), swept.record.name)]
     for cell in swept.cells:
         if (table := tabulate_tuning(cell.analysis.comparison)) is not None:
             tables.append((table, setting_text(cell.setting)))
-    click.echo("\n\n".join(terminal_text(table, name, options.width()) for table, name in tables))
-    _say_files(written)
-
-
-def _with_references(paper: tuple[Path, ...], comparison: RunSet) -> tuple[Path, ...]:
-    """Return the files for a paper, with its bibliography; empty if there are none."""
-    if not paper:
-        return paper
-    from fedreach.api.comparison import write_bibliography
-
-    return (*paper, write_bibliography(comparison, paper[0].parent))
-
-
-def _say_files(written: ReportPaths[Any]) -> None:
-    click.echo(f"\nPage: {written.page}")
-    for kind, paths in (("Tables", written.tables), ("Figures", written.figures), ("For a paper", written.paper)):
-        if paths:
-            click.echo(f"{kind}: {paths[0].parent}/: {', '.join(path.name for path in paths)}")
+    comparisons = [cell.analysis.comparison for cell in swept.cells]  # methods are the same in all of them
+    texts = [terminal_text(table, name, options.width()) for table, name in tables]
+    return _Report(written, next(iter(comparisons), None), as_sweep_document(swept), texts)

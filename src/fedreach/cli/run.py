@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,9 +46,7 @@ _OPTIONS = (
 
 def add_table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options for the user's own table to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return functools.reduce(lambda inner, option: option(inner), reversed(_OPTIONS), command)
 
 
 def load_experiment(
@@ -56,64 +56,56 @@ def load_experiment(
     tracked: Sequence[str],
     *,
     quiet: bool,
-    **table: Any,
-) -> tuple[Experiment, Path]:
-    """Return the experiment of a command with `add_table_options`, and the folder that its files are relative to."""
-    from fedreach.experiment.load import CLASSES_TEMPLATE, NUMBERS_TEMPLATE
-
-    table_options = table_overrides(config, **table, quiet=quiet)
-    template = NUMBERS_TEMPLATE if table["targets"] else CLASSES_TEMPLATE if table["label"] is not None else None
-    return options.load(config, [*table_options, *overrides], device, tracked, default=template)
-
-
-def table_overrides(
-    config: Path | None,
     data: Path | None,
-    client: str | None,
-    label: str | None,
     targets: Sequence[str],
-    group: str | None,
-    time: str | None,
     participants: str | None,
-    *,
-    quiet: bool,
-) -> list[str]:
-    """Return the options of `add_table_options` in the form of ``--set``.
-
-    The table is read here once, so that its errors are reported first, with its contents.
+    **columns: str | None,
+) -> tuple[Experiment, Path]:
+    """Return the experiment of a command with `add_table_options`, and the folder that its files are relative to.
 
     Raises:
         ConfigError: If an option is given without the others, or a column or client is missing.
         DataError: If the table cannot be used.
     """
-    if data is None:
-        optional = {"group": group, "time": time, "participants": participants}
-        table_options = {"client": client, "label": label, "target": targets or None, **optional}
-        for name, value in table_options.items():
-            if value is not None:
-                raise ConfigError(f"--{name} goes with --data, a table in a .csv or .parquet file.")
-        return []
-    if config is not None:
-        raise ConfigError("--data goes without a file: in one, say [data] and [partition] as `fedreach init` shows.")
-    if client is None or (label is None and not targets):
-        raise ConfigError(
-            "--data needs --client and --label: the columns that name each row's client and its class. A number to "
-            "predict is --target instead of --label."
-        )
-    if label is not None and targets:
-        raise ConfigError("--label names a class and --target a number to predict: give one of the two.")
+    from fedreach.experiment.load import CLASSES_TEMPLATE, NUMBERS_TEMPLATE
+
+    columns = {name: column for name, column in columns.items() if column is not None}
+    template = None
+    if data is not None:
+        if config is not None:
+            raise ConfigError(
+                "--data goes without a file: in one, say [data] and [partition] as `fedreach init` shows."
+            )
+        if "client" not in columns or ("label" in columns) == bool(targets):
+            raise ConfigError(
+                "--data needs --client, the column that names each row's client, and one of the two: --label, that of "
+                "its class, or --target, that of a number to predict."
+            )
+        template = NUMBERS_TEMPLATE if targets else CLASSES_TEMPLATE
+        named: dict[str, Any] = {**columns, "target": targets[0] if len(targets) == 1 else [*targets] or None}
+        ordered = {name: named.get(name) for name in ("client", "label", "target", "group", "time")}
+        ordered = {name: column for name, column in ordered.items() if column is not None}
+        overrides = [*_table_overrides(data, ordered, participants, quiet=quiet), *overrides]
+    elif given := [*columns, *(["target"] if targets else []), *(["participants"] if participants is not None else [])]:
+        raise ConfigError(f"--{given[0]} goes with --data, a table in a .csv or .parquet file.")
+    return options.load(config, overrides, device, tracked, default=template)
+
+
+def _table_overrides(data: Path, columns: Mapping[str, Any], participants: str | None, *, quiet: bool) -> list[str]:
+    """Return the options of `add_table_options` in the form of ``--set``.
+
+    The table is read here once, so that its errors are reported first, with its contents.
+    """
     from fedreach.data.own import of_file
     from fedreach.data.splits import ids_of
     from fedreach.experiment.load import names_in
 
-    predicted = {"label": label} if label is not None else {"target": targets[0] if len(targets) == 1 else [*targets]}
-    columns = {"client": client, **predicted, "group": group, "time": time}
-    columns = {option: column for option, column in columns.items() if column is not None}
     table = of_file(data, **columns)
     chosen: list[str] | int | None = None
     if participants is not None:
-        chosen = names_in(participants)
-        chosen = int(chosen[0]) if len(chosen) == 1 and chosen[0] == str(_whole(chosen[0])) else chosen
+        names = names_in(participants)
+        is_number = len(names) == 1 and re.fullmatch("0|[1-9][0-9]*", names[0])  # 007 is a name
+        chosen = int(names[0]) if is_number else names
     ids = ids_of(chosen, table.owner_names)
     count = ids if isinstance(ids, int) else len(set(ids))
     set_ = {
@@ -135,11 +127,6 @@ def _toml(value: object) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + "}"
     return json.dumps(value)
-
-
-def _whole(text: str) -> int | None:
-    """Return a text as a whole number; None if it is a name, such as 007."""
-    return int(text) if text.isdecimal() and text.isascii() else None
 
 
 @click.command(

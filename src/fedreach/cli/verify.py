@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from fedreach._util.errors import ConfigError, FedReachError
+from fedreach._util.registry import VERIFIED
 from fedreach.cli import options
 
 
@@ -18,7 +19,7 @@ from fedreach.cli import options
 @click.argument("components", nargs=-1, shell_complete=options.complete_components)
 @click.option(
     "--kind",
-    shell_complete=options.verified_kinds,
+    shell_complete=options.complete(lambda: VERIFIED),
     help="Type of the components, such as selection; needed where their methods do not tell.",
 )
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An option of the component. Repeatable.")

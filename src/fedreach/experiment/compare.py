@@ -6,25 +6,23 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from fedreach._util.errors import ANOTHER_FOLDER, ConfigError, RunFolderError, nearest
-from fedreach.experiment.cells import cells
-from fedreach.experiment.components import identity
+from fedreach._util.errors import ANOTHER_FOLDER, ConfigError, RunFolderError
 from fedreach.experiment.load import folders
 from fedreach.experiment.schema import Experiment
 from fedreach.experiment.tune import (
     Search,
     TunedSettings,
+    cells,
     check_rerun_methods,
     finish_rerun,
     set_aside,
+    skip_finished,
     tune,
-    with_remedy,
 )
-from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus, Executor, Job, Local, run_jobs
+from fedreach.experiment.workers import ComparisonStatus, Job, Resources, run_jobs
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.identity import OtherExperimentError, OtherFilesError, finished_result
 from fedreach.runs.schema import ComparisonRecord, Result, RoundRow, SweepRecord
 
 # -------------------- The declared questions of a comparison, and changes to them
@@ -104,35 +102,6 @@ def _has_ended_well(folder: Path) -> bool:
     return result is not None and result.status == "finished"
 
 
-# -------------------- Executors: processes on this machine, or on a Ray cluster
-
-NAMES = ("local", "ray")
-
-
-def executor_by_name(name: str, address: str | None = None) -> Executor:
-    """Return an executor by name.
-
-    The address is that of a Ray cluster; None starts one on this machine.
-
-    Raises:
-        ConfigError: If the name is unknown, the executor takes no address, or Ray is not installed.
-
-    Example:
-        >>> executor_by_name("local")
-        Local()
-    """
-    from fedreach.experiment.ray import OnRay
-    from fedreach.experiment.workers import Local
-
-    if name not in NAMES:
-        raise ConfigError(f"There is no executor {name!r}.{nearest(name, NAMES)}")
-    if name == "ray":
-        return OnRay(address)
-    if address is not None:
-        raise ConfigError(f"--address is that of a Ray cluster; got {address!r} without Ray. Add --executor ray.")
-    return Local()
-
-
 # -------------------- Methods x seeds in parallel processes
 
 
@@ -152,11 +121,13 @@ class Comparison:
     looks: Sequence[int] = ()
     lengths: Sequence[int] = ()
     again: Sequence[Job] = ()  # runs that were moved aside and are made again
+    seeds: Sequence[int] = ()  # to run
+    recorded_seeds: Sequence[int] = ()  # of the comparison's record: those of a pilot, and those that followed before
     tuned: TunedSettings = field(default_factory=TunedSettings)
 
-    def record(self, seeds: Sequence[int]) -> ComparisonRecord:
+    def record(self) -> ComparisonRecord:
         """Return the record that the comparison's folder stores."""
-        experiment, runs = self.experiment, dict[str, dict[str, str]]()
+        experiment, seeds, runs = self.experiment, self.recorded_seeds, dict[str, dict[str, str]]()
         for job in plan(experiment, self.out, seeds):
             runs.setdefault(job.method, {})[str(job.seed)] = job.folder.relative_to(self.out).as_posix()
         return ComparisonRecord(
@@ -207,27 +178,21 @@ def compare(
     experiment: Experiment,
     *,
     out: Path,
-    base: Path,
-    workers: int | None = None,
-    executor: Executor | None = None,
-    callbacks: Sequence[ComparisonCallback] = (),
     add_seeds: bool = False,
     rerun: Sequence[str] = (),
     further: SeedPlanner | None = None,
+    **resources: Any,
 ) -> ComparisonStatus:
-    """Run all methods with all seeds; the results depend neither on the number of workers nor on the executor.
+    """Run all methods with all seeds, at each setting of ``[sweep]`` where the experiment has one.
 
     Args:
         experiment: Experiment with its methods.
-        out: Folder of the comparison.
-        base: Folder that paths in the experiment are relative to.
-        workers: Number of parallel processes; default: as many as the executor's machines hold.
-        executor: Executor that computes the runs; default: this machine.
-        callbacks: Callbacks that follow the progress.
+        out: Folder of the comparison or sweep.
         add_seeds: Allow more seeds after the first result; the report then gives no conclusion.
         rerun: Methods whose runs are moved aside, into ``rerun/``, and run again.
         further: Planner of the number of seeds, required with `statistics.detect_points`; `experiment.seeds` are then
             the pilot.
+        **resources: The other fields of `fedreach.experiment.workers.Resources`; `base` is required.
 
     Returns:
         The finished and the failed runs. A failing run does not stop the others.
@@ -240,51 +205,28 @@ def compare(
     """
     if experiment.plan.detect_points is not None and further is None:
         raise ConfigError("statistics.detect_points has the number of seeds follow from a pilot: give `further`.")
-    status, executor = ComparisonStatus([]), executor or Local()
-    with ExitStack() as locks:
-        stored = RunFolder(out).read(ComparisonRecord)
-        comparison = _open_comparison(experiment, out, locks, add_seeds=add_seeds, rerun=rerun)
-
-        def run(seeds: Sequence[int], recorded_seeds: Sequence[int]) -> None:
-            """Run the unfinished runs of these seeds; the comparison's record lists `recorded_seeds`."""
-            run_comparisons([comparison], [seeds], [recorded_seeds], status, executor, out, base, workers, callbacks)
-
-        if experiment.plan.detect_points is None or further is None:  # both or neither
-            run(experiment.seeds, experiment.seeds)
-            finish_rerun(comparison.again, status)
-            return status
-        pilot = list(experiment.seeds)
-        run(pilot, stored.seeds if stored is not None and stored.pilot == pilot else pilot)
-        if status.failed:
-            return status
-        number, why = further(out)
-        for callback in callbacks:
-            callback.planned(why)
-        first = max(pilot) + 1
-        seeds = [*pilot, *range(first, first + number - len(pilot))]
-        run(seeds, seeds)
-        finish_rerun(comparison.again, status)
-    return status
+    how = Resources(out=out, **resources)
+    if experiment.sweep is not None:
+        return _sweep(experiment, how, add_seeds=add_seeds, rerun=rerun)
+    return compare_several([(experiment, out)], how, add_seeds=add_seeds, rerun=rerun, further=further)
 
 
 def compare_several(
     experiments: Sequence[tuple[Experiment, Path]],
+    resources: Resources,
     *,
-    out: Path,
-    base: Path,
-    workers: int | None = None,
-    executor: Executor | None = None,
-    callbacks: Sequence[ComparisonCallback] = (),
     add_seeds: bool = False,
     rerun: Sequence[str] = (),
+    further: SeedPlanner | None = None,
 ) -> ComparisonStatus:
     """Run several comparisons with the same workers, each as `compare` does into its own folder.
 
     Args:
         experiments: Experiments, each with the folder of its comparison.
-        out: Folder of the workers' log.
-
-    The other arguments are those of `compare`.
+        resources: What runs are computed with.
+        add_seeds: As in `compare`.
+        rerun: As in `compare`.
+        further: As in `compare`, of the only comparison.
     """
     status = ComparisonStatus([])
     with ExitStack() as locks:
@@ -292,8 +234,15 @@ def compare_several(
             _open_comparison(experiment, place, locks, add_seeds=add_seeds, rerun=rerun)
             for experiment, place in experiments
         ]
-        seeds = [comparison.experiment.seeds for comparison in opened]
-        run_comparisons(opened, seeds, seeds, status, executor or Local(), out, base, workers, callbacks)
+        _run(opened, status, resources)
+        if further is not None and opened[0].experiment.plan.detect_points is not None and not status.failed:
+            number, why = further(opened[0].out)
+            for callback in resources.callbacks:
+                callback.planned(why)
+            pilot = list(opened[0].seeds)
+            first = max(pilot) + 1
+            opened[0].seeds = opened[0].recorded_seeds = [*pilot, *range(first, first + number - len(pilot))]
+            _run(opened, status, resources)
         for comparison in opened:
             finish_rerun(comparison.again, status)
     return status
@@ -315,83 +264,34 @@ def _open_comparison(
     moved_jobs = [job for job in plan(experiment, out, [*seeds]) if job.method in rerun]
     for job in moved_jobs:
         set_aside(job)
-    return Comparison(experiment, out, seed_counts_before, rounds_seen_before(experiment, stored, out), moved_jobs)
+    same_pilot = stored is not None and stored.pilot == list(experiment.seeds)
+    return Comparison(
+        experiment,
+        out,
+        seed_counts_before,
+        rounds_seen_before(experiment, stored, out),
+        moved_jobs,
+        experiment.seeds,
+        stored.seeds if stored is not None and same_pilot else experiment.seeds,
+    )
 
 
-def run_comparisons(
-    opened: Sequence[Comparison],
-    seeds: Sequence[Sequence[int]],
-    recorded_seeds: Sequence[Sequence[int]],
-    status: ComparisonStatus,
-    executor: Executor,
-    out: Path,
-    base: Path,
-    workers: int | None,
-    callbacks: Sequence[ComparisonCallback],
-) -> None:
-    """Run the unfinished runs of comparisons whose folders are locked; tune settings first where requested.
-
-    Args:
-        opened: Comparisons.
-        seeds: Seeds to run, for each comparison.
-        recorded_seeds: All seeds that the record lists, for each comparison.
-        status: Status, kept up to date.
-        executor: Executor that computes the runs.
-        out: Folder of the workers' log.
-        base: Folder that paths in the experiments are relative to.
-        workers: Number of parallel processes.
-        callbacks: Callbacks that follow the progress.
-    """
-    engine = opened[0].experiment.engine
-    tuning = [
-        (comparison, run_seeds)
-        for comparison, run_seeds in zip(opened, seeds, strict=True)
-        if comparison.experiment.tune is not None
-    ]
-    searches = [Search.of(comparison.experiment, comparison.out, run_seeds, base) for comparison, run_seeds in tuning]
-    for (comparison, _), tuned in zip(tuning, tune(searches, executor, out, base, workers, callbacks), strict=True):
+def _run(opened: Sequence[Comparison], status: ComparisonStatus, resources: Resources) -> None:
+    """Run the unfinished runs of comparisons whose folders are locked; tune settings first where requested."""
+    base, tuning = resources.base, [comparison for comparison in opened if comparison.experiment.tune is not None]
+    searches = [Search(comparison.experiment, comparison.out, comparison.seeds, base) for comparison in tuning]
+    for comparison, tuned in zip(tuning, tune(searches, resources), strict=True):
         comparison.tuned = tuned
-    status.jobs = [
-        job
-        for comparison, run_seeds in zip(opened, seeds, strict=True)
-        for job in plan(comparison.experiment, comparison.out, run_seeds, comparison.tuned)
-    ]
-    waiting = _skip_finished(status, base)
-    for comparison in opened:
-        for job in [
-            job for job in waiting if job.out == comparison.out and (job.method, job.seed) in comparison.tuned.failed
-        ]:
-            waiting.remove(job)
-            status.failed[job] = comparison.tuned.failed[job.method, job.seed]
-    for comparison, all_seeds in zip(opened, recorded_seeds, strict=True):
-        RunFolder(comparison.out).write(comparison.record(all_seeds))
-    run_jobs(executor, engine, waiting, status, out=out, base=base, workers=workers, callbacks=callbacks)
-
-
-def _skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
-    """Return the jobs to run; add finished jobs and jobs with an unusable folder to the status."""
-    waiting = []
-    status.finished, status.failed = [], {}
-    files_errors: dict[Job, OtherFilesError] = {}
-    for job in status.jobs:
-        try:
-            done = finished_result(RunFolder(job.folder), identity(job.experiment, job.seed, job.method, base))
-        except OtherFilesError as error:
-            files_errors[job] = error
-            continue
-        except OtherExperimentError:
-            raise
-        except RunFolderError as error:
-            status.failed[job] = str(error)
-            continue
-        if done is None:
-            waiting.append(job)
-        else:
-            status.finished.append(job)
-    if files_errors:
-        raise with_remedy(files_errors)
+    status.jobs = [job for c in opened for job in plan(c.experiment, c.out, c.seeds, c.tuned)]
+    waiting = skip_finished(status, base)
     status.skipped = len(status.finished)
-    return waiting
+    for comparison in opened:
+        RunFolder(comparison.out).write(comparison.record())
+        unusable = comparison.tuned.failed
+        for job in [job for job in waiting if job.out == comparison.out and (job.method, job.seed) in unusable]:
+            waiting.remove(job)
+            status.failed[job] = unusable[job.method, job.seed]
+    run_jobs(opened[0].experiment.engine, waiting, status, resources)
 
 
 # -------------------- Sweeps: a comparison at each setting
@@ -399,31 +299,14 @@ def _skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
 FOLDER = "cells"
 
 
-def sweep(
-    experiment: Experiment,
-    *,
-    out: Path,
-    base: Path,
-    workers: int | None = None,
-    executor: Executor | None = None,
-    callbacks: Sequence[ComparisonCallback] = (),
-    add_seeds: bool = False,
-    rerun: Sequence[str] = (),
-) -> ComparisonStatus:
+def _sweep(experiment: Experiment, resources: Resources, *, add_seeds: bool, rerun: Sequence[str]) -> ComparisonStatus:
     """Compare at each setting of the experiment's ``[sweep]``; the same call resumes, and settings may be added.
 
     Each setting is a comparison in its own folder, ``cells/SETTING``. `compare` writes the same bytes for the
     experiment with that setting.
-
-    Args:
-        experiment: Experiment with methods and settings.
-        out: Folder of the sweep.
-
-    The other arguments, the result and the errors are those of `fedreach.experiment.compare.compare`.
     """
-    if experiment.sweep is None:
-        raise ConfigError("There is nothing to sweep: the experiment has no [sweep] table.")
-    sweep_cells = cells(experiment, base)
+    assert experiment.sweep is not None  # `compare` checks it
+    out, sweep_cells = resources.out, cells(experiment, resources.base)
     places = folders([cell.setting for cell in sweep_cells], Path(FOLDER))
     record = SweepRecord(
         name=experiment.name,
@@ -440,13 +323,5 @@ def sweep(
             what = "one comparison" if stored is None else f"a sweep over {', '.join(stored.keys)}"
             raise RunFolderError(f"{out} holds {what}; now {', '.join(record.keys)} is swept. Choose {ANOTHER_FOLDER}.")
         folder.write(record)
-        return compare_several(
-            [(cell.experiment, out / place) for cell, place in zip(sweep_cells, places, strict=True)],
-            out=out,
-            base=base,
-            workers=workers,
-            executor=executor,
-            callbacks=callbacks,
-            add_seeds=add_seeds,
-            rerun=rerun,
-        )
+        experiments = [(cell.experiment, out / place) for cell, place in zip(sweep_cells, places, strict=True)]
+        return compare_several(experiments, resources, add_seeds=add_seeds, rerun=rerun)

@@ -22,7 +22,7 @@ from typing import Any
 
 import fedreach
 from fedreach._util import registry
-from fedreach._util.code import digest_of_code
+from fedreach._util.code import definition_of, digest_of_code, imports_for_effect, name_in
 from fedreach._util.errors import ComponentError, ConfigError, DataError, FedReachError
 from fedreach.data.own import FILES
 from fedreach.data.stored import FILE, NOTE
@@ -115,7 +115,7 @@ def make(kind: str, choice: Choice, base: Path) -> Any:
         raise ConfigError(f"{choice.name!r} cannot be made: SystemExit: {error}.") from error
 
 
-OPTIMIZERS: Mapping[str, Callable[..., Any]] = {"adam": Adam, "adamw": AdamW, "torch": TorchSteps}
+OPTIMIZERS: Mapping[str, Callable[..., Any]] = {"sgd": lambda: None, "adam": Adam, "adamw": AdamW, "torch": TorchSteps}
 
 
 def local_of(section: LocalSection, base: Path | None = None) -> LocalSGD:
@@ -129,23 +129,14 @@ def local_of(section: LocalSection, base: Path | None = None) -> LocalSGD:
             raise ConfigError(f"local.schedule must be a function of the round; got {section.schedule!r}.")
     if isinstance(arguments["steps"], dict):
         arguments["steps"] = UnevenSteps(**arguments["steps"])
-    arguments["optimizer"] = _optimizer_of(**(arguments["optimizer"] or {"name": "sgd"}))
-    return LocalSGD(**arguments)
-
-
-def _optimizer_of(name: str, **options: Any) -> Any:
-    """Return the optimizer of a client's steps, or None for plain SGD."""
-    target = OPTIMIZERS.get(name)
-    parameter_names = [] if target is None else [*inspect.signature(target).parameters]
-    if unknown := [option for option in options if option not in parameter_names]:
-        has = f"the options {', '.join(parameter_names)}" if parameter_names else "no options"
-        raise ConfigError(f"local.optimizer {name!r} has {has}; got {', '.join(unknown)}. Remove them.")
-    if target is TorchSteps and "optimizer" not in options:
-        raise ConfigError(
-            "local.optimizer 'torch' needs a class of torch.optim: local.optimizer = { name = \"torch\", optimizer = "
-            '"RMSprop" }.'
-        )
-    return None if target is None else target(**options)
+    options = dict(arguments["optimizer"])
+    target = OPTIMIZERS[name := options.pop("name")]
+    try:
+        inspect.signature(target).bind(**options)
+    except TypeError as error:
+        has = ", ".join(inspect.signature(target).parameters) or "none"
+        raise ConfigError(f"local.optimizer {name!r}: {error}. Its options: {has}.") from error
+    return LocalSGD(**arguments | {"optimizer": target(**options)})
 
 
 def federation(experiment: Experiment, seed: int, base: Path) -> Federation:
@@ -193,33 +184,26 @@ def _with_options(function: Any, options: dict[str, Any]) -> Any:
 
 
 # -------------------- The user's files that the numbers of a run depend on
-# These are code with its imports, data, and files that options name. All imports in the text of the code count.
-# FedReach cannot see a module whose name is computed at run time, or a file that the code itself opens.
+# These are code with its imports, data, and files that options name. All imports in the text of the code count. For
+# ``FILE.py:NAME``, only the imports that NAME refers to count (see `fedreach._util.code`), and imports for their side
+# effects. FedReach cannot see a module whose name is computed at run time, or a file that the code itself opens.
 
 LIBRARY = Path(fedreach.__file__).parent
 
 
-def digest(path: Path) -> str:
-    """Return the sha256 of a file; an unchanged file is not read again.
+def digest(path: Path, name: str | None = None) -> str:
+    """Return the sha256 of a file of data, or the digest of the meaning of code; an unchanged file is not read again.
+
+    Args:
+        path: The file.
+        name: Name of code in a run, see `fedreach._util.code`. For ``FILE.py:NAME`` and ``module:NAME``, NAME and what
+            it refers to count; for an imported module, everything does. None: the file is data.
 
     Raises:
         DataError: If the file cannot be read.
     """
-    return _read_or_refuse(path, lambda: _digest(path, *_stamp(path)))
-
-
-def code_digest(path: Path) -> str:
-    """Return the digest of a file of code, see `fedreach._util.code`.
-
-    Raises:
-        DataError: If the file cannot be read.
-    """
-    return _read_or_refuse(path, lambda: _digest_of_code(path, *_stamp(path)))
-
-
-def _read_or_refuse(path: Path, read: Callable[[], str]) -> str:
     try:
-        return read()
+        return _digest(path, name, *_stamp(path))
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}. Make it readable.") from error
 
@@ -230,14 +214,11 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 @cache
-def _digest(path: Path, *stamp: int) -> str:
+def _digest(path: Path, name: str | None, *stamp: int) -> str:
+    if name is not None:
+        return digest_of_code(path, name_in(name))
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@cache
-def _digest_of_code(path: Path, *stamp: int) -> str:
-    return digest_of_code(path)
 
 
 def data_files(experiment: Experiment, base: Path, parts: list[Choice]) -> dict[str, Path]:
@@ -284,7 +265,7 @@ def code_files(name: str, base: Path) -> dict[str, Path]:
         return {}
     where = name.rpartition(":")[0]
     module = "" if where.endswith(".py") else where
-    imported_files = {_key(path, base): path for path in imported_by(file, module) if path != file}
+    imported_files = {_key(path, base): path for path in imported_by(file, module, name_in(name)) if path != file}
     return {name: file, **imported_files}
 
 
@@ -292,22 +273,23 @@ def _key(path: Path, base: Path) -> str:
     return Path(os.path.relpath(path, base.resolve())).as_posix()
 
 
-def imported_by(file: Path, module: str = "") -> list[Path]:
+def imported_by(file: Path, module: str = "", of: str = "") -> list[Path]:
     """Return a file of code and the files of the user's modules that it imports, directly or not.
 
     Args:
         file: The file.
         module: Its name as a module; "" if it is not in a package.
+        of: Function or class of the file whose imports count; "": all imports.
     """
     files: dict[Path, None] = {}
-    waiting = [(file.resolve(), module)]
+    waiting, first = [(file.resolve(), module)], file.resolve()
     while waiting:
         path, name = waiting.pop()
         if path in files or not _is_own(path):
             continue
         files[path] = None
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        for imported_name in _imports(path, *_stamp(path)) if path.suffix == ".py" else ():
+        for imported_name in _imports(path, of if path == first else "", *_stamp(path)) if path.suffix == ".py" else ():
             if full_name := _absolute_name(imported_name, package):
                 waiting += _find_modules(full_name, path.parent)
     return sorted(files)
@@ -318,14 +300,15 @@ def _is_own(path: Path) -> bool:
 
 
 @cache
-def _imports(path: Path, *stamp: int) -> tuple[str, ...]:
+def _imports(path: Path, of: str, *stamp: int) -> tuple[str, ...]:
     """Return the possible module names in a file's imports, relative ones with their dots; () if it is not code."""
     try:
         tree = ast.parse(path.read_bytes())
+        nodes = [*definition_of(tree, of).statements, *imports_for_effect(tree)] if of else [tree]
     except (OSError, SyntaxError, ValueError):
         return ()
     names: dict[str, None] = {}
-    for node in ast.walk(tree):
+    for node in (inner for statement in nodes for inner in ast.walk(statement)):
         if isinstance(node, ast.Import):
             names |= dict.fromkeys(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -341,12 +324,10 @@ def _imports(path: Path, *stamp: int) -> tuple[str, ...]:
 
 def _absolute_name(imported_name: str, package: str) -> str:
     """Return the full name of a module imported in a package; "" if it cannot be imported."""
-    name = imported_name.lstrip(".")
-    up = len(imported_name) - len(name) - 1
-    if up < 0:
-        return name
-    parents = package.split(".") if package else []
-    return ".".join([*parents[: len(parents) - up], *([name] if name else [])]) if up < len(parents) else ""
+    try:
+        return importlib.util.resolve_name(imported_name, package)
+    except ImportError:
+        return ""
 
 
 def _find_modules(module: str, importing_folder: Path) -> Iterator[tuple[Path, str]]:
@@ -414,7 +395,7 @@ def file_digests(experiment: Experiment, base: Path) -> dict[str, dict[str, str]
     """
     code, data = users_code(experiment, base), data_files(experiment, base, _parts(experiment))
     return {
-        "code": {name: code_digest(path) for name, path in code.items()},
+        "code": {name: digest(path, name) for name, path in code.items()},
         "data": {name: digest(path) for name, path in data.items()} or None,
     }
 

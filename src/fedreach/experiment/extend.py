@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pydantic
 
@@ -16,7 +17,7 @@ from fedreach.experiment.options import with_trackers
 from fedreach.experiment.run import run
 from fedreach.experiment.schema import Experiment
 from fedreach.experiment.tune import finish_rerun, set_aside
-from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus, Executor, Job
+from fedreach.experiment.workers import ComparisonStatus, Job
 from fedreach.federation.round import refers_to_length
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import ADAPTATION_FILE, LAST, REFIT, RunFolder
@@ -67,25 +68,17 @@ def extend_run(
 
 
 def extend_comparison(
-    out: Path,
-    rounds: int,
-    *,
-    base: Path,
-    restart: bool = False,
-    workers: int | None = None,
-    executor: Executor | None = None,
-    callbacks: Sequence[ComparisonCallback] = (),
-    trackers: Sequence[str] = (),
+    out: Path, rounds: int, *, base: Path, restart: bool = False, trackers: Sequence[str] = (), **resources: Any
 ) -> ComparisonStatus:
     """Extend all runs of a comparison to a number of rounds, as `extend_run` does for one run.
 
     Args:
         out: The comparison's folder.
         rounds: Total number of rounds.
+        base: Folder that paths in the experiment are relative to.
         restart: Move runs that cannot be extended aside, see `set_aside`, and run them again at this length.
         trackers: As in `extend_run`.
-
-    The other arguments are those of `fedreach.experiment.compare.compare`.
+        **resources: The other fields of `fedreach.experiment.workers.Resources`.
 
     Raises:
         RunFolderError: If a run cannot be extended and `restart` is false. Nothing is changed then.
@@ -112,7 +105,7 @@ def extend_comparison(
         moved_jobs = [Job(*runs[path], path, experiment, out) for path in (refused if restart else ())]
         for job in moved_jobs:
             set_aside(job)
-    status = compare(experiment, out=out, base=base, workers=workers, executor=executor, callbacks=callbacks)
+    status = compare(experiment, out=out, base=base, **resources)
     finish_rerun(moved_jobs, status)
     return status
 
@@ -168,7 +161,7 @@ def reason_not_extendable(path: Path, stored: RunRecord, rounds: int, base: Path
     record = folder.stored_record(CHECKPOINT)
     done, every = record["round"], experiment.evaluation.every
     if result is not None and done < before:
-        limit = "a budget" if experiment.budget.limits else "early stopping (evaluation.patience)"
+        limit = "a budget" if experiment.limits else "early stopping (evaluation.patience)"
         return f"{limit} ended it after round {done} of {before}; a longer run would end there, too"
     if record["gone"]:
         return f"what clients kept between rounds ({', '.join(record['gone'])}) was let go of as it finished"

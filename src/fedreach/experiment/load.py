@@ -6,12 +6,11 @@ import json
 import re
 import reprlib
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pydantic
-from pydantic import Field
 
 from fedreach._util.errors import ConfigError, FedReachError, nearest
 from fedreach._util.registry import KINDS
@@ -23,11 +22,9 @@ from fedreach.experiment.messages import Path_, Problem, explain_errors, format_
 from fedreach.experiment.options import check_choice
 from fedreach.experiment.schema import (
     PARTS,
-    Choice,
     Experiment,
     LocalSection,
     Range,
-    Section,
     Setting,
     format_setting,
     format_value,
@@ -41,38 +38,29 @@ MOST_NESTED = 50  # depth of tables and lists
 UNFIT = re.compile("[\0\ud800-\udfff]")  # invalid in files, pages and terminals
 
 
-def read(source: Path) -> tuple[str, dict[str, Any]]:
-    """Return the text of an experiment file, or of a run.json, and its raw tables.
+def read(source: Path) -> dict[str, Any]:
+    """Return the raw tables of an experiment file, or of a run.json.
 
     Raises:
         ConfigError: If the file cannot be read, or is not valid TOML or JSON.
     """
-    what = "TOML" if source.suffix != ".json" else "JSON"
+    is_json = source.suffix == ".json"
     try:
         text = source.read_text(encoding="utf-8")
-        return text, tomllib.loads(text) if what == "TOML" else _config_of(source, json.loads(text))
-    except ConfigError:
-        raise
-    except FileNotFoundError as error:
-        raise ConfigError(f"There is no file {source}. `fedreach init` writes a commented one.") from error
-    except IsADirectoryError as error:
-        raise ConfigError(f"{source} is a folder. Name the TOML file in it.") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{source} is not a text in UTF-8: {error.reason} at byte {error.start}. Save it as UTF-8."
-        ) from error
+        raw = json.loads(text) if is_json else tomllib.loads(text)
     except OSError as error:
-        raise ConfigError(f"{source} cannot be read: {error.strerror}. Make it readable.") from error
+        raise ConfigError(
+            f"{source} cannot be read: {error.strerror}. Name a TOML file; `fedreach init` writes a commented one."
+        ) from error
     except (ValueError, RecursionError) as error:  # a number of 5000 digits raises a ValueError, not a decode error
+        what = "JSON" if is_json else "TOML"
         raise ConfigError(
             f"{source} is not valid {what}: {_describe_error(error)}. `fedreach init` writes a valid one."
         ) from error
-
-
-def _config_of(source: Path, stored: Any) -> dict[str, Any]:
-    if not isinstance(stored, dict) or not isinstance(stored.get("config", {}), dict):
+    config = raw.get("config", raw) if is_json and isinstance(raw, dict) else raw
+    if not isinstance(config, dict):
         raise ConfigError(f"{source} must hold a table of options, as run.json of a run folder does.")
-    return dict(stored.get("config", stored))
+    return config
 
 
 def toml_value(text: str) -> Any:
@@ -101,7 +89,7 @@ def names_in(text: str) -> list[str]:
     return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), []) if name.strip()]
 
 
-def check_plain(value: Any, where: str) -> None:
+def check_plain(value: Any, where: str, depth: int = 0) -> None:
     """Reject nesting deeper than `MOST_NESTED`, integers beyond 64 bits, and invalid characters.
 
     Raises:
@@ -113,23 +101,17 @@ def check_plain(value: Any, where: str) -> None:
         Traceback (most recent call last):
         fedreach.ConfigError: x.toml must not hold the character U+0000; it stands in 'a\\x00b'. Leave it out.
     """
-    level = [value]
-    for _ in range(MOST_NESTED + 1):
-        for part in level:
-            if isinstance(part, str) and (unfit := UNFIT.search(part)):
-                rule = f"must not hold the character U+{ord(unfit[0]):04X}; it stands in {reprlib.repr(part)}"
-                raise ConfigError(f"{where} {rule}. Leave it out.")
-            if isinstance(part, int) and part.bit_length() > 63:
-                raise ConfigError(f"{where}: a whole number must be of 64 bits, as TOML has them; got {_number(part)}.")
-        keys = [key for table in level if isinstance(table, Mapping) for key in table]
-        inner = [part for table in level if isinstance(table, Mapping) for part in table.values()]
-        level = keys + inner + [part for values in level if isinstance(values, list | tuple) for part in values]
-    if level:
+    if depth > MOST_NESTED:
         raise ConfigError(f"{where} nests tables and lists more than {MOST_NESTED} deep, as no experiment does.")
-
-
-def _number(value: int) -> str:
-    return f"{value}" if value.bit_length() < 200 else f"one of {value.bit_length()} bits"
+    if isinstance(value, str) and (unfit := UNFIT.search(value)):
+        rule = f"must not hold the character U+{ord(unfit[0]):04X}; it stands in {reprlib.repr(value)}"
+        raise ConfigError(f"{where} {rule}. Leave it out.")
+    if isinstance(value, int) and value.bit_length() > 63:
+        raise ConfigError(f"{where}: a whole number must be of 64 bits, as TOML has them; got {hex(value)[:40]}.")
+    if isinstance(value, Mapping):
+        value = [*value, *value.values()]
+    for part in value if isinstance(value, list | tuple) else ():
+        check_plain(part, where, depth + 1)
 
 
 def _describe_error(error: Exception) -> str:
@@ -139,24 +121,6 @@ def _describe_error(error: Exception) -> str:
 # -------------------- Settings of options
 
 LONGEST = 80  # characters of a setting's folder
-
-
-class Sweep(Section):
-    """The option that a recipe varies, the horizontal axis of a panel.
-
-    A step ``*`` of `key` means all methods, as in ``methods.*.selection.min_examples``. With training, the values of
-    an option of methods make one comparison; each value of any other option needs its own.
-    """
-
-    key: str
-    values: Annotated[list[int | float], Field(min_length=2)]
-    label: str  # of the axis, with its unit
-    unit: Annotated[float, Field(gt=0)] = 1.0  # the label's unit, in units of the option
-
-
-def expand_key(key: str, methods: tuple[str, ...]) -> Iterator[str]:
-    """Yield the paths that a key expands to, given the methods."""
-    yield from (key.replace("*", method, 1) for method in methods) if "*" in key else (key,)
 
 
 def set_option(table: dict[str, Any], key: str, value: Any) -> None:
@@ -172,8 +136,8 @@ def set_option(table: dict[str, Any], key: str, value: Any) -> None:
 def with_setting(raw: dict[str, Any], setting: Setting) -> dict[str, Any]:
     """Return the tables of an experiment with a setting; `raw` is changed."""
     methods = tuple(raw.get("methods") or ())
-    for key, value in setting.items():
-        for path in expand_key(key, methods):
+    for key, value in setting.items():  # a step * means all methods
+        for path in [key.replace("*", method, 1) for method in methods] if "*" in key else [key]:
             set_option(raw, path, value)
     return raw
 
@@ -195,33 +159,10 @@ def folders(settings: Sequence[Setting], where: Path) -> list[Path]:
     return paths
 
 
-NOT_SWEPT: Mapping[str, str] = {
-    "name": "is no option of a run",
-    "seeds": "is the same for all settings: each is tried with all seeds",
-    "baseline": "is no option of a run",
-    "target_accuracy": "changes no run",
-    "statistics": "changes no run",
-    "engine": "changes no run but by rounding",
-    "run": "changes no run",
-    "sweep": "cannot be swept itself",
-    "tune": "cannot be swept itself",
-}
-"""Keys that cannot be swept or tuned, with the reason."""
-
-NOT_TUNED: Mapping[str, str] = {
-    "data": "says what is learnt",
-    "partition": "says who holds what",
-    "population": "says who takes part",
-    "noise": "says what the labels are",
-    "shift": "says what unseen clients hold",
-    "server_data": "says what the server holds",
-    "budget": "says what a run may spend",
-    "radio": "says where clients are",
-    "evaluation": "says how models are scored",
-    "rounds": "says how long a run is",
-    "method.adaptation": "comes after training, and a setting is chosen by the model that was trained",
-}
-"""Keys that can be swept but not tuned, as they are the same for all methods of a comparison, with the reason."""
+NOT_SWEPT = ("name", "seeds", "baseline", "target_accuracy", "statistics", "engine", "run", "sweep", "tune")
+"""Keys that cannot be swept or tuned: they are the same for all settings, or change no run but by rounding."""
+COMMON = ("data", "partition", "population", "noise", "shift", "server_data", "budget", "radio", "evaluation", "rounds")
+"""Keys that can be swept but not tuned, as they are the same for all methods of a comparison."""
 
 
 def check_settings(
@@ -255,14 +196,13 @@ def check_settings(
 
 def explain_refused_key(key: str, *, tuned: bool) -> str:
     """Return why an option cannot be swept or tuned, or "" if it can."""
-    for rules in (NOT_SWEPT, NOT_TUNED if tuned else {}):
-        for head, why in rules.items():
-            if key == head or key.startswith(f"{head}."):
-                return f"{head} {why}" + (
-                    ". Show it under [sweep]" if rules is NOT_TUNED and head != "method.adaptation" else ""
-                )
-    if tuned and re.match(r"methods\.[^.]+\.adaptation(\.|$)", key):
-        return NOT_TUNED["method.adaptation"]
+    head = key.partition(".")[0]
+    if head in NOT_SWEPT:
+        return f"{head} is the same for all settings, and cannot vary. Leave it out"
+    if tuned and head in COMMON:
+        return f"{head} is the same for all methods, and cannot be chosen for each. Show it under [sweep]"
+    if tuned and re.match(r"(method|methods\.[^.]+)\.adaptation(\.|$)", key):
+        return "adaptation comes after training, and a setting is chosen by the model that was trained. Leave it out"
     return ""
 
 
@@ -295,27 +235,41 @@ def load(source: Path | None, overrides: Sequence[str] = (), default: Path | Non
     """
     base, named_file = folder_of(source), source
     source = (default or DEFAULT) if source is None else source
-    text, raw = read(source)
+    raw = read(source)
     check_plain(raw, str(source))
     if source.suffix != ".json":
         raw.setdefault("name", name_after(source.with_suffix(""), "experiment"))
     overridden = [_override(raw, override, base) for override in overrides]
     check_plain(raw, "--set")
+    return checked(raw, base, "" if named_file is None else named_file.name, overridden)
+
+
+def checked(raw: Mapping[str, Any], base: Path, place: str, overridden: Sequence[Path_] = ()) -> Experiment:
+    """Return the experiment, or raise ConfigError with all problems of the current stage of `check`.
+
+    Args:
+        raw: Tables of the experiment.
+        base: Folder that paths in it are relative to.
+        place: Name of their source, for the message.
+        overridden: Keys that --set wrote.
+    """
     experiment, problems = check(raw, base)
     if problems or experiment is None:
-        raise ConfigError(format_problems(problems, named_file, text, overridden))
+        raise ConfigError(format_problems(problems, place, overridden))
     return experiment
 
 
 def check(raw: Mapping[str, Any], base: Path) -> tuple[Experiment | None, list[Problem]]:
-    """Return the experiment, or None if it cannot be parsed, and all its problems."""
+    """Return the experiment, or None if it cannot be parsed, and its problems.
+
+    Keys, types, ranges and components are checked first, then what must fit together, then the settings to try.
+    """
     problems: list[Problem] = []
     experiment: Experiment | None = None
     try:
         experiment = Experiment.model_validate(raw)
     except pydantic.ValidationError as error:
         problems += explain_errors(error, raw)
-        experiment = _parse_accepted(raw, error)
     for kind, path in _choices(raw):
         value = _value_at(raw, path)
         choice = {"name": value} if isinstance(value, str) else value
@@ -328,31 +282,12 @@ def check(raw: Mapping[str, Any], base: Path) -> tuple[Experiment | None, list[P
             try:
                 LocalSection.model_validate(local)
             except pydantic.ValidationError as error:
-                problems += explain_errors(error, local, ("methods", name, "local"), LocalSection)
-    if experiment is not None:
-        refused = {problem.path for problem in problems}  # replaced by their defaults
-        problems += [problem for problem in _find_contradictions(experiment, base) if problem.path not in refused]
-        problems += _find_clashes(experiment, base, problems)
-        problems += _check_metrics(experiment, base, problems)
-        if not problems:
-            problems = check_settings(raw, experiment, lambda tables: check(tables, base)[1])
+                problems += explain_errors(error, local, ("methods", name, "local"), LocalSection.model_fields)
+    if experiment is not None and not problems:
+        problems = [*_find_contradictions(experiment), *_find_clashes(experiment, base)] or check_settings(
+            raw, experiment, lambda tables: check(tables, base)[1]
+        )
     return experiment, problems
-
-
-def _parse_accepted(raw: Mapping[str, Any], error: pydantic.ValidationError) -> Experiment | None:
-    """Return the experiment without the rejected keys, so that the others are checked at the same time."""
-    accepted = copy.deepcopy(dict(raw))
-    for refusal in error.errors():
-        table: Any = accepted
-        for i, step in enumerate(refusal["loc"], start=1):
-            if i == len(refusal["loc"]) or not isinstance(table.get(step), dict):
-                table.pop(step, None)
-                break
-            table = table[step]
-    try:
-        return Experiment.model_validate(accepted)
-    except pydantic.ValidationError:
-        return None
 
 
 def name_after(path: Path, default: str) -> str:
@@ -373,11 +308,12 @@ def _names_a_folder(name: str) -> bool:
     return plain and not reserved and len(name.encode()) <= LONGEST_NAME
 
 
-def _find_contradictions(e: Experiment, base: Path) -> list[Problem]:
+def _find_contradictions(e: Experiment) -> list[Problem]:
     problems = []
     if e.baseline is not None and e.baseline not in e.methods:
-        hint = nearest(e.baseline, e.methods) if e.methods else " There is no [methods.NAME] table."
-        problems.append(Problem(("baseline",), f"must name a method; got {e.baseline!r}.{hint}"))
+        problems.append(
+            Problem(("baseline",), f"must name a method; got {e.baseline!r}.{nearest(e.baseline, e.methods)}")
+        )
     if len(set(e.seeds)) < len(e.seeds):
         problems.append(Problem(("seeds",), f"must not repeat a seed; got {e.seeds}."))
     if not _names_a_folder(e.name):
@@ -387,50 +323,43 @@ def _find_contradictions(e: Experiment, base: Path) -> list[Problem]:
             rule = f"a method's name becomes a folder: use letters, digits, _ . + = -; {FOLDER_NAME}."
             problems.append(Problem(("methods", name), rule))
     for name in ("seconds", "joules"):
-        if getattr(e.budget, name) is not None and e.radio is None:
+        if name in e.limits and e.radio is None:
             problems.append(Problem(("budget", name), "is counted by a [radio], and there is none: add one."))
-    problems += _check_statistics(e)
     server_data = e.server_data
     if server_data is not None and (server_data.examples is None) == (server_data.file is None):
-        got = "neither" if server_data.file is None else "both"
-        problems.append(Problem(("server_data",), f"give either `examples` or `file`; got {got}."))
-    participants, clients = e.population.participants, e.partition.clients
-    drawn = e.partition.file is None and e.partition.name != "natural"  # else the file or the data set the number
-    if drawn and isinstance(participants, int) and participants > clients:
+        problems.append(Problem(("server_data",), "give either `examples` or `file`."))
+    participants, clients = e.population.participants, _drawn_clients(e)
+    if clients is not None and isinstance(participants, int) and participants > clients:
         rule = f"must be at most the {clients} clients of the partition; got {participants}."
         problems.append(Problem(("population", "participants"), f"{rule} Lower it or raise partition.clients."))
-    limit, share = clients if drawn else None, ""
-    if isinstance(participants, float) and drawn:
-        limit, share = share_of(participants, clients), f" ({participants:g} of {clients} clients)"
-    elif isinstance(participants, int):
-        limit = participants
-    elif isinstance(participants, list) and participants:
-        limit = len(participants)
-    for path, cohort, selection in _cohorts(e):
-        if limit is not None and cohort > limit and not _ignores_cohort(selection, base):
-            rule = f"must be at most the {limit} participants{share}; got {cohort}."
-            problems.append(Problem(path, f"{rule} Lower it or let more take part."))
-    return problems
+    return problems + _check_statistics(e)
+
+
+def _drawn_clients(e: Experiment) -> int | None:
+    """Return the number of clients; None if a file or the data set it."""
+    return e.partition.clients if e.partition.file is None and e.partition.name != "natural" else None
+
+
+def _count_participants(e: Experiment) -> int | None:
+    """Return the number of participants; None if it is not known before the data are read."""
+    participants, clients = e.population.participants, _drawn_clients(e)
+    if isinstance(participants, list) and participants:
+        return len(participants)
+    if isinstance(participants, float) and clients is not None:
+        return share_of(participants, clients)
+    return participants if isinstance(participants, int) else clients
 
 
 def _check_statistics(e: Experiment) -> list[Problem]:
     """Return the problems of a comparison's statistics section."""
     plan, where, problems = e.plan, ("statistics",), []
-    if not plan.contrasts:
-        rule = 'must hold a pair of methods at least, such as [["mine", "uniform"]]; got [].'
-        problems.append(Problem((*where, "contrasts"), rule))
-    if not isinstance(plan.contrasts, str):
-        for i, pair in enumerate(plan.contrasts):
-            place = (*where, "contrasts", i)
-            if len(pair) != 2:
-                problems.append(Problem(place, f"must be two methods, first minus second; got {list(pair)!r}."))
-            elif unknown := [name for name in pair if name not in e.methods]:
-                rule = f"must name two methods; got {unknown[0]!r}."
-                problems.append(Problem(place, rule + nearest(unknown[0], e.methods)))
-            elif pair[0] == pair[1]:
-                problems.append(Problem(place, f"must name two different methods; got {pair[0]!r} twice."))
-            elif set(map(frozenset, plan.contrasts[:i])) & {frozenset(pair)}:
-                problems.append(Problem(place, f"is there before: {pair[0]!r} and {pair[1]!r}."))
+    pairs = [] if isinstance(plan.contrasts, str) else [list(pair) for pair in plan.contrasts]
+    for i, pair in enumerate(pairs):
+        unknown = [name for name in pair if name not in e.methods]
+        if unknown or len({*pair}) < 2 or {*pair} in map(set, pairs[:i]):
+            rule = f"must be two different methods, first minus second, each pair once; got {pair!r}."
+            rule += nearest(unknown[0], e.methods) if unknown else ""
+            problems.append(Problem((*where, "contrasts", i), rule))
     evaluations = -(-e.rounds // e.evaluation.every)
     if plan.last_rounds > evaluations:
         rule = f"must be at most the {evaluations} evaluated rounds; got {plan.last_rounds}."
@@ -447,41 +376,23 @@ def _check_statistics(e: Experiment) -> list[Problem]:
     return problems
 
 
-def _cohorts(e: Experiment) -> list[tuple[Path_, int, Choice]]:
-    """Return for each method where its cohort size is set, the size, and its selection."""
-    shared: Path_ = ("method", "cohort_size")
-    selection = dict(e.method)["selection"]
-    if not e.methods:
-        return [(shared, e.method.cohort_size, selection)]
-    return [
-        (
-            ("methods", name, "cohort_size") if m.cohort_size else shared,
-            m.cohort_size or e.method.cohort_size,
-            dict(m)["selection"] or selection,
-        )
-        for name, m in e.methods.items()
-    ]
+def _find_clashes(e: Experiment, base: Path) -> list[Problem]:
+    """Return the problems of components that are valid alone but not together."""
+    from fedreach.evaluation.metrics import additional_metrics
 
-
-def _ignores_cohort(selection: Choice, base: Path) -> bool:
+    problems = []
+    where: Path_ = ("evaluation", "metrics")
     try:
-        ignores: bool = components.make("selection", selection, base).ignores_cohort
-        return ignores
-    except Exception:
-        return True  # an unknown or invalid policy, which is reported elsewhere
-
-
-def _find_clashes(e: Experiment, base: Path, known_problems: Sequence[Problem]) -> list[Problem]:
-    """Return the problems of components that are valid alone but not together; skip components with known problems."""
-    problems = _check_local(e, base, known_problems)
-    known_problems = [*known_problems, *problems]
+        additional_metrics([components.make("metric", m, base) for m in e.evaluation.metrics])
+        where = ("local",)  # of all methods, so that it is reported once
+        components.local_of(e.local, base)
+    except FedReachError as error:
+        return [Problem(where, str(error))]
+    limit = _count_participants(e)
     for name in e.methods or [None]:
-        where: Path_ = ("method",) if name is None else ("methods", name)
-        method_parts = {} if name is None else dict(e.methods[name])
-        places = {kind: (*(where if method_parts.get(kind) else ("method",)), kind) for kind in (*PARTS, "cohort_size")}
-        wrong = [*places.values(), ("local",), (*where, "local"), ("radio",), ("augmentation",)]
-        if any(problem.path[: len(path)] == path for problem in known_problems for path in wrong):
-            continue
+        where = ("method",) if name is None else ("methods", name)
+        own = {} if name is None else dict(e.methods[name])
+        places = {part: (*(where if own.get(part) else ("method",)), part) for part in ("server", "cohort_size")}
         try:
             federation = components.federation(e.resolved(name), 0, base)
             federation.needs()
@@ -493,39 +404,17 @@ def _find_clashes(e: Experiment, base: Path, known_problems: Sequence[Problem]) 
         except Exception as error:  # in a custom component
             problems.append(Problem(where, f"the parts cannot be joined: {type(error).__name__}: {error}."))
             continue
+        if limit is not None and federation.cohort_size > limit and not federation.selection.ignores_cohort:
+            rule = f"must be at most the {limit} participants; got {federation.cohort_size}."
+            problems.append(Problem(places["cohort_size"], f"{rule} Lower it or let more take part."))
         if federation.learning_server is not None and e.server_data is None:
             rule = "trains on data of the server's own, and there is none. Add `[server_data] examples = 100`."
             problems.append(Problem(places["server"], f"{name_of(federation.server)} {rule}"))
-        early = "evaluation.patience" if e.evaluation.patience is not None else "[budget]" if e.budget.limits else ""
+        early = "evaluation.patience" if e.evaluation.patience is not None else "[budget]" if e.limits else ""
         if last and not before and early:
             rule = f"tunes the model after the last round, which {early} may leave out. Leave out {early}."
             problems.append(Problem(places["server"], f"{name_of(federation.server)} {rule}"))
     return problems
-
-
-def _check_local(e: Experiment, base: Path, known_problems: Sequence[Problem]) -> list[Problem]:
-    """Return the problems of local training, which all methods share, so that they are reported once."""
-    if any(problem.path[:1] == ("local",) for problem in known_problems):
-        return []
-    try:
-        components.local_of(e.local, base)
-    except FedReachError as error:
-        return [Problem(("local",), str(error))]
-    return []
-
-
-def _check_metrics(e: Experiment, base: Path, known_problems: Sequence[Problem]) -> list[Problem]:
-    """Return the problems of metrics that are valid alone but not together, such as two with the same name."""
-    from fedreach.evaluation.metrics import additional_metrics
-
-    where: Path_ = ("evaluation", "metrics")
-    if any(problem.path[: len(where)] == where for problem in known_problems):
-        return []
-    try:
-        additional_metrics([components.make("metric", choice, base) for choice in e.evaluation.metrics])
-    except FedReachError as error:
-        return [Problem(where, str(error))]
-    return []
 
 
 def _choices(raw: Mapping[str, Any]) -> list[tuple[str, Path_]]:

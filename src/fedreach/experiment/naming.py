@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from fedreach._util import registry
-from fedreach._util.code import READS_ITSELF, digest_of_code
+from fedreach._util.code import AT_RUN_TIME, READS_ITSELF, digest_of_code
 from fedreach._util.errors import ConfigError
 from fedreach._util.registry import Instance
 from fedreach.engines.models.state import ModuleInstance, TensorHook, copy_module, redraw, register_hooks, tensor_hooks
@@ -38,8 +38,6 @@ from fedreach.experiment.components import imported_by, module_files
 # do not change the digest, nor does the order in which the cells of a notebook were run.
 
 TRACKER_ID = re.compile("[0-9a-f]{32}")  # cloudpickle's number of a class, which differs between processes
-AT_RUN_TIME = frozenset({"exec", "eval", "globals", "locals", "vars", "__import__", "__builtins__"})
-"""Builtins that can read names at run time, which instructions cannot show: then the whole file counts."""
 IGNORED_ATTRIBUTES = ("__doc__", "__firstlineno__")  # attributes of a class that do not change its meaning
 
 
@@ -143,17 +141,14 @@ class _MeaningPickler(Pickler):
         counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
         yield f"{code.co_name} {counts} {code.co_varnames} {code.co_freevars} {code.co_cellvars} "
         yield code.co_exceptiontable.hex()
-        before, module = None, ""
-        for step in dis.get_instructions(code):
-            if step.opname == "EXTENDED_ARG":
-                continue
-            if before is not None and not (step.opname == "STORE_NAME" and step.argval in IGNORED_ATTRIBUTES):
-                yield f"\n{before.opname} {''.join(self._argument(before.argval))}"
+        steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+        ignored = {i for i, s in enumerate(steps) if s.opname == "STORE_NAME" and s.argval in IGNORED_ATTRIBUTES}
+        module = ""
+        for i, step in enumerate(steps):
+            if not ignored & {i, i + 1}:
+                yield f"\n{step.opname} {''.join(self._argument(step.argval))}"
             self._note(code, step, module)
             module = step.argval if step.opname == "IMPORT_NAME" else module
-            before = None if step.opname == "STORE_NAME" and step.argval in IGNORED_ATTRIBUTES else step
-        if before is not None:
-            yield f"\n{before.opname} {''.join(self._argument(before.argval))}"
 
     def _argument(self, value: Any) -> Iterator[str]:
         if isinstance(value, CodeType):
@@ -267,7 +262,7 @@ def to_config(kind: str, value: Any, shelf: PickleStore) -> Any:
             table = {**(named if isinstance(named, dict) else {"name": named}), **table}
         if "inner" in value:
             table["inner"] = to_config(kind, value["inner"], shelf)
-        if isinstance(value.get("parts"), Sequence):
+        if isinstance(value.get("parts"), list | tuple):
             table["parts"] = [to_config(kind, part, shelf) for part in value["parts"]]
         return table
     if isinstance(value, type) or _is_function(value):
@@ -318,18 +313,12 @@ def _part_config(kind: str, part: Any, shelf: PickleStore) -> Any:
     """Return a component by its class and options if these describe it fully, or else by a stored object."""
     cls = type(part)
     if is_dataclass(part) and "__eq__" in vars(cls) and is_importable(cls):
-        options: dict[str, Any] = {}
-        for option in fields(part):
-            value = getattr(part, option.name)
-            if option.init and not _is_default(value, option):
-                options[option.name] = value
-        nested = {key: to_config(kind, options.pop(key), shelf) for key in ("inner",) if key in options}
-        if isinstance(options.get("parts"), list | tuple):
-            nested["parts"] = [to_config(kind, inner, shelf) for inner in options.pop("parts")]
-        if all(map(_is_plain, options.values())):
-            name = _thing_name(kind, cls, shelf)
-            table = {"name": name, **{key: to_toml_value(value) for key, value in options.items()}, **nested}
-            return table if len(table) > 1 else name
+        values = {option: getattr(part, option.name) for option in fields(part) if option.init}
+        options = {option.name: value for option, value in values.items() if not _is_default(value, option)}
+        nested = {"inner", *(["parts"] if isinstance(options.get("parts"), list | tuple) else [])}
+        if all(_is_plain(value) for key, value in options.items() if key not in nested):
+            table = to_config(kind, {"name": cls, **options}, shelf)
+            return table if len(table) > 1 else table["name"]
     return shelf.name_of(Instance(part), cls.__name__)
 
 

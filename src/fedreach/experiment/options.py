@@ -60,8 +60,8 @@ def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) 
         try:
             model.model_validate(options)
         except pydantic.ValidationError as error:
-            allowed = [*model.model_fields, *section.model_fields]
-            problems += explain_errors(error, options, path, allowed=allowed, owner=f"{kind} {name!r}")
+            known = model.model_fields | section.model_fields
+            problems += explain_errors(error, options, path, known, f"{kind} {name!r}")
     if problems:
         return problems
     if kind == "partition" and ":" not in name and name != "natural":
@@ -79,12 +79,10 @@ def _check_nested(kind: str, path: Path_, options: Mapping[str, Any], base: Path
     if listed is not None and not isinstance(listed, list):
         problems.append(Problem((*path, "parts"), f"must be a list of names or tables with a `name`; got {listed!r}."))
     for where, value in components.nested_choices(options):
-        choice = {"name": value} if isinstance(value, str) else value
-        if isinstance(choice, dict) and isinstance(choice.get("name"), str):
-            problems += check_choice(kind, (*path, *where), choice, base)
-        else:
-            rule = f"must be a name, or a table with a `name`; got {value!r} ({type(value).__name__})."
-            problems.append(Problem((*path, *where), rule))
+        try:
+            problems += check_choice(kind, (*path, *where), Choice.model_validate(value).model_dump(), base)
+        except pydantic.ValidationError as error:
+            problems += explain_errors(error, value, (*path, *where), Choice.model_fields)
     return problems
 
 
@@ -184,5 +182,5 @@ def with_trackers(experiment: Experiment, names: Sequence[str], base: Path) -> E
         for problem in check_choice("tracker", (*KEY, i), choice.model_dump(), base)
     ]
     if problems:
-        raise ConfigError(format_problems(problems, Path("--track" if names else "run.json"), "", ()))
+        raise ConfigError(format_problems(problems, "--track" if names else "run.json"))
     return experiment.model_copy(update={"run": experiment.run.model_copy(update={"trackers": choices})})

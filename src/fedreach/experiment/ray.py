@@ -115,8 +115,7 @@ class RayWorker:
 
     def __init__(self, ray: Any, hosts: Any, site: Site, threads: int) -> None:
         self.ray, self.hosts, self.site, self.threads = ray, hosts, site, threads
-        self.host: Any = None
-        self.ready = False
+        self.host: Any
         self.thread: threading.Thread
 
     def start(self, on_message: Callable[[Message], None]) -> None:
@@ -146,14 +145,13 @@ class RayWorker:
     def end(self) -> None:
         if self.ready:
             self.host.end.remote()
-        elif self.host is not None:
+        else:
             self.ray.kill(self.host)  # it is still waiting for a place
 
     def wait(self) -> None:
-        if self.host is not None:
-            self.thread.join(timeout=30)
-            self.ray.kill(self.host)
-            self.thread.join(timeout=5)  # no thread may be inside Ray when Ray shuts down
+        self.thread.join(timeout=30)
+        self.ray.kill(self.host)
+        self.thread.join(timeout=5)  # no thread may be inside Ray when Ray shuts down
 
 
 class _Host:

@@ -35,12 +35,13 @@ from fedreach.experiment.options import trackers_of
 from fedreach.experiment.schema import Experiment
 from fedreach.federation.secure_aggregation import exact_sum
 from fedreach.runs.adaptation import take_training
+from fedreach.runs.budget import Budget
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import MEMORY_FILE
 from fedreach.runs.describe import Baselines, environment, git_revision
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import ENGINE, check_data, check_unchanged, finished_result, forget_failed
-from fedreach.runs.loop import Budget, Refit, RunSpec, consume, each_round
+from fedreach.runs.loop import Refit, RunSpec, consume, each_round
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import Result, RoundRow, RunRecord
 from fedreach.runs.simulation import Simulation
@@ -54,12 +55,6 @@ def on_rank_device(experiment: Experiment, ranks: Ranks | None, engine: str | No
     section = experiment.engine
     update = {"device": ranks.device(section.device), "name": engine or section.name}
     return experiment.model_copy(update={"engine": section.model_copy(update=update)})
-
-
-def announce(identity: Mapping[str, Any], ranks: Ranks) -> None:
-    """Announce the run to the other ranks, so that they read their data meanwhile."""
-    for rank in range(1, ranks.size):
-        ranks.send(_shared_identity(identity), rank)
 
 
 def distribute(simulation: Simulation, ranks: Ranks) -> Simulation:
@@ -144,7 +139,15 @@ Read = Callable[[Builder], Dataset | OwnData]
 
 
 @one_thread()
-def run(
+def run(experiment: Experiment, **arguments: Any) -> Result | None:
+    """Run or resume one resolved experiment in a folder, and return its result, as in ``result.json``.
+
+    The arguments and errors are those of `each_round_of`.
+    """
+    return consume(each_round_of(experiment, **arguments))
+
+
+def each_round_of(
     experiment: Experiment,
     *,
     seed: int,
@@ -159,8 +162,8 @@ def run(
     callbacks: Sequence[Callback] = (),
     warn: Warn = warn,
     read: Read = Builder.dataset,
-) -> Result | None:
-    """Run or resume one resolved experiment in a folder, and return its result, as in ``result.json``.
+) -> Generator[RoundRow, None, Result | None]:
+    """Run or resume one resolved experiment, and yield the row of each round; a stopped run can be resumed later.
 
     Args:
         experiment: Experiment of one method, see `Experiment.resolved`.
@@ -188,42 +191,6 @@ def run(
         RunFolderError: If the folder holds another experiment or cannot be read.
         FedReachError: If the run fails; ``result.json`` then gives the reason.
     """
-    return consume(
-        each_round_of(
-            experiment,
-            seed=seed,
-            folder=folder,
-            base=base,
-            method=method,
-            threads=threads,
-            ranks=ranks,
-            agreed=agreed,
-            twin=twin,
-            files=files,
-            callbacks=callbacks,
-            warn=warn,
-            read=read,
-        )
-    )
-
-
-def each_round_of(
-    experiment: Experiment,
-    *,
-    seed: int,
-    folder: Path,
-    base: Path,
-    method: str,
-    threads: int | None = None,
-    ranks: Ranks | None = None,
-    agreed: Path | None = None,
-    twin: Path | None = None,
-    files: Mapping[str, Any] | None = None,
-    callbacks: Sequence[Callback] = (),
-    warn: Warn = warn,
-    read: Read = Builder.dataset,
-) -> Generator[RoundRow, None, Result | None]:
-    """Run as `run` does and yield the row of each round; a stopped run can be resumed later."""
     identity = components.identity(experiment, seed, method, base)
     if files is not None:
         check_unchanged(files, identity)
@@ -242,7 +209,8 @@ def each_round_of(
         (folder / TRACEBACK).unlink(missing_ok=True)
         try:
             if ranks is not None:
-                announce(identity, ranks)
+                for rank in range(1, ranks.size):  # so that they read their data meanwhile
+                    ranks.send(_shared_identity(identity), rank)
             with locate_user_errors(experiment, base):
                 builder = Builder(on_rank_device(experiment, ranks), base)
                 dataset = read(builder)
@@ -275,7 +243,7 @@ def each_round_of(
                     ),
                     every=e.evaluation.every,
                     patience=e.evaluation.patience,
-                    budget=Budget(**e.budget.limits),
+                    budget=Budget(**dict(e.budget)),
                     local=e.evaluation.local,
                     checkpoint_seconds=e.run.checkpoint_seconds,
                     callbacks=callbacks,
@@ -371,17 +339,12 @@ def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agre
             raise RunFolderError(
                 f"{agreed.path / note} must name an engine; got {name!r}. Remove it to have one tried anew."
             )
-    if record is None or record.get("name") != name or not _is_examined(builder, record):
+    if record is None or record.get("name") != name or record.get("examined") != _model_digest(builder):
         with _recorded_engine(experiment, agreed.path / note):
             warning = _with_name(builder, name).examine_named_engine(data, seed)
         if warning is not None:
             return _Engine("sequential", warning, warning)
     return _Engine(name, why)
-
-
-def _is_examined(builder: Builder, record: Mapping[str, Any]) -> bool:
-    """Return whether a stored engine was examined with the current model and code."""
-    return bool(record.get("examined") == _model_digest(builder))
 
 
 def _model_digest(builder: Builder) -> str:

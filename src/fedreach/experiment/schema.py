@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import numpy as np
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic_core import PydanticCustomError
 
 from fedreach._util.component import option_rules
 from fedreach._util.errors import ConfigError, nearest, violation
@@ -24,10 +23,9 @@ from fedreach._util.registry import KINDS, METHOD
 from fedreach._util.streams import generator
 from fedreach.evaluation.statistics import AnalysisPlan
 from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
+from fedreach.runs.budget import Budget
 
 # -------------------- Building blocks of tables
-
-BROKEN_RULE = "broken_rule"  # type of an error whose message is a whole sentence
 
 Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -77,7 +75,10 @@ class Range(Section):
         return min(max(float(f"{value:.{DIGITS}g}"), self.min), self.max)
 
 
-Values = list[Any] | Range
+Values = (
+    Annotated[list[Any], Field(min_length=1)]
+    | Annotated[Range, pydantic.PlainSerializer(lambda limits: limits.model_dump(exclude_unset=True))]
+)
 
 
 class Grid(BaseModel):
@@ -98,6 +99,7 @@ class Grid(BaseModel):
     """Number of random settings. Default: all combinations."""
     seed: Seed = 0
     """Seed of the draw."""
+    __pydantic_extra__: dict[str, Values] = Field(init=False)
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -126,7 +128,7 @@ class Grid(BaseModel):
     @property
     def values(self) -> dict[str, Values]:
         """The values of each option."""
-        return {key: _values(key, value) for key, value in (self.model_extra or {}).items()}
+        return self.__pydantic_extra__
 
     @property
     def size(self) -> int:
@@ -166,19 +168,6 @@ def _options(table: Mapping[str, Any], prefix: str = "") -> Any:
             yield f"{prefix}{key}", inner
 
 
-def _values(key: str, value: Any) -> Values:
-    if isinstance(value, list) and value:
-        return value
-    if isinstance(value, dict):
-        try:
-            return Range.model_validate(value)
-        except pydantic.ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ValueError(f"{key}: {where or 'range'}: {first['msg'].removeprefix('Value error, ')}") from None
-    raise ValueError(f"{key} must list values, such as [0.01, 0.1], or be a range {{ min, max, log }}; got {value!r}.")
-
-
 def format_setting(setting: Setting) -> str:
     """Return a setting as people write it.
 
@@ -210,6 +199,8 @@ class Choice(BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: Any) -> Any:
+        if not isinstance(value, str | dict | Choice):
+            raise ValueError(f"must be a name, or a table with a `name`; got {value!r}.")
         return {"name": value} if isinstance(value, str) else value
 
     @property
@@ -312,30 +303,11 @@ class OptimizerSection(Choice):
 
 
 def _in_range(rule: str | Sequence[str], value: Any) -> Any:
-    """Return a value of an option that follows its rule in a dataclass."""
-    wrong = None if value is None or isinstance(value, BaseModel) else violation(value, rule)
-    if wrong is not None:
-        raise PydanticCustomError(BROKEN_RULE, "{wrong}", {"wrong": wrong})
+    """Return a value of an option that follows its rule in a dataclass; a table or `FILE.py:NAME` has its own rules."""
+    own = value is None or isinstance(value, BaseModel) or (isinstance(value, str) and ":" in value)
+    if not own and (wrong := violation(value, rule)) is not None:
+        raise ValueError(wrong)
     return value
-
-
-def _schedule(value: str) -> str:
-    """Return the name of a schedule, or that of a function in a file."""
-    return value if ":" in value else str(_in_range(option_rules(LocalSGD)["schedule"], value))
-
-
-def _bounds(rule: str | Sequence[str] | None) -> dict[str, Any]:
-    """Return the bounds of an interval as a JSON schema has them."""
-    if not isinstance(rule, str):
-        return {}
-    low, _, high = rule[1:-1].partition(", ")
-    bounds = {
-        "minimum" if rule[0] == "[" else "exclusiveMinimum": float(low),
-        "maximum" if rule[-1] == "]" else "exclusiveMaximum": float(high),
-    }
-    return {
-        name: int(bound) if bound == int(bound) else bound for name, bound in bounds.items() if math.isfinite(bound)
-    }
 
 
 def section_of(dataclass: type, name: str, **types: Any) -> Any:
@@ -353,15 +325,16 @@ def section_of(dataclass: type, name: str, **types: Any) -> Any:
     hints, rules, summary = typing.get_type_hints(dataclass), option_rules(dataclass), inspect.getdoc(dataclass) or ""
     options: dict[str, Any] = {}
     for field in dataclasses.fields(dataclass):
-        said = re.search(rf"^    {field.name}: (.*(?:\n        .*)*)", summary, re.MULTILINE)
-        kind = types.get(field.name, hints[field.name])
-        if field.name in rules and field.name not in types:
-            kind = Annotated[kind, pydantic.AfterValidator(partial(_in_range, rules[field.name]))]
-        described = Field(
-            description=" ".join(said[1].split()) if said else None, json_schema_extra=_bounds(rules.get(field.name))
+        described = re.search(rf"^    {field.name}: (.*(?:\n        .*)*)", summary, re.MULTILINE)
+        kind, rule = types.get(field.name, hints[field.name]), rules.get(field.name)
+        if rule is not None:
+            kind = Annotated[kind, pydantic.AfterValidator(partial(_in_range, rule))]
+        about = Field(
+            description=" ".join(described[1].split()) if described else None,
+            json_schema_extra={"rule": rule} if isinstance(rule, str) else None,
         )
         default = OptimizerSection() if kind is OptimizerSection else field.default  # Python's None are plain steps
-        options[field.name] = (Annotated[kind, described], ... if default is dataclasses.MISSING else default)
+        options[field.name] = (Annotated[kind, about], ... if default is dataclasses.MISSING else default)
     return pydantic.create_model(name, __base__=Section, __doc__=summary.partition("\n\n")[0], **options)
 
 
@@ -373,20 +346,14 @@ if TYPE_CHECKING:
         schedule: str = "constant"
 
     StatisticsSection = Section
+    BudgetSection = Section
 else:
-    UnevenStepsSection = section_of(UnevenSteps, "UnevenStepsSection")
-    _steps = Annotated[
-        int | UnevenStepsSection | None, pydantic.AfterValidator(partial(_in_range, option_rules(LocalSGD)["steps"]))
-    ]
-    LocalSection = section_of(
-        LocalSGD,
-        "LocalSection",
-        steps=_steps,
-        schedule=Annotated[str, pydantic.AfterValidator(_schedule)],
-        optimizer=OptimizerSection,
-    )
-    _contrasts = Literal["baseline", "all"] | list[list[str]]
+    _steps = int | section_of(UnevenSteps, "UnevenStepsSection") | None
+    LocalSection = section_of(LocalSGD, "LocalSection", steps=_steps, schedule=str, optimizer=OptimizerSection)
+    _pair = Annotated[list[str], Field(min_length=2, max_length=2)]
+    _contrasts = Literal["baseline", "all"] | Annotated[list[_pair], Field(min_length=1)]
     StatisticsSection = section_of(AnalysisPlan, "StatisticsSection", contrasts=_contrasts)
+    BudgetSection = section_of(Budget, "BudgetSection")
 
 
 class EngineSection(Section):
@@ -461,22 +428,6 @@ class DefaultMethod(Parts):
         return value | {kind: name for kind, name in PARTS.items() if value.get(kind) is None}
 
 
-class BudgetSection(Section):
-    """The budget of a run, which ends with the round that reaches a limit, or after `rounds`."""
-
-    megabytes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Communication in both directions, probes included."""
-    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Simulated seconds of `[radio]`."""
-    joules: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Simulated joules of `[radio]`."""
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """The limits that are set, by name."""
-        return {name: limit for name, limit in self if limit is not None}
-
-
 NO_COMPARISON: dict[str, Any] = {"methods": {}, "baseline": None, "statistics": None, "sweep": None, "tune": None}
 """Keys of several runs, as an experiment of one run has them."""
 
@@ -540,6 +491,11 @@ class Experiment(Section):
             value = getattr(value, step)
         result: Choice | None = value
         return result
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits of `[budget]` that are set, by name."""
+        return Budget(**dict(self.budget)).limits
 
     @property
     def plan(self) -> AnalysisPlan:

@@ -1,23 +1,99 @@
-"""Tuning of options."""
+"""The experiments of a sweep, and tuning of options."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf, isfinite
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from fedreach._util.errors import STEADIER, ConfigError, RunFolderError, nearest
 from fedreach.evaluation.scores import ACCURACY, MainScore, main_score_of
-from fedreach.experiment.cells import Cell, candidates, trials
 from fedreach.experiment.components import identity
-from fedreach.experiment.load import folders
-from fedreach.experiment.schema import Experiment, TuneSection, format_setting
-from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus, Executor, Job, run_jobs
+from fedreach.experiment.load import checked, folders, with_setting
+from fedreach.experiment.schema import PARTS, Choice, Experiment, Setting, TuneSection, format_setting
+from fedreach.experiment.workers import ComparisonStatus, Job, Resources, run_jobs
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.identity import OtherFilesError, finished_result
+from fedreach.runs.identity import OtherExperimentError, OtherFilesError, finished_result
 from fedreach.runs.schema import Result, RoundRow, RunRecord, TuningRecord
+
+# -------------------- The experiments of a sweep, and the candidates of tuning
+
+
+class Cell(NamedTuple):
+    """An experiment at a setting."""
+
+    setting: Setting
+    experiment: Experiment
+
+
+def cells(experiment: Experiment, base: Path) -> list[Cell]:
+    """Return the comparison at each setting of ``[sweep]``: the experiment after ``--set`` with that setting.
+
+    Raises:
+        ConfigError: If a setting makes the experiment invalid.
+
+    Example:
+        >>> from fedreach.experiment.load import load
+        >>> swept = load(None, ['sweep={"local.lr"=[0.1, 0.2]}'])
+        >>> [cell.experiment.local.lr for cell in cells(swept, Path())]
+        [0.1, 0.2]
+    """
+    plain = experiment.model_copy(update={"sweep": None})
+    settings = [] if experiment.sweep is None else experiment.sweep.settings()
+    return [Cell(setting, at(plain, setting, base)) for setting in settings]
+
+
+def at(experiment: Experiment, setting: Setting, base: Path) -> Experiment:
+    """Return an experiment with a setting.
+
+    Raises:
+        ConfigError: If the setting makes the experiment invalid.
+    """
+    # Unset keys stay unset, so that another `name` of a component comes without the options of the default.
+    raw: dict[str, Any] = experiment.model_dump(mode="json", exclude_unset=True)
+    return checked(with_setting(raw, setting), base, format_setting(setting))
+
+
+def candidates(experiment: Experiment, method: str, base: Path) -> list[Cell]:
+    """Return the settings of ``[tune]`` to try for a method, one run each, without settings that do not change it.
+
+    Candidates are scored only on validation data, a part of the participants' training data.
+
+    Raises:
+        ConfigError: If a setting makes the experiment invalid.
+    """
+    if experiment.tune is None:
+        return []
+    plain = experiment.model_copy(update={"tune": None})
+    cells_by_config: dict[str, Cell] = {}
+    for setting in experiment.tune.settings():
+        resolved = at(plain, setting, base).resolved(method)
+        cells_by_config.setdefault(resolved.model_dump_json(), Cell(setting, resolved))
+    return [*cells_by_config.values()]
+
+
+def trials(tune: TuneSection, tried: Sequence[Cell]) -> list[Experiment]:
+    """Return the runs that score candidates."""
+    return [_trial(tune, cell.experiment) for cell in tried]
+
+
+def _trial(tune: TuneSection, e: Experiment) -> Experiment:
+    rounds = e.rounds if tune.rounds is None else tune.rounds
+    return e.model_copy(
+        update={
+            "rounds": rounds,
+            "target_accuracy": None,
+            "population": e.population.model_copy(update={"validation": tune.validation, "refit": False}),
+            "evaluation": e.evaluation.model_copy(update={"local": False}),
+            "run": e.run.model_copy(update={"trackers": []}),  # they would show more trials than runs
+            "method": e.method.model_copy(update={"adaptation": Choice(name=PARTS["adaptation"] or "")}),
+        }
+    )
+
 
 # -------------------- Running a method again: old runs are moved aside, and nothing is deleted
 
@@ -103,88 +179,83 @@ class TunedSettings:
 
 @dataclass
 class Search:
-    """The tuning runs of one comparison."""
+    """The tuning runs of one comparison, in ``tuning/METHOD/seed-N/``.
+
+    Args:
+        experiment: Experiment with its methods and a ``[tune]`` section.
+        out: Folder of the comparison.
+        seeds: Seeds of the comparison.
+        base: Folder that paths in the experiment are relative to.
+    """
 
     experiment: Experiment
     out: Path
     seeds: Sequence[int]
-    section: TuneSection
-    cells: Mapping[str, Sequence[Cell]]  # method -> its candidates
-    jobs: Mapping[Key, Sequence[Job]]  # a run for each candidate, where there are several
+    base: Path
 
-    @staticmethod
-    def of(experiment: Experiment, out: Path, seeds: Sequence[int], base: Path) -> Search:
-        """Return the tuning runs of an experiment with a ``[tune]`` section.
+    @property
+    def section(self) -> TuneSection:
+        """The ``[tune]`` section."""
+        assert self.experiment.tune is not None  # callers check it
+        return self.experiment.tune
 
-        Args:
-            experiment: Experiment with its methods.
-            out: Folder of the comparison; the runs are stored in ``tuning/METHOD/seed-N/``.
-            seeds: Seeds of the comparison.
-            base: Folder that paths in the experiment are relative to.
-        """
-        section = experiment.tune
-        assert section is not None  # callers check it
-        cells = {method: candidates(experiment, method, base) for method in experiment.methods}
+    @cached_property
+    def cells(self) -> dict[str, Sequence[Cell]]:
+        """The candidates of each method."""
+        return {method: candidates(self.experiment, method, self.base) for method in self.experiment.methods}
+
+    @cached_property
+    def jobs(self) -> dict[Key, list[Job]]:
+        """A run for each candidate, where there are several."""
         jobs: dict[Key, list[Job]] = {}
-        for seed in seeds:
-            for method, tried in cells.items():
-                places = folders([cell.setting for cell in tried], out / TUNING / method / f"seed-{seed}")
-                runs = zip(places, trials(section, tried), tried, strict=True)
-                jobs[method, seed] = [Job(method, seed, p, e, out, format_setting(cell.setting)) for p, e, cell in runs]
-        return Search(
-            experiment,
-            out,
-            seeds,
-            section,
-            cells,
-            {key: candidate_jobs for key, candidate_jobs in jobs.items() if len(candidate_jobs) > 1},
-        )
+        for seed in self.seeds:
+            for method, tried in self.cells.items():
+                places = folders([cell.setting for cell in tried], self.out / TUNING / method / f"seed-{seed}")
+                runs = zip(places, trials(self.section, tried), tried, strict=True)
+                of = [Job(method, seed, p, e, self.out, format_setting(cell.setting)) for p, e, cell in runs]
+                jobs |= {(method, seed): of} if len(of) > 1 else {}
+        return jobs
 
 
-def tune(
-    searches: Sequence[Search],
-    executor: Executor,
-    out: Path,
-    base: Path,
-    workers: int | None,
-    callbacks: Sequence[ComparisonCallback],
-) -> list[TunedSettings]:
+def skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
+    """Return the jobs to run; add finished jobs and jobs with an unusable folder to the status."""
+    waiting: list[Job] = []
+    status.finished, status.failed = [], {}
+    files_errors: dict[Job, OtherFilesError] = {}
+    for job in status.jobs:
+        try:
+            done = finished_result(RunFolder(job.folder), identity(job.experiment, job.seed, job.method, base))
+        except OtherFilesError as error:
+            files_errors[job] = error
+        except OtherExperimentError:
+            raise
+        except RunFolderError as error:
+            status.failed[job] = str(error)
+        else:
+            (waiting if done is None else status.finished).append(job)
+    if files_errors:
+        raise with_remedy(files_errors)
+    return waiting
+
+
+def tune(searches: Sequence[Search], resources: Resources) -> list[TunedSettings]:
     """Try all settings not tried yet, store the best in ``tuning.json`` of each comparison, and return them.
 
     A method with a single candidate takes it without a trial. A candidate whose training diverges ranks last. If a
     candidate fails in another way, or all diverge, the choice fails.
-
-    The arguments are those of `fedreach.experiment.compare.compare_several`.
     """
     if not searches:
         return []
-    status = ComparisonStatus(
-        [job for search in searches for candidate_jobs in search.jobs.values() for job in candidate_jobs]
-    )
-    waiting, files_errors = [], dict[Job, OtherFilesError]()
-    for job in status.jobs:
-        try:
-            waiting += [] if _is_over(job, status, base) else [job]
-        except OtherFilesError as error:
-            files_errors[job] = error
-    if files_errors:
-        raise with_remedy(files_errors)
+    status = ComparisonStatus([job for search in searches for of in search.jobs.values() for job in of])
+    waiting = [job for job in skip_finished(status, resources.base) if not _has_diverged(RunFolder(job.folder))]
+    if status.failed:
+        raise RunFolderError(next(iter(status.failed.values())))
     status.skipped = len(status.finished)
     if waiting:
-        for callback in callbacks:
+        for callback in resources.callbacks:
             callback.planned(f"Tuning: {len(waiting)} runs, scored on a part of what participants train on")
-        engine = searches[0].experiment.engine
-        run_jobs(executor, engine, waiting, status, out=out, base=base, workers=workers, callbacks=callbacks)
+        run_jobs(searches[0].experiment.engine, waiting, status, resources)
     return [_choose_settings(search) for search in searches]
-
-
-def _is_over(job: Job, status: ComparisonStatus, base: Path) -> bool:
-    """Return whether a candidate needs no further run, as its run is finished or diverged."""
-    folder = RunFolder(job.folder)
-    done = finished_result(folder, identity(job.experiment, job.seed, job.method, base))
-    if done is not None:
-        status.finished.append(job)
-    return done is not None or _has_diverged(folder)
 
 
 def _has_diverged(folder: RunFolder) -> bool:
@@ -230,39 +301,35 @@ def _choose_settings(search: Search) -> TunedSettings:
     return tuned
 
 
-@dataclass(frozen=True)
-class _CandidateScore:
+class _CandidateScore(NamedTuple):
     """A candidate's scores on validation data: the main score over the last evaluated rounds, then the loss."""
 
+    order: tuple[float, float]  # sort key, smaller is better; ties go to the candidate that is listed first
     score: float
-    loss: float
     by: str = ACCURACY.name
-    lower_is_better: bool = False
 
-    @property
-    def order(self) -> tuple[float, float]:
-        """Sort key, smaller is better; ties go to the candidate that is listed first."""
-        if not isfinite(self.score):
-            return inf, inf
-        return (self.score if self.lower_is_better else -self.score), self.loss
+
+FAILED = _CandidateScore((inf, inf), inf)
 
 
 def _score_candidate(job: Job, last_rounds: int) -> _CandidateScore:
     folder = RunFolder(job.folder)
     result = folder.read(Result)
     if result is None or result.status != "finished":
-        return _CandidateScore(inf, inf)
+        return FAILED
     rows = [row.evaluated for row in folder.records(RoundRow) if "participant_loss" in row.evaluated]
     if not rows:
-        return _CandidateScore(inf, inf)
+        return FAILED
     by: MainScore = main_score_of(rows[-1])
-    rows = rows[-last_rounds:]
 
     def mean(column: str) -> float:
-        values = [row[column] for row in rows]
+        values = [row[column] for row in rows[-last_rounds:]]
         return inf if None in values else sum(value for value in values if value is not None) / len(values)
 
-    return _CandidateScore(mean(f"participant_{by.name}"), mean("participant_loss"), by.name, by.lower_is_better)
+    score = mean(f"participant_{by.name}")
+    if not isfinite(score):
+        return FAILED
+    return _CandidateScore((score if by.lower_is_better else -score, mean("participant_loss")), score, by.name)
 
 
 def _explain_unusable(jobs: Sequence[Job], candidate_scores: Sequence[_CandidateScore]) -> str:

@@ -167,18 +167,28 @@ class Executor(Protocol):
 # -------------------- Running the jobs of a comparison
 
 
-def run_jobs(
-    executor: Executor,
-    engine: EngineSection,
-    waiting: Sequence[Job],
-    status: ComparisonStatus,
-    *,
-    out: Path,
-    base: Path,
-    workers: int | None,
-    callbacks: Sequence[ComparisonCallback],
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What runs are computed with; results do not depend on the number of workers and on the executor.
+
+    Args:
+        out: Folder of the comparison or of several, with the workers' log.
+        base: Folder that paths in the experiments are relative to.
+        workers: Number of parallel processes; default: as many as the executor's machines hold.
+        executor: Executor that computes the runs; default: this machine.
+        callbacks: Callbacks that follow the progress.
+    """
+
+    out: Path
+    base: Path
+    workers: int | None = None
+    executor: Executor | None = None
+    callbacks: Sequence[ComparisonCallback] = ()
+
+
+def run_jobs(engine: EngineSection, waiting: Sequence[Job], status: ComparisonStatus, resources: Resources) -> None:
     """Report finished and failed runs to the callbacks, then run the waiting jobs."""
+    out, callbacks = resources.out, resources.callbacks
     for ended in [None, *status.failed]:
         status.ended = ended
         for callback in callbacks:
@@ -188,8 +198,8 @@ def run_jobs(
     if waiting:
         for callback in callbacks:
             callback.begin()
-        with executor.pool(engine, out, len(waiting), workers) as pool:
-            Scheduler(pool, waiting, status, out, base).work(callbacks)
+        with (resources.executor or Local()).pool(engine, out, len(waiting), resources.workers) as pool:
+            Scheduler(pool, waiting, status, out, resources.base).work(callbacks)
 
 
 class Scheduler:
@@ -223,8 +233,8 @@ class Scheduler:
         started: list[Worker] = []
         try:
             for worker in self.alive:
-                started.append(worker)
                 self._start(worker)
+                started.append(worker)
             while self.waiting or self.busy:
                 self.status.ended = None
                 self._take_in(*self.messages.get())
@@ -375,7 +385,7 @@ class Process:
         self, log: Path, threads: int, environment: Mapping[str, str] | None = None, folder: Path | None = None
     ) -> None:
         self.log, self.threads, self.environment, self.folder = log, threads, environment or {}, folder
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str]  # once it is started
 
     def start(self, on_message: Callable[[Message], None]) -> None:
         # A session of its own: Ctrl-C reaches the comparison only, which passes it on once.
@@ -408,22 +418,19 @@ class Process:
         self._write({**job, "threads": self.threads})
 
     def end(self) -> None:
-        if self.process is not None:
-            assert self.process.stdin is not None  # opened as a pipe
-            self._write(None)
-            with contextlib.suppress(BrokenPipeError):
-                self.process.stdin.close()
+        assert self.process.stdin is not None  # opened as a pipe
+        self._write(None)
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
 
     def wait(self) -> None:
-        if self.process is not None:
-            try:
-                self.process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        try:
+            self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
     def _write(self, message: Message | None) -> None:
-        assert self.process is not None  # it was started
         assert self.process.stdin is not None  # opened as a pipe
         with contextlib.suppress(BrokenPipeError):  # a process that died is noticed where its output ends
             self.process.stdin.write(json.dumps(message) + "\n")

@@ -200,7 +200,7 @@ def refuse_unsupported_options(experiment: Experiment) -> None:
     stays = "what a client trains on is its own, and stays the same in all rounds"
     for option, is_used, reason in (
         ("evaluation.patience", e.evaluation.patience is not None, fixed),
-        ("[budget]", e.budget.limits, fixed),
+        ("[budget]", e.limits, fixed),
         ("evaluation.samples_per_client", e.evaluation.samples_per_client is not None, "a client is evaluated on all"),
         ("engine.precision", e.engine.precision != "highest", "clients compute as precisely as torch is set to"),
         ("population.refit", e.population.refit, stays),

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreach._util import registry
-from fedreach._util.code import digest_of_code
+from fedreach._util.code import digest_of_code, name_in
 from fedreach._util.errors import ANOTHER_FOLDER, ConfigError, RunFolderError, nearest
 from fedreach._util.registry import BY_CONTENT
 from fedreach.runs.folder import RunFolder
@@ -71,10 +71,14 @@ def _is_file(key: str) -> bool:
 
 
 def _list_files(changed: Sequence[tuple[str, Any, Any]]) -> str:
-    return ", ".join(
-        f"{key.partition('.')[2]} {'was added' if before is None else 'went away' if after is None else 'was changed'}"
-        for key, before, after in changed
-    )
+    events = {key.partition(".")[2]: _describe_change(before, after) for key, before, after in changed}
+    return ", ".join(f"{name} {what}" for name, what in events.items())
+
+
+def _describe_change(before: str | None, after: str | None) -> str:
+    if before is None or after is None:
+        return "was added" if before is None else "went away"
+    return " ".join(["was changed", *after.split(" ", 1)[1:]])  # with the reason why the whole file counts, if it does
 
 
 def forget_failed(folder: RunFolder, identity: Mapping[str, Any]) -> None:
@@ -233,7 +237,7 @@ def check_code(run: RunRecord, name: str, base: Path, files: Mapping[str, Path])
             "relative to: that of the experiment's TOML file."
         )
     for code_name, code_file in {name: file, **files}.items():
-        if code_name in run.code and digest_of_code(code_file) != run.code[code_name]:
+        if code_name in run.code and digest_of_code(code_file, name_in(code_name)) != run.code[code_name]:
             raise RunFolderError(
                 f"{code_file} was changed after the run that was made with {name}. Put it back as it was, or run again."
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
@@ -19,6 +18,7 @@ from fedreach.evaluation.evaluator import Evaluator
 from fedreach.evaluation.modes import AdaptationEvaluator
 from fedreach.federation.state import FederationState
 from fedreach.runs.adaptation import write_adaptation
+from fedreach.runs.budget import UNLIMITED, Budget
 from fedreach.runs.callbacks import Callback, callback_lifecycle
 from fedreach.runs.checkpoint import Snapshot
 from fedreach.runs.describe import Baselines, federation_record
@@ -26,42 +26,6 @@ from fedreach.runs.folder import CONSTANTS, REFIT, RunFolder
 from fedreach.runs.recorder import Evaluated, Recorder, check_federation
 from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
 from fedreach.runs.simulation import Simulation
-
-# ---- The budget of a run
-# With a budget, methods with different costs per round are compared at equal cost instead of equal rounds.
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Budget of a run, which ends with the first round that reaches a limit; that round may exceed the limit.
-
-    Args:
-        megabytes: Limit of communication with the participants in 10^6 bytes, probes included.
-        seconds: Limit of simulated time, for a federation with a radio.
-        joules: Limit of simulated energy, for a federation with a radio.
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> spending = SimpleNamespace(bytes_total=3_000_000, seconds_total=40.0, joules_total=7.0)
-        >>> Budget(megabytes=3.0).is_spent(spending), Budget(megabytes=3.1, joules=8.0).is_spent(spending)
-        (True, False)
-    """
-
-    megabytes: float = math.inf
-    seconds: float = math.inf
-    joules: float = math.inf
-
-    def is_spent(self, spending: Snapshot) -> bool:
-        """Return whether a limit is reached."""
-        return (
-            spending.bytes_total >= 1e6 * self.megabytes
-            or spending.seconds_total >= self.seconds
-            or spending.joules_total >= self.joules
-        )
-
-
-UNLIMITED = Budget()
-
 
 # ---- The loop over the rounds of a run
 # It is a generator, so that a program can use each round; `consume` returns only the result.

@@ -1,0 +1,64 @@
+"""The budget of a run, by which methods with different costs per round are compared at equal cost."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from fedreach._util.errors import require
+
+
+class Spending(Protocol):
+    """Costs of a run so far, as `fedreach.runs.checkpoint.Snapshot` counts them."""
+
+    @property
+    def bytes_total(self) -> int: ...  # down and up, probes included
+
+    @property
+    def seconds_total(self) -> float: ...  # simulated, if there is a radio
+
+    @property
+    def joules_total(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Budget of a run, which ends with the first round that reaches a limit; that round may exceed the limit.
+
+    Args:
+        megabytes: Limit of communication with the participants in 10^6 bytes, probes included.
+        seconds: Limit of simulated time, for a federation with a radio.
+        joules: Limit of simulated energy, for a federation with a radio.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> spending = SimpleNamespace(bytes_total=3_000_000, seconds_total=40.0, joules_total=7.0)
+        >>> Budget(megabytes=3.0).is_spent(spending), Budget(megabytes=3.1, joules=8.0).is_spent(spending)
+        (True, False)
+    """
+
+    megabytes: float | None = None
+    seconds: float | None = None
+    joules: float | None = None
+
+    RULES: ClassVar[Mapping[str, str]] = dict.fromkeys(("megabytes", "seconds", "joules"), "(0, inf)")
+
+    def __post_init__(self) -> None:
+        require(self, **self.RULES)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that are set, by name."""
+        return {name: limit for name, limit in vars(self).items() if limit is not None}
+
+    def is_spent(self, spending: Spending) -> bool:
+        """Return whether a limit is reached."""
+        limits = dict.fromkeys(self.RULES, math.inf) | self.limits
+        return (
+            spending.bytes_total >= 1e6 * limits["megabytes"]
+            or spending.seconds_total >= limits["seconds"]
+            or spending.joules_total >= limits["joules"]
+        )
+
+
+UNLIMITED = Budget()
