@@ -19,8 +19,8 @@ single keys (`--set local.lr=0.05`), and in Python the tables are dictionaries (
 wrong types and values out of their range are refused before anything is read, all at once.
 
 Where the type is *name*, a name stands for a built-in thing or one of your own, alone (`"adam"`) or with its options
-beside it (`{ name = "adam", lr = 0.05 }`); the options are those of [the component](components/selection.md). A default of –
-means that there is none, or that it is told under *meaning*.
+beside it (`{ name = "adam", lr = 0.05 }`); the options are those of [the component](components/selection.md). A default
+of – means that there is none, or that it is told under *meaning*.
 """
 
 
