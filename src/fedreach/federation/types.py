@@ -198,8 +198,9 @@ class Outputs:
         if f"{prefix}logits" not in kept:
             return self
         before = {name: kept[f"{prefix}{name}"] for name in self.arrays() if f"{prefix}{name}" in kept}
-        joined: dict[str, Any] = {name: np.concatenate([rows, self.arrays()[name]]) for name, rows in before.items()}
-        return replace(self, **{"features": None, "inputs": None, **joined})
+        joined: dict[str, Any] = {"features": None, "inputs": None}
+        joined |= {name: np.concatenate([rows, self.arrays()[name]]) for name, rows in before.items()}
+        return replace(self, **joined)
 
 
 class RunningStatistics(Protocol):
