@@ -40,7 +40,8 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        require(self, **option_rules(type(self)))
+        kind: Any = type(self)
+        require(self, **option_rules(kind))
 
 
 @cache
@@ -53,9 +54,10 @@ def option_rules(cls: type[Any]) -> Mapping[str, str | tuple[str, ...]]:
         except Exception:  # a class's annotations may mean nothing at run time; its base classes keep their rules
             continue
         for name, hint in annotations.items():
-            if get_origin(hint) is Annotated and _is_rule(hint.__metadata__[0]):
+            origin: Any = get_origin(hint)
+            if origin is Annotated and _is_rule(hint.__metadata__[0]):
                 rules[name] = hint.__metadata__[0]
-            elif get_origin(hint) is Literal:
+            elif origin is Literal:
                 rules[name] = get_args(hint)
     return {field.name: rules[field.name] for field in dataclasses.fields(cls) if field.name in rules}
 

@@ -15,7 +15,8 @@ from functools import wraps
 from numbers import Real
 from typing import Annotated, Any, ParamSpec, TypeVar, get_origin
 
-Arguments, Result = ParamSpec("Arguments"), TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 IN_WORDS = {str: "a text", int: "a whole number", float: "a number", type(None): "None"}
 STEADIER = "Lower local.lr or set local.clip_norm"  # only for training that diverged
 ANOTHER_FOLDER = "another folder with --out (in Python, out)"

@@ -182,16 +182,16 @@ class Examination:
         for updates, theirs in zip(computed.updates, expected.updates, strict=True):
             if (why := self._update_difference(updates, theirs, trial.broadcast)) is not None:
                 return why
-        for what, theirs in expected.answers.items():
-            if (share := _share_off(computed.answers[what], theirs, 0.0)) is not None:
+        for what, numbers in expected.answers.items():
+            if (share := _share_off(computed.answers[what], numbers, 0.0)) is not None:
                 return f"{what} is off by {share}"
-        right, theirs = computed.right.astype(np.float64), expected.right.astype(np.float64)
+        right, right_of_torch = computed.right.astype(np.float64), expected.right.astype(np.float64)
         outputs = expected.answers[OUTPUT]
         if computed.right.dtype == np.bool_ and outputs.shape[1] > 1:  # of two likely classes, rounding decides
             low, high = np.partition(outputs, -2, axis=1)[:, -2:].T
             clear = ~(high - low <= 2 * TOLERANCE * _largest(outputs))
-            right, theirs = right[clear], theirs[clear]
-        return None if _share_off(right, theirs, 0.0) is None else "other answers are right in evaluation"
+            right, right_of_torch = right[clear], right_of_torch[clear]
+        return None if _share_off(right, right_of_torch, 0.0) is None else "other answers are right in evaluation"
 
     def _trial(self, round_: int) -> tuple[Trial, TrialResult]:
         """Return the trial with the batches of a round, and the correct results."""
@@ -215,9 +215,10 @@ class Examination:
         cudnn = torch.backends.cudnn
         allowed = cudnn.allow_tf32
         cudnn.allow_tf32 = False
-        functions_drop = self.plain.trainer.draws  # dropout of the task's layers is off already
+        # Dropout of the task's layers is off already.
+        functions: Any = NoDropout() if self.plain.trainer.draws else nullcontext()
         try:
-            with preserve_generators(self.plain.trainer.device), NoDropout() if functions_drop else nullcontext():
+            with preserve_generators(self.plain.trainer.device), functions:
                 yield
         finally:
             cudnn.allow_tf32 = allowed

@@ -60,8 +60,9 @@ class ModelStack:
     gradients: Tensor
     begin: int = 0  # where in the flat vector the rows begin
 
-    def views(self, part: slice, *shape: int) -> tuple[Tensor, Tensor]:
+    def views(self, part: slice | None, *shape: int) -> tuple[Tensor, Tensor]:
         """Return weights and gradients of this part of the vector, (a, *shape) each."""
+        assert part is not None  # a layer without weights asks for none
         a, part = len(self.weights), slice(part.start - self.begin, part.stop - self.begin)
         return self.weights[:, part].view(a, *shape), self.gradients[:, part].view(a, *shape)
 

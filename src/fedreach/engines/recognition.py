@@ -254,8 +254,8 @@ class _Chain:
         elif node.target is F.dropout:
             self._drop(*arguments, **node.kwargs)
         elif (kind := FUNCTIONS.get(node.target)) is not None:
-            defaults = {"start_dim": 0} if kind is nn.Flatten and not arguments else {}
-            self._add_module(node.name, kind(*arguments, **{**defaults, **node.kwargs}))
+            defaults: dict[str, Any] = {"start_dim": 0} if kind is nn.Flatten and not arguments else {}
+            self._add_module(node.name, kind(*arguments, **(defaults | node.kwargs)))
         elif node.target in ("view", "reshape") and len(arguments) == 2:
             first, second = arguments
             if second not in (-1, math.prod(self.shape)) or not (first == -1 or isinstance(first, fx.Node)):

@@ -381,7 +381,8 @@ class FunctionMetric(OfFunction, Metric):
         return bool(getattr(self.function, "lower_is_better", LOWER_IS_BETTER.fullmatch(self.name)))
 
     def of(self, labels: AnyArray, scores: Floats) -> float:
-        return self.function(labels, scores if labels.dtype.kind == "f" else np.exp(log_softmax(scores)))
+        value: float = self.function(labels, scores if labels.dtype.kind == "f" else np.exp(log_softmax(scores)))
+        return value
 
 
 def reject_metrics(metrics: Sequence[Metric], data: HasTargets) -> None:

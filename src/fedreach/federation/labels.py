@@ -69,7 +69,7 @@ class Noised(LabelStatistics):
 
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
         """Return the (n, c) noised counts; those below 0 are 0, which anybody can do who sees them."""
-        return np.maximum(counts + self.noise(counts.shape, rng), 0).astype(np.float64)
+        return np.asarray(np.maximum(counts + self.noise(counts.shape, rng), 0), np.float64)
 
 
 # -------------------- Discrete Gaussian noise

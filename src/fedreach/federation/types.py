@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -190,15 +190,17 @@ class Outputs:
 
     def at(self, places: Ints | slice) -> Outputs:
         """Return the outputs on the inputs at these positions, or on a slice of them."""
-        return replace(self, **{name: values[places] for name, values in self.arrays().items()})
+        selected: dict[str, Any] = {name: values[places] for name, values in self.arrays().items()}
+        return replace(self, **selected)
 
     def after(self, kept: State, prefix: str = "") -> Outputs:
         """Return the outputs on the inputs that a client keeps under a prefix, and then on these."""
         if f"{prefix}logits" not in kept:
             return self
         before = {name: kept[f"{prefix}{name}"] for name in self.arrays() if f"{prefix}{name}" in kept}
-        joined = {name: np.concatenate([values, self.arrays()[name]]) for name, values in before.items()}
-        return replace(self, **{"features": None, "inputs": None, **joined})
+        joined: dict[str, Any] = {"features": None, "inputs": None}
+        joined |= {name: np.concatenate([rows, self.arrays()[name]]) for name, rows in before.items()}
+        return replace(self, **joined)
 
 
 class RunningStatistics(Protocol):
