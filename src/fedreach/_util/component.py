@@ -192,15 +192,15 @@ def _check_names(cls: type[Component], values: Mapping[str, Any], owner: str = "
             continue
         if callable(value) or isinstance(value, classmethod | staticmethod):
             kind, cutoff = "method", 0.9
-            known = [key for key, method in vars(base).items() if callable(method) and getattr(cls, key) is method]
+            names = [key for key, method in vars(base).items() if callable(method) and getattr(cls, key) is method]
         elif name in options:
             kind, cutoff = "attribute", 0.9
-            known = [
+            names = [
                 key for key, default in attributes.items() if isinstance(default, bool) and isinstance(value, bool)
             ]
         else:
-            kind, cutoff, known = "attribute", 0.8, [*attributes]
-        for suggestion in difflib.get_close_matches(name, known, n=1, cutoff=cutoff):
+            kind, cutoff, names = "attribute", 0.8, [*attributes]
+        for suggestion in difflib.get_close_matches(name, names, n=1, cutoff=cutoff):
             raise ComponentError(f"{owner} has no {kind} `{name}`. Did you mean `{suggestion}`?")
 
 
@@ -220,8 +220,8 @@ def _check_value(owner: str, name: str, value: Any, default: Any) -> None:
         raise ComponentError(f"{where} must be {rule}; got {value!r}.")
     for statistic in value if name == "needs" else ():
         if statistic not in CLIENT_STATISTICS:
-            known = nearest(str(statistic), CLIENT_STATISTICS)
-            raise ComponentError(f"{where} must list client statistics; got {statistic!r}.{known}")
+            hint = nearest(str(statistic), CLIENT_STATISTICS)
+            raise ComponentError(f"{where} must list client statistics; got {statistic!r}.{hint}")
     for measurement in value if name == "measures" else ():
         if getattr(measurement, "component_type", "") != "measurement" or isinstance(measurement, type):
             raise ComponentError(f"{where} must list instances of subclasses of Measurement; got {measurement!r}.")

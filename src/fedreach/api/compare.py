@@ -359,7 +359,7 @@ def run_call(
     question = build_request(
         data, methods, method=method or {}, out=out, function_name=function_name, name=name, **tables
     ).written()
-    with terminal.compare_progress(quiet=not progress) as shown:
+    with terminal.compare_progress(quiet=not progress) as progress_bar:
         status = compare_all(
             question.experiment,
             out=out,
@@ -367,7 +367,7 @@ def run_call(
             workers=workers,
             callbacks=[
                 terminal.ComparisonStart(question.experiment, question.federated, quiet=not progress),
-                *shown,
+                *progress_bar,
             ],
             add_seeds=add_seeds,
             rerun=rerun,

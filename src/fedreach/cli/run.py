@@ -86,8 +86,12 @@ def load_experiment(
         ordered = {name: named.get(name) for name in ("client", "label", "target", "group", "time")}
         ordered = {name: column for name, column in ordered.items() if column is not None}
         overrides = [*_table_overrides(data, ordered, participants, quiet=quiet), *overrides]
-    elif given := [*columns, *(["target"] if targets else []), *(["participants"] if participants is not None else [])]:
-        raise ConfigError(f"--{given[0]} goes with --data, a table in a .csv or .parquet file.")
+    elif table_options := [
+        *columns,
+        *(["target"] if targets else []),
+        *(["participants"] if participants is not None else []),
+    ]:
+        raise ConfigError(f"--{table_options[0]} goes with --data, a table in a .csv or .parquet file.")
     return options.load(config, overrides, device, tracked, default=template)
 
 

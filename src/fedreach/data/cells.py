@@ -109,21 +109,21 @@ class ColumnRules:
         for key in options:
             if key not in known_keys:
                 raise ConfigError(f"{where}.{key}: unknown key.{nearest(str(key), known_keys)}")
-        taken = {name: f"the {role}" for name, role in roles.items()}
+        role_of = {name: f"the {role}" for name, role in roles.items()}
         kinds: dict[str, InputKind] = {}
         for key in ("drop", *KINDS):
             for name in _declared_texts(f"{where}.{key}", "columns", options.get(key, ())):
                 if name not in names:
                     raise ConfigError(f"{where}.{key}: there is no column {name!r}.{nearest(name, names)}")
-                if name in taken:
-                    raise ConfigError(f"{where}.{key}: {name!r} is {taken[name]} already. Name it once.")
-                taken[name] = f"in {where}.{key}"
+                if name in role_of:
+                    raise ConfigError(f"{where}.{key}: {name!r} is {role_of[name]} already. Name it once.")
+                role_of[name] = f"in {where}.{key}"
                 kinds |= {name: key} if key in KINDS else {}
         decimal = options.get("decimal", ".")
         if decimal not in get_args(Decimal):
             raise ConfigError(f'{where}.decimal: must be "." or ","; got {decimal!r}.')
         missing = _declared_texts(f"{where}.missing", "words or numbers", options.get("missing", ()), numbers=True)
-        drop = tuple(name for name in names if taken.get(name) == f"in {where}.drop")
+        drop = tuple(name for name in names if role_of.get(name) == f"in {where}.drop")
         return cls(drop, kinds, Reading(tuple(missing), decimal))
 
     def to_json(self) -> dict[str, Any]:

@@ -338,9 +338,9 @@ def input_column(
     sd = (squares / num_values) ** 0.5
     if sd <= CONSTANT * abs(mean):
         return InputColumn(name, "left out", why=SAME)
-    others = counts.held - num_values
-    hold = "are" if not first else "holds" if others == 1 else "hold"
-    remark = f"{others} of these {hold} no {kind}" if others else ""
+    num_texts = counts.held - num_values
+    hold = "are" if not first else "holds" if num_texts == 1 else "hold"
+    remark = f"{num_texts} of these {hold} no {kind}" if num_texts else ""
     remark += f": the first is {first}" if first else ""
     if kind == "number" and not asked and counts.numbers_rows(sd):
         if NAMES_ROWS.fullmatch(name):

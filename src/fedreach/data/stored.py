@@ -349,8 +349,8 @@ def _split_parts(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, Any
         arrays = {**of_plain, "clients": data.owners} | {key: getattr(data.together, key) for key in TOGETHER}
     elif isinstance(data, Dataset):
         words = {"what": "dataset"} | {key: getattr(data, key) for key in (*WORDS, *LISTS)}
-        kept = STORED_ARRAYS if len(data.test_y) else ("train_x", "train_y", "owners")
-        arrays = {key: getattr(data, key) for key in kept}
+        array_names = STORED_ARRAYS if len(data.test_y) else ("train_x", "train_y", "owners")
+        arrays = {key: getattr(data, key) for key in array_names}
     else:
         raise DataError(f"Only data sets and one's own data can be stored; got {type(data).__name__}.")
     return words, {key: array for key, array in arrays.items() if array is not None}

@@ -77,11 +77,8 @@ def read_rows(path: Path, about: Mapping[str, Any], client: str | None = None, l
         ConfigError: If a column is missing.
         DataError: If the file cannot be read, or its examples differ in form from those that the model was trained on.
     """
-    expected, classes, label_columns = (
-        SampleFormat.of_json(about["name"], about),
-        classes_of(about),
-        about["label_columns"],
-    )
+    expected = SampleFormat.of_json(about["name"], about)
+    classes, label_columns = classes_of(about), about["label_columns"]
     table, is_arrays = _read(path, expected)
     names = list(table)
     prepared = () if expected.preparation is None else expected.preparation.used

@@ -256,8 +256,13 @@ class PlacedConvolution:
         dbands = self.dmatrix.as_strided(shape, strides, self.dmatrix.storage_offset())
         self.dbands = [band for side in dbands.unbind(1) for band in side.unbind(1)]
 
-        top, left = layer.padding
-        without_padding = (slice(None), slice(None), slice(top, top + size[0]), slice(left, left + size[1]))
+        first_row, first_column = layer.padding
+        without_padding = (
+            slice(None),
+            slice(None),
+            slice(first_row, first_row + size[0]),
+            slice(first_column, first_column + size[1]),
+        )
         padded = any(layer.padding)
         self.image = torch.zeros(a, c, height, width, b, device=self.matrix.device) if padded else None
         self.inside = None if self.image is None else self.image[without_padding]

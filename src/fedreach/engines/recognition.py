@@ -275,10 +275,12 @@ class _Chain:
     def _take(self, name: str, *tensors: str) -> slice:
         """Return the position of adjacent tensors of a layer, and remove them, so that no other layer can use them."""
         places = [self.places.pop(f"{name}.{tensor}", None) for tensor in tensors]
-        found = [place for place in places if place is not None]
-        if len(found) < len(places) or any(first.stop != second.start for first, second in pairwise(found)):
+        valid_places = [place for place in places if place is not None]
+        if len(valid_places) < len(places) or any(
+            first.stop != second.start for first, second in pairwise(valid_places)
+        ):
             raise NotAChainError(f"{name} shares its weights")
-        return slice(found[0].start, found[-1].stop)
+        return slice(valid_places[0].start, valid_places[-1].stop)
 
     def _parameters(self, name: str, layer: nn.Linear | nn.Conv2d | nn.GroupNorm) -> dict[str, Any]:
         """Return the positions of the layer's weights."""

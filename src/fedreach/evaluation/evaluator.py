@@ -334,8 +334,8 @@ class ClientModels:
 
     @classmethod
     def of(cls, models: Float32s, clusters: Ints | None, participants: Ints) -> ClientModels:
-        own = np.zeros(len(participants), np.int64) if clusters is None else clusters
-        return cls(np.atleast_2d(models), own, participants)
+        model_of = np.zeros(len(participants), np.int64) if clusters is None else clusters
+        return cls(np.atleast_2d(models), model_of, participants)
 
     def logits(self, engine: Predictor, split: Split, index: Ints, owner: Ints | None) -> list[tuple[float, Float32s]]:
         """Return (share, logits) of each model that predicts these samples (see `predict`)."""

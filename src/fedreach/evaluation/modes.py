@@ -177,12 +177,12 @@ def adapt_and_score(
 
     def adapt(clients: Sequence[Client], first: int | None = None) -> Iterator[tuple[Client, State, int]]:
         """Yield clients, their states after their first inputs, and the number of labels that the rule was given."""
-        given = [labeled_count(rule, len(client.labels)) for client in clients]
+        label_counts = [labeled_count(rule, len(client.labels)) for client in clients]
         unlabeled = [client.outputs.at(slice(first)) for client in clients]
         if rule.learns_more_labels:  # such a rule does not see the labeled examples again
-            unlabeled = [outputs.at(slice(count, None)) for outputs, count in zip(unlabeled, given, strict=True)]
+            unlabeled = [outputs.at(slice(count, None)) for outputs, count in zip(unlabeled, label_counts, strict=True)]
         states = rule.update_many(state, [start] * len(clients), unlabeled)
-        for client, client_state, count in zip(clients, states, given, strict=True):
+        for client, client_state, count in zip(clients, states, label_counts, strict=True):
             used = count if first is None else min(first, count)
             labeled = client.outputs.at(slice(used)), client.labels[:used]
             if rule.learns_more_labels:
@@ -341,9 +341,9 @@ class AdaptationEvaluator:
             fitted.append(self._add_cost(self._fit(fitting_clients), fitting_clients, round_))
             if (client_clusters == number).any():
                 for fold in folds(list(fitting_clients)):
-                    others = {client: other for client, other in fitting_clients.items() if client not in fold}
+                    fitting_others = {client: other for client, other in fitting_clients.items() if client not in fold}
                     members = [fitting_clients[client] for client in fold]
-                    scores = adapt_and_score(self.rule, self._fit(others).state, members, inputs, online=whole)
+                    scores = adapt_and_score(self.rule, self._fit(fitting_others).state, members, inputs, online=whole)
                     joined["participant"].append((1.0, scores))
             state = fitted[-1].state
             if len(unseen.ids):

@@ -391,8 +391,10 @@ def _find_clashes(e: Experiment, base: Path) -> list[Problem]:
     limit = _count_participants(e)
     for name in e.methods or [None]:
         where = ("method",) if name is None else ("methods", name)
-        own = {} if name is None else dict(e.methods[name])
-        places = {part: (*(where if own.get(part) else ("method",)), part) for part in ("server", "cohort_size")}
+        method_options = {} if name is None else dict(e.methods[name])
+        places = {
+            part: (*(where if method_options.get(part) else ("method",)), part) for part in ("server", "cohort_size")
+        }
         try:
             federation = components.federation(e.resolved(name), 0, base)
             federation.needs()

@@ -60,8 +60,8 @@ def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) 
         try:
             model.model_validate(options)
         except pydantic.ValidationError as error:
-            known = model.model_fields | section.model_fields
-            problems += explain_errors(error, options, path, known, f"{kind} {name!r}")
+            known_fields = model.model_fields | section.model_fields
+            problems += explain_errors(error, options, path, known_fields, f"{kind} {name!r}")
     if problems:
         return problems
     if kind == "partition" and ":" not in name and name != "natural":

@@ -234,7 +234,7 @@ def each_round_of(
                 recorder = Recorder(
                     run_folder, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop"
                 )
-                taken = adaptation and twin and take_training(recorder, RunFolder(twin), record, identity)
+                is_taken = adaptation and twin and take_training(recorder, RunFolder(twin), record, identity)
                 spec = RunSpec(
                     record=record,
                     simulation=simulation,
@@ -247,7 +247,7 @@ def each_round_of(
                     local=e.evaluation.local,
                     checkpoint_seconds=e.run.checkpoint_seconds,
                     callbacks=callbacks,
-                    engine="trained as another run" if taken else engine.why,
+                    engine="trained as another run" if is_taken else engine.why,
                     adaptation=adaptation,
                     baselines=baselines,
                     refit=_refit(builder, data, seed, threads, ranks),

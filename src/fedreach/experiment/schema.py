@@ -304,8 +304,8 @@ class OptimizerSection(Choice):
 
 def _in_range(rule: str | Sequence[str], value: Any) -> Any:
     """Return a value of an option that follows its rule in a dataclass; a table or `FILE.py:NAME` has its own rules."""
-    own = value is None or isinstance(value, BaseModel) or (isinstance(value, str) and ":" in value)
-    if not own and (wrong := violation(value, rule)) is not None:
+    is_checked = value is None or isinstance(value, BaseModel) or (isinstance(value, str) and ":" in value)
+    if not is_checked and (wrong := violation(value, rule)) is not None:
         raise ValueError(wrong)
     return value
 

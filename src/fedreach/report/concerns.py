@@ -132,13 +132,17 @@ def _below_baselines(comparison: RunSet) -> Iterable[str]:
     simple, clear = ("majority", "mean"), ("pooled",)
     for names, column in ((simple, comparison.primary), (clear, comparison.primary), (simple, comparison.seen)):
         for name in names:
-            below = [each for each in _shortfalls(comparison, name, column) if each.method not in reported]
-            below = [each for each in below if names == simple or _is_clear(comparison, each)]
-            reported |= {each.method for each in below}
+            below = [
+                shortfall for shortfall in _shortfalls(comparison, name, column) if shortfall.method not in reported
+            ]
+            below = [shortfall for shortfall in below if names == simple or _is_clear(comparison, shortfall)]
+            reported |= {shortfall.method for shortfall in below}
             for overfits, decided in product((None, False, True), (False, True)):
                 what = f"{'Worse' if decided else 'No better'} than no model"
                 what = what if names == simple else "Clearly worse than a linear model"
-                if alike := [each for each in below if (each.overfits, each.decided) == (overfits, decided)]:
+                if alike := [
+                    shortfall for shortfall in below if (shortfall.overfits, shortfall.decided) == (overfits, decided)
+                ]:
                     yield _shortfall_sentence(comparison, alike, name, column, what)
 
 

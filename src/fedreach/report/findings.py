@@ -33,7 +33,7 @@ def gather_facts(comparison: RunSet) -> dict[str, Any]:
     Every value that differs between runs is listed.
     """
     runs = comparison.runs
-    shared, own = _settings(comparison)
+    shared, settings_of_method = _settings(comparison)
     unfinished = [
         (run.method, run.seed, run.status, str(run.last_round) if run.last_round >= 0 else "none", run.error or "")
         for run in runs
@@ -48,7 +48,7 @@ def gather_facts(comparison: RunSet) -> dict[str, Any]:
         "partition": _partition(runs),
         "columns": _columns(runs),  # of a table: name, kind, description
         "shared": shared,  # settings that all methods have in common
-        "own": own,  # method -> settings in which methods differ
+        "own": settings_of_method,  # method -> settings in which methods differ
         "software": _merge(dict(run.environment) | {f"git.{k}": v for k, v in run.git.items()} for run in runs),
         "seconds": [_seconds(comparison, method) for method in comparison.methods if comparison.counted(method)],
         "troubled": unfinished + [(method, seed, "never began", "none", "") for method, seed in comparison.absent],

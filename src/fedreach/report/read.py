@@ -109,9 +109,9 @@ def _refuse_incomparable(folders: Sequence[Path], parts: Sequence[RunSet]) -> No
         first_folder, first = begun[0]
         for what in first:
             if second[what] != first[what]:
-                both = f"{first[what]} and {second[what]}"
+                values = f"{first[what]} and {second[what]}"
                 raise RunFolderError(
-                    f"{first_folder} and {folder} cannot be compared: another {what}, {both}. Report them apart."
+                    f"{first_folder} and {folder} cannot be compared: another {what}, {values}. Report them apart."
                 )
 
 

@@ -178,13 +178,13 @@ def table_of(
         **texts: Caption, note, name and further fields of the table.
     """
     cells = [[column.text(summary) for column in columns] for summary in summaries]
-    shown = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
-    header = tuple(columns[j].head for j in shown)
+    filled_columns = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
+    header = tuple(columns[j].head for j in filled_columns)
     return Table(
         header=header,
-        units=tuple(columns[j].unit for j in shown),
-        rows=tuple(tuple(row[j] for j in shown) for row in cells),
-        from_width=tuple(columns[j].from_width for j in shown),
+        units=tuple(columns[j].unit for j in filled_columns),
+        rows=tuple(tuple(row[j] for j in filled_columns) for row in cells),
+        from_width=tuple(columns[j].from_width for j in filled_columns),
         bold=frozenset((i, j) for i, row in enumerate(summaries) for j, head in enumerate(header) if bold(row, head)),
         **texts,
     )
@@ -288,8 +288,8 @@ def _columns(comparison: RunSet, rows: Sequence[MethodSummary]) -> list[Column[M
         unit, cell = costs(QUANTITIES[name].unit, lambda row: row.to_target[name], rows)
 
         def text(row: MethodSummary) -> str:
-            some = row.reached < row.seeds and row.to_target[name].mean is not None
-            return cell(row) + f" ({row.reached} of {row.seeds})" * some
+            is_partial = row.reached < row.seeds and row.to_target[name].mean is not None
+            return cell(row) + f" ({row.reached} of {row.seeds})" * is_partial
 
         target = f"to {100 * (comparison.target_accuracy or 0):g} %"
         return Column(target, unit or QUANTITIES[name].head, text, from_width)
@@ -325,13 +325,13 @@ def _columns(comparison: RunSet, rows: Sequence[MethodSummary]) -> list[Column[M
 def costs(unit: str, cost: Callable[[S], Spread], summaries: Sequence[S]) -> tuple[str, Callable[[S], str]]:
     """Return the unit of a column of costs, and the text of its cells: one unit, so that numbers can be compared."""
     means = [cost(summary).mean for summary in summaries]
-    shown = unit_of(unit, means) if unit in ("seconds", "joules") else Unit(unit)
+    shown_unit = unit_of(unit, means) if unit in ("seconds", "joules") else Unit(unit)
 
     def text(summary: S) -> str:
         mean = cost(summary).mean
-        return number(None if mean is None else mean / shown.size)
+        return number(None if mean is None else mean / shown_unit.size)
 
-    return shown.name, text
+    return shown_unit.name, text
 
 
 def _gap_over_seeds(rows: Sequence[MethodSummary]) -> bool:
@@ -439,7 +439,7 @@ def tabulate_metrics(analysis: Analysis, when: When = "last") -> Table | None:
     if not rows:
         return None
     when_text = caption(analysis.comparison, when)
-    places = {row.metric: _places([other for other in rows if other.metric == row.metric]) for row in rows}
+    places = {row.metric: _places([other_row for other_row in rows if other_row.metric == row.metric]) for row in rows}
     several = any(row.at[name].sd is not None for row in rows for name in METRIC_QUANTITIES)
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:

@@ -209,10 +209,8 @@ class RunFolder(Folder):
         """Write arrays and a JSON record as one safetensors file, whole or not at all."""
         from safetensors.numpy import save
 
-        plain, full = (
-            {key: np.asarray(value, order="C") for key, value in tensors.items()},
-            {"format": FORMAT, **record},
-        )
+        plain = {key: np.asarray(value, order="C") for key, value in tensors.items()}
+        full = {"format": FORMAT, **record}
         if name in SIGNED:
             full = signed(name, {**full, "arrays": digest_of(plain, {})})
         content = save(plain, {KEY: json.dumps(full, sort_keys=True)})

@@ -67,8 +67,8 @@ class Record:
     @cache
     def known_keys(cls) -> Mapping[str, Any]:
         """Return the keys of the object with their default values, without those of `REST`."""
-        own = fields(cls)  # type: ignore[arg-type]  # every record is a dataclass
-        return {key.name: key.default for key in own if key.name != cls.REST}
+        record_fields = fields(cls)  # type: ignore[arg-type]  # every record is a dataclass
+        return {key.name: key.default for key in record_fields if key.name != cls.REST}
 
     @classmethod
     @cache

@@ -115,7 +115,10 @@ class AdaptationFixture:
 
     def held_out(self, component: Any) -> list[HeldOut]:
         """Return the data by which each participant fits the component."""
-        return [HeldOut(self.outputs(component, own.inputs), own.labels, own.counts) for own in self.participants]
+        return [
+            HeldOut(self.outputs(component, participant.inputs), participant.labels, participant.counts)
+            for participant in self.participants
+        ]
 
     @property
     def pooled(self) -> Float32s:
@@ -126,7 +129,10 @@ class AdaptationFixture:
         """Return the federation in which class i is what was class order[i]."""
         place = np.argsort(order)
         model = replace(self.model, changed=lambda logits: np.ascontiguousarray(logits[:, order]))
-        turned = [replace(own, labels=place[own.labels], counts=own.counts[order]) for own in self.participants]
+        turned = [
+            replace(participant, labels=place[participant.labels], counts=participant.counts[order])
+            for participant in self.participants
+        ]
         return replace(self, model=model, participants=turned)
 
     @property

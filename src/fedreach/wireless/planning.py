@@ -233,16 +233,16 @@ def _check_columns(path: Path, have: Iterable[str]) -> None:
 def _numbers(clients: ClientTable, name: str, cells: Sequence[str], column: TableColumn) -> Floats:
     values = np.empty(len(cells))
     for k, text in enumerate(cells):
-        shown = text if len(text) <= 40 else text[:39] + "…"
+        excerpt = text if len(text) <= 40 else text[:39] + "…"
         if not _NUMBER.fullmatch(text):
             rule = "must be a number, without a unit or thousands separators, and with a decimal point"
-            clients.refuse(k, f"{name} {rule}; got {shown!r}.")
+            clients.refuse(k, f"{name} {rule}; got {excerpt!r}.")
         value = values[k] = float(text)
         is_whole = not column.whole or (value % 1 == 0 and not _GROUPED.fullmatch(text))
         if not is_whole or not (column.low <= value <= column.high or (column.zero and value == 0)):
             rule = f"from {column.low:g} to {column.high:g}" + ", or 0" * column.zero
             rule = f"a whole number {rule}, written without a point" if column.whole else rule
-            clients.refuse(k, f"{name} must be {rule}; got {shown}. {column.hint}".rstrip())
+            clients.refuse(k, f"{name} must be {rule}; got {excerpt}. {column.hint}".rstrip())
     return values
 
 
@@ -487,10 +487,10 @@ def too_few_examples(divergence: Floats, num_examples: Ints, max_divergence: flo
         return ""
     ways, notes = [f"lower min_examples to {covered} or less"] if covered else [], []
     if max_divergence == math.inf:
-        kept = f"All {len(divergence)} clients together hold {covered} examples;"
+        summary = f"All {len(divergence)} clients together hold {covered} examples;"
     else:
-        kept = f"{within.sum()} of {len(divergence)} clients are within max_divergence = {max_divergence:g}"
-        kept += f" and hold {covered} examples;"
+        summary = f"{within.sum()} of {len(divergence)} clients are within max_divergence = {max_divergence:g}"
+        summary += f" and hold {covered} examples;"
         order = np.argsort(divergence[finite], kind="stable")
         totals = np.cumsum(num_examples[finite][order])  # by those that are at most so far, nearest first
         enough = int(np.searchsorted(totals, min_examples))
@@ -502,7 +502,7 @@ def too_few_examples(divergence: Floats, num_examples: Ints, max_divergence: flo
         if not finite.all():
             notes.append(f"It is infinite for {(~finite).sum()} that lack a class: smoothing above 0 makes it finite.")
     advice = [f"{' or '.join(ways).capitalize()}."] if ways else []
-    return " ".join([kept, f"min_examples = {min_examples} are needed.", *advice, *notes])
+    return " ".join([summary, f"min_examples = {min_examples} are needed.", *advice, *notes])
 
 
 # -------------------- Plans as records and rows

@@ -366,11 +366,8 @@ class LabelShift(Adaptation):
         """Return log-probabilities of further inputs, each before it is learned from, and the client's state."""
         base, strength = state["base"], self.strength_of(state)
         before = stream.Stream.of(client, self._half_lives)
-        u, pseudo_counts, correlation = (
-            scores(state, outputs),
-            float(state["pseudo_counts"][0]),
-            self._correlation(state),
-        )
+        u, correlation = scores(state, outputs), self._correlation(state)
+        pseudo_counts = float(state["pseudo_counts"][0])
         followed, after = stream.follow_stream(
             before, u, base, pseudo_counts, self._half_lives, self.odds, correlation, self.amplification
         )

@@ -73,10 +73,10 @@ def curve_of(values: Floats, rounds: Floats) -> Curve:
 def curve(runs: Sequence[Run], column: str, x_column: str = "round") -> Curve:
     """Return mean and band of a column over another one: ± sd over seeds, or for a single seed the CI over clients."""
     rounds = reduce(np.intersect1d, [run.rounds["round"][np.isfinite(run.column(column))] for run in runs])
-    made = replace(curve_of(values_at(runs, rounds, column), rounds), x=values_at(runs, rounds, x_column).mean(0))
+    curve = replace(curve_of(values_at(runs, rounds, column), rounds), x=values_at(runs, rounds, x_column).mean(0))
     if len(runs) > 1:
-        return made
-    return replace(made, **{end: values_at(runs, rounds, f"{column}_{end}")[0] for end in ("low", "high")})
+        return curve
+    return replace(curve, **{end: values_at(runs, rounds, f"{column}_{end}")[0] for end in ("low", "high")})
 
 
 def values_at(runs: Sequence[Run], rounds: Floats, column: str) -> Floats:
@@ -174,12 +174,14 @@ def accuracy(comparison: RunSet, against: str = "round") -> Figure | None:
         if far:
             axes.set_xscale("log")
         title_of(axes, comparison, column, tall)
-    shown = [method_curve for by_method in drawn.values() for method_curve in by_method.values()]
-    leave_out_the_start(panels[-1], shown, falling=comparison.score.lower_is_better)
+    method_curves = [method_curve for by_method in drawn.values() for method_curve in by_method.values()]
+    leave_out_the_start(panels[-1], method_curves, falling=comparison.score.lower_is_better)
     if against != "round":
         for j in drawn.get(comparison.primary, ()):
             ring(panels[-1], j, comparison, quantity.column, unit.size)
-        panels[-1].set_xlim(left=0.7 * min(_start(panels[-1], method_curve) for method_curve in shown) if far else 0)
+        panels[-1].set_xlim(
+            left=0.7 * min(_start(panels[-1], method_curve) for method_curve in method_curves) if far else 0
+        )
     if quantity.is_radio:
         _plain_numbers(panels[-1].xaxis, far=far)
     target_line(panels[-1], comparison)

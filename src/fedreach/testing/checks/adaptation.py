@@ -55,8 +55,8 @@ class Rule(NamedTuple):
 
     def predict(self, inputs: Float32s, batches: Sequence[Float32s] = ()) -> Floats:
         """Return what is predicted of inputs for a client that has seen these batches."""
-        seen = [self.case.outputs(self.component, batch) for batch in batches]
-        client = client_after(self.component, self.state, seen)
+        batch_outputs = [self.case.outputs(self.component, batch) for batch in batches]
+        client = client_after(self.component, self.state, batch_outputs)
         predicted: Floats = self.component.predict(self.state, client, self.case.outputs(self.component, inputs))
         return predicted
 
