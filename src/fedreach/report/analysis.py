@@ -267,8 +267,9 @@ def judge_all(
         pilot=comparison.pilot,
         lower_is_better=lower_is_better,
     )
-    open_ = {"conclusion": "inconclusive", "seeds_needed": None, "note": SEEDS_ADDED} if comparison.looks else {}
-    return tuple(replace(test, **open_) if test.conclusion else test for test in judged)
+    undecided: dict[str, Any] = {"conclusion": "inconclusive", "seeds_needed": None, "note": SEEDS_ADDED}
+    undecided = undecided if comparison.looks else {}
+    return tuple(replace(test, **undecided) if test.conclusion else test for test in judged)
 
 
 def no_conclusion_reason(comparison: RunSet) -> str:
