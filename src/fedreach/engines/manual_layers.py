@@ -93,6 +93,7 @@ class PlacedDense:
     def __init__(self, layer: Layer, stack: ModelStack, batch: int, memory: Memory) -> None:
         a, (inputs,), (outputs,) = len(stack.weights), layer.shape, layer.outputs
         self.relu = layer.relu
+        assert layer.weight is not None  # a dense layer has weights
         self.weight, self.weight_gradient = stack.views(layer.weight, outputs, inputs)
         self.transposed = self.weight.transpose(1, 2)
         self.row = self.row_gradient = None
@@ -242,6 +243,7 @@ class PlacedConvolution:
         filters, depth = (o, rows, columns * c), rows * window * c
         out_shape = (h // sides, w // sides)
         self.relu, self.filters = layer.relu or (pool is not None and pool.relu), o
+        assert layer.weight is not None  # a convolution has filters
         self.weight, self.weight_gradient = (part.view(a, *filters) for part in stack.views(layer.weight, -1))
         self.bias = self.bias_gradient = None
         if layer.bias is not None:

@@ -169,7 +169,7 @@ class Timing(Record):
         return replace_fields(self, check=self.digest(run, self.round, self.train_seconds, self.evaluate_seconds))
 
     @staticmethod
-    def digest(run: str, round_: int, trained: float | None, evaluated: float | None) -> str:
+    def digest(run: str, round_: int | None, trained: float | None, evaluated: float | None) -> str:
         """Return the digest of a row."""
         return sha256(f"{run} {round_} {trained} {evaluated}".encode()).hexdigest()[:16]
 
