@@ -290,7 +290,7 @@ def distinct_texts(cells: Cells) -> tuple[str, ...]:
 def input_column(
     name: str,
     counts: Counts,
-    asked: InputKind | None,
+    requested: InputKind | None,
     texts: Sequence[str] | None = (),
     num_values: int = 0,
     mean: float = 0.0,
@@ -302,8 +302,8 @@ def input_column(
     Args:
         name: Name of the column.
         counts: Counts of all participants.
-        asked: Kind that the options set; None: the kind follows from the counts.
-        texts: Sorted distinct texts of a column of categories; None: more than a column may have unless it is asked.
+        requested: Kind that the options set; None: the kind follows from the counts.
+        texts: Sorted distinct texts of a column of categories; None: more than a column may have unless requested.
         num_values: Number of cells that hold a number, date or Boolean, by the kind.
         mean: Mean of these values.
         squares: Sum of their squared differences from the mean.
@@ -312,12 +312,12 @@ def input_column(
     Raises:
         DataError: If no cell is of the kind that the options set.
     """
-    kind, missing = asked or counts.kind, counts.rows - counts.held
+    kind, missing = requested or counts.kind, counts.rows - counts.held
     if counts.left_out:
         return InputColumn(name, "left out", why=counts.left_out)
     if kind == "category":
-        max_categories = math.inf if asked else min(MOST_CATEGORIES, max(FEW_CATEGORIES, counts.rows / 2))
-        if not asked and counts.is_foreign:
+        max_categories = math.inf if requested else min(MOST_CATEGORIES, max(FEW_CATEGORIES, counts.rows / 2))
+        if not requested and counts.is_foreign:
             how = f"as {first!r}" if first else "with other points and commas"
             why = f"its numbers are written {how}: set columns.decimal, and leave out what parts thousands"
         elif texts is None or len(texts) > max_categories:
@@ -338,11 +338,11 @@ def input_column(
     sd = (squares / num_values) ** 0.5
     if sd <= CONSTANT * abs(mean):
         return InputColumn(name, "left out", why=SAME)
-    num_texts = counts.held - num_values
-    hold = "are" if not first else "holds" if num_texts == 1 else "hold"
-    remark = f"{num_texts} of these {hold} no {kind}" if num_texts else ""
+    num_odd = counts.held - num_values
+    hold = "are" if not first else "holds" if num_odd == 1 else "hold"
+    remark = f"{num_odd} of these {hold} no {kind}" if num_odd else ""
     remark += f": the first is {first}" if first else ""
-    if kind == "number" and not asked and counts.numbers_rows(sd):
+    if kind == "number" and not requested and counts.numbers_rows(sd):
         if NAMES_ROWS.fullmatch(name):
             return InputColumn(name, "left out", why=f"{NUMBERS_ROWS}; name it in columns.number to use it")
         remark = remark or f"{NUMBERS_ROWS}; drop it if it is no more than that"
@@ -541,16 +541,16 @@ class Preparation:
 
 
 def _column(
-    name: str, cells: Cells | None, clients: Sequence[Ints], places: Ints | None, asked: InputKind | None
+    name: str, cells: Cells | None, clients: Sequence[Ints], places: Ints | None, requested: InputKind | None
 ) -> InputColumn:
     counts = Counts.of(cells, clients)
     if cells is None or counts.left_out:
-        return input_column(name, counts, asked)
+        return input_column(name, counts, requested)
     rows = np.concatenate(clients)
-    participant_cells, kind = cells.at(rows), asked or counts.kind
+    participant_cells, kind = cells.at(rows), requested or counts.kind
     if kind == "category":
         example = _foreign_number(participant_cells) if counts.is_foreign else ""
-        return input_column(name, counts, asked, distinct_texts(participant_cells), first=example)
+        return input_column(name, counts, requested, distinct_texts(participant_cells), first=example)
     values = values_of(kind, cells)
     odd = is_filled(participant_cells) & np.isnan(values[rows])
     first = _first(participant_cells, odd, rows if places is None else places[rows]) if odd.any() else ""
@@ -558,7 +558,7 @@ def _column(
     count = sum(map(len, present_values))
     mean = sum(float(client_values.sum()) for client_values in present_values) / max(count, 1)
     squared = sum(squares(client_values, mean) for client_values in present_values)
-    return input_column(name, counts, asked, (), count, mean, squared, first)
+    return input_column(name, counts, requested, (), count, mean, squared, first)
 
 
 def _first(cells: Cells, odd: Bools, places: Ints) -> str:

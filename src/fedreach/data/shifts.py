@@ -142,10 +142,10 @@ class InputShift(StrengthShift):
 
     def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
         numbers = scale.pixels if self.is_spatial else scale.numbers
-        return examples.seen_as(scale.stored(self.changed(numbers(type(self).__name__, examples.x), scale, rng)))
+        return examples.seen_as(scale.stored(self.change_inputs(numbers(type(self).__name__, examples.x), scale, rng)))
 
     @abstractmethod
-    def changed(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
+    def change_inputs(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
         """Return other inputs; `x` is a copy, as `InputScale.numbers` or `InputScale.pixels` returns it."""
 
 
@@ -216,7 +216,7 @@ class Brightness(InputShift):
 
     interval = "[-1, 1]"
 
-    def changed(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
+    def change_inputs(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
         return x + self.strength * scale.unit
 
 
@@ -240,7 +240,7 @@ class Contrast(InputShift):
 
     interval = "[-3, 1)"
 
-    def changed(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
+    def change_inputs(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
         if self.strength == 0:  # of features, mean + (x - mean) is not x to the last bit
             return x
         return scale.centre + (1 - self.strength) * (x - scale.centre)
@@ -267,7 +267,7 @@ class InputNoise(InputShift):
 
     interval = "[0, 10]"
 
-    def changed(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
+    def change_inputs(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
         return x + self.strength * scale.unit * rng.standard_normal(x.shape)
 
 
@@ -355,7 +355,7 @@ class Blur(InputShift):
     interval = "[0, 100]"
     is_spatial = True
 
-    def changed(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
+    def change_inputs(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
         from scipy.ndimage import gaussian_filter
 
         blurred: Floats = gaussian_filter(x, (0, 0, self.strength, self.strength), mode="nearest")
@@ -382,7 +382,7 @@ class Rotation(InputShift):
     interval = "[-180, 180]"
     is_spatial = True
 
-    def changed(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
+    def change_inputs(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
         from scipy.ndimage import rotate
 
         rotated: Floats = rotate(x, self.strength, axes=(2, 3), reshape=False, order=1)
@@ -409,7 +409,7 @@ class Translation(InputShift):
     interval = "[-1000, 1000]"
     is_spatial = True
 
-    def changed(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
+    def change_inputs(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
         down = _move_down(x, self.strength)
         return _move_down(down.swapaxes(2, 3), self.strength).swapaxes(2, 3)
 
@@ -448,7 +448,7 @@ class Occlusion(InputShift):
 
     is_spatial = True
 
-    def changed(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
+    def change_inputs(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
         m, (height, width) = len(x), x.shape[2:]
         rows, columns = (round(self.strength**0.5 * side) for side in (height, width))
         top_edge, left_edge = rng.integers(0, height - rows + 1, (m, 1)), rng.integers(0, width - columns + 1, (m, 1))

@@ -132,19 +132,19 @@ def agreement(
     _, sums = yield question
     counts = [Counts(*map(int, row)) for row in sums]
     kinds = [
-        None if found.left_out else rules.kinds.get(name) or found.kind
-        for name, found in zip(columns, counts, strict=True)
+        None if column_counts.left_out else rules.kinds.get(name) or column_counts.kind
+        for name, column_counts in zip(columns, counts, strict=True)
     ]
     question = question._replace(step="totals", kinds=kinds, targets=options.targets)
     answers, totals = yield question
     means = [total / count if count else 0.0 for count, total in totals.tolist()]
     _, squared = yield question._replace(step="squares", means=means)
     input_columns = []
-    for place, (name, found) in enumerate(zip(columns, counts, strict=True)):
+    for place, (name, column_counts) in enumerate(zip(columns, counts, strict=True)):
         parts = [answers[client]["texts"][place] for client in participants]
         texts = None if None in parts else sorted({text for part in parts for text in part})
         statistics = int(totals[place, 0]), means[place], float(squared[place])
-        input_columns.append(preparation.input_column(name, found, rules.kinds.get(name), texts, *statistics))
+        input_columns.append(preparation.input_column(name, column_counts, rules.kinds.get(name), texts, *statistics))
     prepared = Preparation(tuple(input_columns))
     if not prepared.feature_names:
         raise DataError(f"No column of the tables can be an input:\n{prepared}")
