@@ -173,7 +173,7 @@ def objective_of(component: Any, case: Moment, moved: Float32s | None = None) ->
     value = component.objective(step.step)
     if not isinstance(value, torch.Tensor) or value.shape != () or not value.requires_grad:
         fail(f"the objective should be a tensor of one number that torch can differentiate; got {value!r}")
-    module, layout = step.step.module, step.step._run.layout
+    module, layout = step.step.module, step.step._engine.layout
     parameters, flat = dict(module.named_parameters()), torch.zeros(layout.num_trainable)
     views = layout.parameter_views(flat)
     trained = [parameters[name] for name in views]
