@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedreach as fr
-from fedreach.federation.adaptation.base import Unadapted, log_softmax
+from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.few_labels import FewLabels
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.adaptation.methods import BatchNormRefresh
@@ -393,14 +393,6 @@ class DrawsItsPrior(Own):
 class OptionsThatNobodySees(fr.Adaptation):
     def __init__(self, power=1.0):
         self.power = power
-
-    query, contribute, fold, start, update = (
-        Unadapted.query,
-        Unadapted.contribute,
-        Unadapted.fold,
-        Unadapted.start,
-        Unadapted.update,
-    )
 
     def predict(self, state, client, outputs):
         return log_softmax(self.power * outputs.logits)

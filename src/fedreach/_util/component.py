@@ -188,7 +188,7 @@ def _check_names(cls: type[Component], values: Mapping[str, Any], owner: str = "
             if not isinstance(value, property | Field):
                 _check_value(owner, name, value, attributes[name])
             continue
-        if name.startswith("_") or name in vars(Component):
+        if name.startswith("_") or name in vars(Component) or name in vars(base):
             continue
         if callable(value) or isinstance(value, classmethod | staticmethod):
             kind, cutoff = "method", 0.9
