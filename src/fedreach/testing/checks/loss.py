@@ -123,6 +123,8 @@ def objective_of(component: Any, case: Moment, moved: Float32s | None = None) ->
 
     step = ObjectiveStep(component, case, moved)
     value = component.objective(step.step)
+    if not isinstance(value, torch.Tensor) or value.shape != () or not value.requires_grad:
+        fail(f"the objective should be a tensor of one number that torch can differentiate; got {value!r}")
     gradients = torch.autograd.grad(
         value, [*step.step.module.parameters()], retain_graph=True, allow_unused=True, materialize_grads=True
     )
