@@ -27,6 +27,7 @@ from typing import Any
 WORKER = "fedreach.experiment.worker"
 BYTES = 1 << 16  # of a request; the environment is most of it
 FAILED = 1
+BEGAN_IN = Path.cwd()  # of a relative PYTHONPATH; tests change the folder
 
 
 # -------------------- In the tests
@@ -71,6 +72,7 @@ class Forking:
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, **single},
                 start_new_session=True,
+                cwd=BEGAN_IN,
             )
         self.children: dict[int, Forked] = {}
         self.lock = threading.Lock()

@@ -114,9 +114,8 @@ def test_every_command_has_help_examples_and_json() -> None:
             assert isinstance(parameter, click.Argument) or parameter.help, (name, parameter.name)
 
 
-@pytest.mark.parametrize("module", ["fedreach", "fedreach.cli"])
-def test_the_command_is_a_module_too(module: str) -> None:
-    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
+def test_the_command_is_a_module_too() -> None:
+    done = subprocess.run([sys.executable, "-m", "fedreach", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"fedreach, version {__version__}\n"
 
 
@@ -503,7 +502,7 @@ def test_classes_of_a_user_keep_state_and_are_checked(fedreach: Command, home: P
         "method.selection.stepp: selection 'parts/own.py:InTurn' has no such option. Did you mean 'step'?"
         in wrong.stderr
     )
-    assert "method.weighting.power: must be a number; got 'x' (str)." in wrong.stderr
+    assert "method.weighting.power: must be a valid number; got 'x'." in wrong.stderr
 
 
 def test_a_run_goes_on_only_with_the_same_code(fedreach: Command, home: Path) -> None:

@@ -28,8 +28,8 @@ def document(fedreach: Command, code: int, *arguments: object) -> dict[str, Any]
 @pytest.mark.parametrize(
     ("code", "arguments", "said"),
     [
-        (2, ["run", "tiny.toml", "--set", "rounds=none"], "rounds: must be an integer"),
-        (2, ["run", "absent.toml"], "There is no file absent.toml."),
+        (2, ["run", "tiny.toml", "--set", "rounds=none"], "rounds: must be a valid integer"),
+        (2, ["run", "absent.toml"], "absent.toml cannot be read"),
         (2, ["run", "tiny.toml", "--sed", 1], "No such option"),
         (2, ["run", "tiny.toml", "--seed", "one"], "Invalid value for '--seed'"),
         (2, ["compare", "tiny.toml", "--max-seeds", 3], "--max-seeds is for --detect"),

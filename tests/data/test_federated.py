@@ -139,7 +139,7 @@ def test_each_choice_has_a_stream_of_its_own():
 
 def test_a_partition_of_other_data_is_refused():
     dataset = from_arrays(np.zeros((4, 1), np.float32), [0, 1, 0, 1])
-    with pytest.raises(DataError, match="divides 3 samples, but arrays has 4 training samples"):
+    with pytest.raises(DataError, match="is of 3 samples, but arrays has 4"):
         federate(dataset, Partition.from_owner([0, 1, 1], 2, kind="natural"))
 
 

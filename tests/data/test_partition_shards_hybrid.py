@@ -45,9 +45,9 @@ def test_unequal_classes_are_cut_into_equally_many_shards():
 
 
 def test_shards_that_cannot_hold_all_classes_or_samples_are_refused():
-    with pytest.raises(DataError, match=r"4 clients \* classes_per_client = 2 make 8 shards.*10 classes.*Raise"):
+    with pytest.raises(DataError, match=r"4 clients \* classes_per_client = 2 make 8 shards.*10 classes"):
         shards(BALANCED, 4, generator(0, "partition"))
-    with pytest.raises(DataError, match=r"make 1200 shards.*1000 samples\. Lower"):
+    with pytest.raises(DataError, match=r"make 1200 shards.*1000 samples"):
         shards(BALANCED, 600, generator(0, "partition"))
 
 

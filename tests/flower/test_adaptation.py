@@ -26,7 +26,7 @@ from fedreach.evaluation.modes import AdaptationEvaluator, mode_names
 from fedreach.experiment.run import run
 from fedreach.flower.experiment import FlowerExperiment
 from fedreach.runs.adaptation import adaptation_table, write_adaptation
-from fedreach.runs.folder import ADAPTATION_FILE, RunFolder
+from fedreach.runs.folder import ADAPTATION_FILE, BEST, LAST, RunFolder
 from fedreach.runs.schema import CHECKPOINT, AdaptationRecord, AdaptedLine
 
 from .in_process import Answering, InProcess
@@ -228,6 +228,12 @@ def check_fitted_by_those_that_stayed(folder: Path, alone: Path, leavers: set[in
     alone.mkdir()
     for name in ("last.safetensors", "rounds.jsonl", "federation.json", "run.json", CHECKPOINT):
         (alone / name).write_bytes((folder / name).read_bytes())
+    stored = other.read_tensors(CHECKPOINT)
+    assert stored is not None
+    arrays, record = stored
+    del record["files"][BEST]  # only the last model is adapted
+    record["files"][LAST] = other.digest(LAST)
+    other.write_tensors(CHECKPOINT, arrays, record)
     write_adaptation(other, setup.simulation.engine.layout, adapted_without(setup, leavers))
     ours, theirs = RunFolder(folder).read_tensors(ADAPTATION_FILE), other.read_tensors(ADAPTATION_FILE)
     assert ours is not None

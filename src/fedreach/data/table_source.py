@@ -6,6 +6,7 @@ are the same for all sources of a table.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ TEXTS = (".csv", ".tsv", ".txt")
 ENDINGS = (*TEXTS, *(f"{ending}.gz" for ending in TEXTS), ".parquet")
 SEPARATORS = ",;\t|"
 NEWLINE = re.compile(rb"[\r\n]")
+BLOCK_BYTES = 1 << 24  # of a text file that are decoded at a time
 QUOTED = re.compile(r'"[^"]*("|$)')
 DIGITS = re.compile("[0-9]+")
 MORE_COLUMNS = 1000
@@ -223,6 +225,9 @@ def _text(path: Path) -> Table:
     content = content.removeprefix(b"\xef\xbb\xbf")
     try:
         first = NEWLINE.split(content, 1)[0].decode()
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        for begin in range(0, len(content), BLOCK_BYTES):  # pyarrow decodes a row with too many cells without a check
+            decoder.decode(content[begin : begin + BLOCK_BYTES], final=begin + BLOCK_BYTES >= len(content))
     except UnicodeDecodeError as error:
         raise _not_utf8(path, str(error), "LATIN1") from error
     bad: list[Any] = []
@@ -235,7 +240,7 @@ def _text(path: Path) -> Table:
     try:
         parsed = pyarrow.csv.read_csv(
             pa.BufferReader(content),
-            pyarrow.csv.ReadOptions(use_threads=False, autogenerate_column_names=True, block_size=1 << 24),
+            pyarrow.csv.ReadOptions(use_threads=False, autogenerate_column_names=True, block_size=BLOCK_BYTES),
             pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=note),
             pyarrow.csv.ConvertOptions(
                 column_types=_all_texts(first, separator), strings_can_be_null=False, null_values=[]

@@ -96,7 +96,7 @@ class Ranks:
         self._call(rank, dist.recv, size, rank)
         message = torch.empty(int(size), dtype=torch.uint8)
         self._call(rank, dist.recv, message, rank)
-        value = pickle.loads(message.numpy())
+        value = pickle.loads(message.numpy().tobytes())
         if isinstance(value, FedReachError):
             raise type(value)(f"Rank {rank}: {value}")
         return value

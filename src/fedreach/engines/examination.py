@@ -229,7 +229,11 @@ class Examination:
         steep = _train_without_memory(engine, start, SINGLE_STEP_CLIENTS, trial.round_, trial.steep).update.copy()
         right, evaluated = engine.predict(trial.trained, "train", index)
         outputs = engine.logits(trial.trained, "test", index)
-        answers = {"the loss in training": gentle.loss, OUTPUT: outputs, "the loss in evaluation": evaluated.copy()}
+        answers: dict[str, AnyArray] = {
+            "the loss in training": gentle.loss,
+            OUTPUT: outputs,
+            "the loss in evaluation": evaluated.copy(),
+        }
         return TrialResult((steep, gentle.update.copy()), answers, right.copy())
 
     def _update_difference(self, updates: Float32s, expected: Float32s, broadcast: Float32s) -> str | None:

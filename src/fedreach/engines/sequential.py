@@ -299,7 +299,7 @@ class Sequential(GroupTrainer):
             if self.loss.has_objective:
                 local_step = Step(self, x, y, shift, start, loss_memory)
                 loss = local_step.loss
-                local_step.objective().backward()
+                local_step.objective().backward()  # type: ignore[no-untyped-call]  # of torch
             else:
                 loss = self.losses(self.module(x), y, shift).mean()
                 loss.backward()

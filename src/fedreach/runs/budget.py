@@ -1,11 +1,10 @@
 """The budget of a run, by which methods with different costs per round are compared at equal cost."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Annotated, Protocol
 
-from fedreach._util.errors import require
+from fedreach._util.component import Options
 
 
 class Spending(Protocol):
@@ -22,7 +21,7 @@ class Spending(Protocol):
 
 
 @dataclass(frozen=True)
-class Budget:
+class Budget(Options):
     """Budget of a run, which ends with the first round that reaches a limit; that round may exceed the limit.
 
     Args:
@@ -37,14 +36,9 @@ class Budget:
         (True, False)
     """
 
-    megabytes: float | None = None
-    seconds: float | None = None
-    joules: float | None = None
-
-    RULES: ClassVar[Mapping[str, str]] = dict.fromkeys(("megabytes", "seconds", "joules"), "(0, inf)")
-
-    def __post_init__(self) -> None:
-        require(self, **self.RULES)
+    megabytes: Annotated[float | None, "(0, inf)"] = None
+    seconds: Annotated[float | None, "(0, inf)"] = None
+    joules: Annotated[float | None, "(0, inf)"] = None
 
     @property
     def limits(self) -> dict[str, float]:
@@ -53,7 +47,7 @@ class Budget:
 
     def is_spent(self, spending: Spending) -> bool:
         """Return whether a limit is reached."""
-        limits = dict.fromkeys(self.RULES, math.inf) | self.limits
+        limits = dict.fromkeys(vars(self), math.inf) | self.limits
         return (
             spending.bytes_total >= 1e6 * limits["megabytes"]
             or spending.seconds_total >= limits["seconds"]

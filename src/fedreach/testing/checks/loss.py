@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,8 @@ class ObjectiveStep:
 
         from fedreach.engines.models.flat import Layout, bind, flatten
         from fedreach.engines.models.networks import build
-        from fedreach.engines.sequential import ObjectiveRun, Step
+        from fedreach.engines.models.state import copy_module
+        from fedreach.engines.sequential import Step
 
         numbers, rng = component.declares("needs_numbers"), generator(0, "testing step")
         module = build("mlp", (4,), 3, seed=0, options={"hidden": [5]})
@@ -99,8 +101,13 @@ class ObjectiveStep:
         y = _normal(rng, case.examples, 3) if numbers else torch.from_numpy(rng.integers(0, 3, case.examples))
         self.gradient = torch.zeros(p)
         bind(module, self.vector, self.gradient)
-        run = ObjectiveRun(component, module, Layout.of(module))
-        self.step = Step(run, x, y, lambda z: component.per_example(z, y).mean(), self.broadcast, self.memory)
+        engine: Any = SimpleNamespace(
+            module=module,
+            frozen_module=copy_module(module).eval(),
+            layout=Layout.of(module),
+            losses=lambda outputs, targets, _: component.per_example(outputs, targets),
+        )
+        self.step = Step(engine, x, y, None, self.broadcast, self.memory)
         self.before = self.now()
 
     def now(self) -> dict[str, Float32s]:
