@@ -12,12 +12,12 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fedreach"
 LIMITS = {
-    "lines of code": 42_146,  # goal: 31,000
-    "files": 241,  # goal: 240
+    "lines of code": 36_850,  # goal: 31,000
+    "files": 234,
     "entries at the top": 14,
     "percent of lines that import": 9.8,  # goal: 9
     "percent of names that say nothing": 0.2,
-    "percent of functions named by a participle": 2.8,
+    "percent of functions named by a participle": 3.0,  # fewer than before, 106, of fewer functions
     "private phrases per 1,000 words": 0.3,
 }
 """Lower a limit whenever its figure falls, and never raise one without saying why in the commit."""

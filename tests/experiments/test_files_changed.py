@@ -22,7 +22,7 @@ from fedreach.experiment.components import file_digests, identity
 from fedreach.experiment.load import load
 from fedreach.experiment.run import run
 from fedreach.experiment.schema import EngineSection, Experiment
-from fedreach.experiment.workers import ComparisonStatus, Local, run_jobs
+from fedreach.experiment.workers import ComparisonStatus, Resources, run_jobs
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import check_data
 
@@ -382,7 +382,7 @@ def test_where_no_run_finished_data_may_be_others(tmp_path: Path) -> None:
     check_data(folder, "1" * 64, "mine")
     with pytest.raises(RunFolderError, match="data 'mine' are not what other runs in"):
         check_data(folder, "2" * 64, "mine")
-    run_jobs(Local(), EngineSection(), [], ComparisonStatus([]), out=tmp_path, base=tmp_path, workers=1, callbacks=[])
+    run_jobs(EngineSection(), [], ComparisonStatus([]), Resources(out=tmp_path, base=tmp_path))
     check_data(folder, "2" * 64, "mine")
 
 

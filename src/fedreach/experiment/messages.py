@@ -1,6 +1,7 @@
 """Messages for mistakes in an experiment: the key, the rule, the value, the nearest valid name."""
 
 import inspect
+import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +22,9 @@ class Problem(NamedTuple):
 
     path: Path_
     message: str
+
+
+COUNTED = re.compile(" after validation, not [0-9]+")  # in pydantic's words; what there is stands behind "got"
 
 
 def explain_errors(
@@ -46,6 +50,7 @@ def explain_errors(
         loc = _keys_of(refusal["loc"], raw, missing=kind == "missing")
         path = (*prefix, *loc)
         text, should, rule = refusal["msg"].removeprefix("Value error, ").partition(" should ")
+        rule = COUNTED.sub("", rule).replace("a valid dictionary", "a table").replace("a valid tuple", "a list")
         if kind == "extra_forbidden":
             what = f"{owner} has no such option." if owner else "unknown key."
             sentences[path] = what + nearest(str(loc[-1]), _known_at(known, loc[:-1]))

@@ -118,7 +118,7 @@ def run_round(
         >>> request = next_request(steps)  # `Uniform` asks nobody before it chooses
         >>> type(request).__name__, request.selection.ids
         ('AskUpdates', array([0, 2]))
-        >>> next_request(steps, s.clients.updates(request)).result.cohort
+        >>> next_request(steps, s.updates(request)).result.cohort
         (0, 2)
     """
     if view.rounds != rounds:

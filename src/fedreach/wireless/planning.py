@@ -478,7 +478,7 @@ def too_few_examples(divergence: Floats, num_examples: Ints, max_divergence: flo
     37e and 37f, of which the paper does not say that they can contradict each other.
 
     Example:
-        >>> too_few_examples(np.array([0.1, 0.3, 0.2]), np.array([50, 70, 40]), 0.2, 120)[-64:]
+        >>> too_few_examples(np.array([0.1, 0.3, 0.2]), np.array([50, 70, 40]), 0.2, 120)[-67:]
         'Lower min_examples to 90 or less or raise max_divergence to 0.3000.'
     """
     within, finite = divergence <= max_divergence, np.isfinite(divergence)
