@@ -42,6 +42,7 @@ def run(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
 
 
+@pytest.mark.slow
 def test_killed_at_any_exchange_it_ends_in_the_bytes_of_a_run_that_was_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

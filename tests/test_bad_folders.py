@@ -25,6 +25,7 @@ def damage(path: Path, change: Callable[[bytes], bytes]) -> None:
     path.write_bytes(change(path.read_bytes()))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "change", "finished", "message"),
     [

@@ -71,6 +71,7 @@ def follow(copy: Path, block: str) -> None:
 LONG = ("A new figure", "A new recipe", "A new engine")  # they draw a report, read a large data set, compile
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [pytest.param(r, marks=pytest.mark.slow) if r in LONG else r for r in RECIPES])
 def test_a_recipe_works_to_the_letter(recipe: str, tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")

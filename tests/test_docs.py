@@ -161,6 +161,7 @@ QUICK = {"03_own_module.py", "11_rounds.py"}  # the others take a minute togethe
 RUN = [path if path.name in QUICK else pytest.param(path, marks=pytest.mark.slow) for path in PROGRAMS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", RUN, ids=lambda path: path.name)
 def test_an_example_program_runs_and_says_something(example: Path, tmp_path: Path) -> None:
     text = example.read_text(encoding="utf-8")
@@ -186,6 +187,7 @@ PAPERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", PAPERS, ids=lambda path: path.name)
 def test_a_papers_example_says_what_is_claimed_and_what_was_measured(example: Path, tmp_path: Path) -> None:
     extras = extras_named(example.read_text(encoding="utf-8"))
@@ -203,6 +205,7 @@ LONGER = {"breast_cancer.toml", *LONG}
 EXPERIMENTS = [pytest.param(path, marks=pytest.mark.slow) if path.name in LONGER else path for path in EXAMPLES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXPERIMENTS, ids=lambda path: path.name)
 def test_an_example_experiment_runs(example: Path, tmp_path: Path) -> None:
     need_data(example)
@@ -211,6 +214,7 @@ def test_an_example_experiment_runs(example: Path, tmp_path: Path) -> None:
     assert (out / "report" / "index.html").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_long_examples_are_at_least_right_in_all_their_parts(tmp_path: Path) -> None:
     need_data(ROOT / "examples" / "fashion_mnist.toml")
     words = [quick(f"fedreach partition {ROOT / 'examples' / name}")[3:] for name in sorted(LONG)]

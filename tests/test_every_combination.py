@@ -164,6 +164,7 @@ def rows(together: int) -> list[tuple[str, ...]]:
     return covering([list(table) for table in KINDS.values()], together, goes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selection", SELECTIONS)
 @pytest.mark.sampled(3)
 def test_any_two_parts_train_alike_on_two_engines(selection: str) -> None:

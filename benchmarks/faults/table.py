@@ -57,7 +57,7 @@ def inputs(quick: bool) -> list[Row]:
 def part_errors(quick: bool) -> list[Row]:
     """Errors of every kind that a user's part raises, of every kind of part."""
     from tests.conftest import TINY
-    from tests.experiments.part_errors import every, tried
+    from tests.experiments.component_errors import every, tried
 
     with tempfile.TemporaryDirectory() as home, contextlib.chdir(home):
         (Path(home) / "tiny.toml").write_text(TINY, encoding="utf-8")

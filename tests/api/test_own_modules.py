@@ -131,6 +131,7 @@ def test_the_table_names_the_modules_that_are_tried():
     assert list(ENGINES) == ["native", "manual", "sequential", "vmap"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("module", CAN)
 def test_engines_train_what_the_table_says_and_refuse_the_rest_with_a_reason(module):
     losses = {"sequential": last(module, "sequential")}

@@ -92,6 +92,7 @@ adaptation = "label_shift"
 """
 
 
+@pytest.mark.slow
 def test_python_and_toml_of_the_same_study_give_the_same_bytes(here):
     (here / "comparison.toml").write_text(TOML, encoding="utf-8")
     ours = fr.Method(weighting="entropy", local={"lr": 0.05}, adaptation="label_shift")

@@ -59,6 +59,7 @@ def run_example(fedreach: Command, line: str) -> None:
         assert result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

@@ -305,6 +305,7 @@ def asked(w: World) -> Ints:
     return w.held_out()[:50]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_a_file_gives_the_same_bits_where_there_is_torch_alone(
     world: WorldNamed, alone: Callable[[str], Alone], name: str

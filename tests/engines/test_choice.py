@@ -23,6 +23,7 @@ def no_chain():
     return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
 
 
+@pytest.mark.slow
 def test_auto_takes_the_fastest_whichever_that_is(federated):
     data = federated(SIZES, (4,), "features")
     for name in TRIED:

@@ -34,6 +34,7 @@ def two_ranks(tmp_path_factory):
     return told_by(2, tmp_path_factory.mktemp("two"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_two_ranks_give_the_bytes_of_one(two_ranks, name):
     answers = two_ranks[name]

@@ -469,6 +469,7 @@ def test_a_cache_that_cannot_be_made_is_done_without(no_library, monkeypatch):
         library.library()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="these are options for x86")
 @pytest.mark.parametrize("without", ["-mno-avx512f", "-mno-avx", "-mno-fma"])
 @pytest.mark.sampled(3)

@@ -27,6 +27,7 @@ strength = 0.4
 """
 
 
+@pytest.mark.slow
 def test_clients_with_brighter_images_are_adapted_by_their_own_statistics(home: Path, fedreach: Command) -> None:
     (home / "net.py").write_text(NETWORK, encoding="utf-8")
     text = TINY.partition("[methods")[0].replace('"linear"', '"net.py:net"') + BRIGHTER

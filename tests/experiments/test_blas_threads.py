@@ -63,6 +63,7 @@ def in_python(code):
     return "-c", "import numpy\n" + textwrap.dedent(code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -94,6 +94,7 @@ def noisy(view, k, rng):
 """
 
 
+@pytest.mark.slow
 def test_what_lies_in_the_current_folder_is_not_taken_for_a_module(home: Path) -> None:
     """A file called as a module of Python's own or of a library's would run in each worker, under its name."""
     for module in ("queue", "torch", "json"):
@@ -105,6 +106,7 @@ def test_what_lies_in_the_current_folder_is_not_taken_for_a_module(home: Path) -
     assert not (home / "ran").exists()
 
 
+@pytest.mark.slow
 def test_a_worker_ends_with_its_input_and_what_users_print_is_no_message(home: Path) -> None:
     (home / "noisy.py").write_text(NOISY, encoding="utf-8")
     e = load(home / "tiny.toml", ["method.selection=noisy.py:noisy"]).resolved("uniform")

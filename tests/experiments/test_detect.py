@@ -90,6 +90,7 @@ def test_all_seeds_have_a_say_in_the_mean_and_the_pilot_alone_in_the_spread(stud
     assert half < 0.025 or len(records["statistics"]["seeds"]) == 16
 
 
+@pytest.mark.slow
 def test_a_study_that_was_stopped_ends_in_the_same_bytes(study: Path, tmp_path: Path) -> None:
     whole = report(study)
     for name, lost in {"in the pilot": [3, 7, 11], "in the second stage": [PILOT, PILOT + 1]}.items():

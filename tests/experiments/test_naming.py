@@ -314,6 +314,7 @@ class Mine(fr.Weighting):
 """
 
 
+@pytest.mark.slow
 def test_a_part_of_a_module_of_ones_own_has_another_name_once_that_is_changed(tmp_path):
     """Its class is pickled by its name alone."""
     program = "from pathlib import Path\nfrom mine import Mine\n"

@@ -209,6 +209,7 @@ def test_settings_are_judged_by_the_labels_that_participants_see(home: Path) -> 
 # ----------------------------------------------------------------------------------------------------- the command
 
 
+@pytest.mark.slow
 def test_the_command_sweeps_reports_and_says_it_to_machines(fedreach: Command, refused: Refused, home: Path) -> None:
     sets = [word for option in (*FEW, ALPHAS, RATES, "seeds=[0]") for word in ("--set", option)]
     done = fedreach("compare", "tiny.toml", *sets, "--out", "s", "--json", "--formats", "svg")

@@ -108,6 +108,7 @@ def record_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / AdaptationRecord.FILE).read_text(encoding="utf-8"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", METHODS)
 def test_flower_writes_the_bytes_of_the_simulator(method: str, tmp_path: Path) -> None:
     setup = setup_of(*METHODS[method])

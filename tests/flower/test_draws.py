@@ -67,6 +67,7 @@ class Drawing(nn.Module):
 '''
 
 
+@pytest.mark.slow
 def test_flower_and_the_loaded_model_draw_what_the_simulator_draws(tmp_path: Path) -> None:
     (tmp_path / "drawing.py").write_text(MODEL, encoding="utf-8")
     (tmp_path / "draws.toml").write_text(EXPERIMENT, encoding="utf-8")

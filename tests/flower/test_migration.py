@@ -190,6 +190,7 @@ def test_clients_with_their_own_data_and_model_train_as_shown(write: Write, tmp_
     assert told["0"]["label_counts"] is None
 
 
+@pytest.mark.slow
 def test_the_experiment_of_the_page_gives_the_simulators_bits(write: Write, tmp_path: Path) -> None:
     named = {name: code for name, code in programs().items() if name.startswith("experiment")}
     app = write(named)["experiment_app"]

@@ -66,6 +66,7 @@ def server_context(run_config: dict[str, Any]) -> Context:
     return Context(1, 0, {}, RecordDict(), run_config)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", [*METHODS, "adapted"])
 def test_each_method_of_the_template_is_the_simulators(method: str, template: Any, tmp_path: Path) -> None:
     config = {**CONFIG, "out": str(tmp_path / "out"), "method": method, "timeout": 5.0}

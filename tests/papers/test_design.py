@@ -176,6 +176,7 @@ def test_a_design_that_cannot_be_is_refused(papers: Command, home: Path, argumen
     assert not (home / "runs").exists()
 
 
+@pytest.mark.slow
 def test_all_runs_are_needed(papers: Command, home: Path) -> None:
     (home / "own.py").write_text("def fails(reports):\n    raise ValueError('on purpose')\n", encoding="utf-8")
     fails = ("--set", "methods.entropy.weighting=own.py:fails")

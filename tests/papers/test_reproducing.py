@@ -113,6 +113,7 @@ def one_of(recipe: Recipe) -> Experiment:
 # ------------------------------------------------------------------------------------------------ reading recipes
 
 
+@pytest.mark.slow
 def test_every_recipe_is_understood_at_every_scale_and_value() -> None:
     for name in names():
         for scale in SCALES:
@@ -250,6 +251,7 @@ def test_data_that_are_not_here_are_stood_in_for_and_that_is_told(home: Path) ->
 # ------------------------------------------------------------------------------------------------ decisions
 
 
+@pytest.mark.slow
 def test_decisions_cost_what_the_rounds_of_a_run_cost(home: Path) -> None:
     recipe = digits(home)
     decide(recipe, RunFolder(home / "out"))
@@ -273,6 +275,7 @@ def test_the_exact_solution_costs_least_and_a_wider_band_never_costs_more(home: 
     assert measured.x == (1.0, 2.0, 4.0)  # in MHz
 
 
+@pytest.mark.slow
 def test_decisions_go_on_where_they_were_interrupted(home: Path) -> None:
     whole = decide(digits(home), RunFolder(home / "whole"))
     store = RunFolder(home / "cut")
@@ -301,6 +304,7 @@ def test_decisions_go_on_where_they_were_interrupted(home: Path) -> None:
     assert len(store.rows(ROWS)) == 4 * 6 * 2 * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["0.", "seed", "{", '"check"'])
 def test_decisions_that_were_changed_are_told_by_their_line(home: Path, damage: str) -> None:
     decide(digits(home), RunFolder(home / "out"))

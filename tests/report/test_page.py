@@ -148,6 +148,7 @@ def test_the_same_runs_give_the_same_bytes_wherever_they_lie(
         assert path.read_bytes() == other.read_bytes(), path.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 3])
 def test_the_bytes_do_not_hang_on_how_many_processes_read_and_draw(
     folder: Path, written: ReportPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int

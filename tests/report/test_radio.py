@@ -280,6 +280,7 @@ def test_cards_tell_who_is_fastest(small: RunSet) -> None:
 OF_RADIO = {"accuracy_seconds", "accuracy_joules", "spending", "round_time"}
 
 
+@pytest.mark.slow
 def test_the_figures_are_there_only_with_a_radio(comparison: RunSet, tmp_path: Path) -> None:
     without = {
         picture.name
@@ -311,6 +312,7 @@ def test_a_ring_is_where_all_seeds_have_the_target_on_average(small: RunSet) -> 
     assert rings == [[[6.0, 0.5]]]  # `base` missed it in a seed
 
 
+@pytest.mark.slow
 def test_time_so_far_ends_at_the_total_and_long_runs_are_thinned(tmp_path: Path) -> None:
     course = np.linspace(0.1, 0.7, 1001).tolist()
     long = compared(tmp_path, {"a": [course, course]}, {"a": [10.0, 30.0]})

@@ -156,6 +156,7 @@ def test_no_step_loses_a_set_below_the_limit(small, limits, monkeypatch):
             nodes = children[:8]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_search_ends_at_the_optimum_with_any_effort(kind, limits, monkeypatch):

@@ -139,6 +139,7 @@ def test_no_allocation_is_cheaper_by_the_dual_at_its_price():
         assert shortest * (1 - 1e-12) <= T
 
 
+@pytest.mark.slow
 def test_bisection_finds_the_same():
     for problem in varied(4, seed=3):
         best = allocate(problem)
