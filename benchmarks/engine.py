@@ -28,12 +28,10 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from cases import ON_A_CPU
 
 from contenders import CONTENDERS, CORES, ENGINE_NAMES, Row, end_cleanly, fedreach, measure, present
-from fedreach.engines.choice import NOT_TRIED
 from page import PAGE, processor, put
 from tables import Rows, limit_table, main_table, phase_table
 from turns import ROUNDS, check, run_cases
 
-USUAL = [name for name in ENGINE_NAMES if name not in NOT_TRIED]
 PROFILED = ("mlp", "lenet", "logistic_device")
 LARGE = ("femnist", "feddyn_cnn", "cifar")
 LEFT_OUT = {
@@ -65,8 +63,7 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=list(ON_A_CPU), choices=list(ON_A_CPU))
     names = [contender.name for contender in CONTENDERS]
-    usual = [name for name in names if name not in map("fedreach {}".format, NOT_TRIED)]
-    parser.add_argument("--contenders", nargs="+", default=usual, choices=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--contenders", nargs="+", default=names, choices=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--passes", type=int, default=3, help="times all contenders take turns (default: %(default)s)")
     parser.add_argument(
         "--minutes",
@@ -95,14 +92,14 @@ def main() -> None:
     if arguments.check:
         sys.exit(0 if check(arguments.cases, wanted) else 1)
     if arguments.profile is not None:
-        print(phase_table(phases(arguments.profile or PROFILED, USUAL, arguments.quick)))
+        print(phase_table(phases(arguments.profile or PROFILED, ENGINE_NAMES, arguments.quick)))
         return
 
     began = time.monotonic()
     cases = {case: [one for one in wanted if case not in LEFT_OUT.get(one.engine, ())] for case in arguments.cases}
     found = run_cases(cases, arguments.passes, arguments.repeats, arguments.quick, 60 * arguments.minutes)
     profiled = [case for case in arguments.cases if case in PROFILED]
-    where = phases(profiled, USUAL, arguments.quick)
+    where = phases(profiled, ENGINE_NAMES, arguments.quick)
     page = page_of(found, where, arguments, time.monotonic() - began)
     print(page)
     if arguments.json:

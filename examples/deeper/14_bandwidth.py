@@ -22,7 +22,7 @@ from fedreach.runs.simulation import simulate
 from fedreach.testing import check
 from fedreach.wireless.problem import Allocation, AllocationProblem
 from fedreach.wireless.radio import Radio
-from fedreach.wireless.rules import Equal, Exact
+from fedreach.wireless.rules import EqualShares, ExactAllocation
 from fedreach.wireless.solve import solve
 
 
@@ -54,7 +54,7 @@ print(f"clients {best.allocation.ids.tolist()} need {best.allocation.seconds:.3f
 print(f"no other choice costs less than {best.lower_bound:.6f}; this one costs {best.cost:.6f} ({best.status})")
 
 # A run: the same clients each round, and three ways to share the band.
-for rule in (Exact(), Equal(), ByNeed()):
+for rule in (ExactAllocation(), EqualShares(), ByNeed()):
     simulation = simulate(data, "linear", replace(federation, allocation=rule), rounds=20)
     state, seconds, joules = simulation.start(), 0.0, 0.0
     for _ in range(20):
