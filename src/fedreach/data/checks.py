@@ -29,7 +29,8 @@ class UnreadableError(ValueError):
 def _reading() -> Iterator[None]:
     """Raise UnreadableError for any error; zipfile and NumPy raise a dozen types for a damaged archive or header."""
     try:
-        yield
+        with np.errstate(all="ignore"):  # NumPy warns of a false shape before it refuses it
+            yield
     except Exception as error:
         raise UnreadableError(str(error) or type(error).__name__) from error
 

@@ -202,7 +202,7 @@ def check_targets(kind: str, component: Component, data: HasTargets) -> None:
     """
     parts = [part for inner in component.with_inner() for part in (inner, *inner.measures)]
     needs_classes = any(part.needs_classes or part.needs for part in parts) or kind == "adaptation"
-    if (needs_classes or getattr(component, "shifts_outputs", False)) and not data.num_classes:
+    if (needs_classes or component.declares("shifts_outputs")) and not data.num_classes:
         advice = "Take loss = 'mse' or 'huber'" if kind == "loss" else "Take another, or make classes of them"
         raise ConfigError(
             f"{kind} {name_of(component)} needs targets that are classes, and those of {data.name} are numbers. "
@@ -226,9 +226,9 @@ def _why_not_at_positions(kind: str, component: Component) -> str:
     reasons = {
         "goes by how many examples of each class a client has": any(part.needs for part in component.with_inner()),
         "measures outputs of one row an example": any(part.measures for part in component.with_inner()),
-        "shifts outputs by how many examples of each class a client has": getattr(component, "shifts_outputs", False),
-        "sees one output an example": getattr(component, "has_objective", False),
-        "learns from outputs of one row an example": getattr(component, "tunes_server", False),
+        "shifts outputs by how many examples of each class a client has": component.declares("shifts_outputs"),
+        "sees one output an example": component.declares("has_objective"),
+        "learns from outputs of one row an example": component.declares("tunes_server"),
         "estimates the class of an example": kind == "adaptation",
         "changes inputs alone": kind == "augmentation",
     }

@@ -31,7 +31,7 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.secure_aggregation import LARGEST_EXACT, sum_of_limbs
 from fedreach.federation.types import State
 from fedreach.flower import messages
-from fedreach.flower.clients import ClientRegistry, Task
+from fedreach.flower.clients import ClientModel, ClientRegistry
 from fedreach.flower.messages import ModelWriter
 from fedreach.runs.adaptation import adaptation_table, write_adaptation
 from fedreach.runs.folder import RunFolder
@@ -245,14 +245,15 @@ class RemoteAdaptation:
         fit = RemoteFit(self.federation, self.registry)
         contributors, fitted = fit.holding_out(participants), list[FittedRule]()
         unseen_clients = self.registry.nodes_of(self.registry.unseen())
-        states: dict[Task, tuple[str, State]] = {}  # part of the data that a client adapts on, and state of the rule
+        # The part of the data that a client adapts on, and the state of the rule.
+        states: dict[ClientModel, tuple[str, State]] = {}
         joined = {"participant": [], "unseen": [], "test": []}
         for number, record in enumerate(records):
             members = [client for client in contributors if model_of_client[client] == number]
             rule_fit = fit.fitted(record, members or contributors, cross=bool(members))
             state = rule_fit.fitted.state
-            states |= {Task(client, number): ("held_out", without) for client, without in rule_fit.without.items()}
-            states |= {Task(client, number): ("both", state) for client in unseen_clients}
+            states |= {ClientModel(c, number): ("held_out", without) for c, without in rule_fit.without.items()}
+            states |= {ClientModel(client, number): ("both", state) for client in unseen_clients}
             joined["test"] += [(shares[number], scores) for scores in self._on_test_set(models[number], state)]
             fitted.append(self._add_cost(rule_fit.fitted, members or contributors, fit.held_out, round_))
         contents = {
@@ -268,7 +269,7 @@ class RemoteAdaptation:
             for task, (part, state) in states.items()
         }
 
-        def read(task: Task, reply: Message) -> AdaptationScores:
+        def read(task: ClientModel, reply: Message) -> AdaptationScores:
             return self.scores_of(task.client, states[task][0], messages.metrics_of(reply), all_modes=whole)
 
         scores, _ = self.registry.ask("evaluate.adaptation", contents, read, "does not count among those adapted")
@@ -277,7 +278,7 @@ class RemoteAdaptation:
         tasks = [task for task in tasks if scores[task].modes]  # an unseen client may have no examples
         joined["participant"] = [(1.0, scores[task]) for task in tasks if task.client in model_of_client]
         unseen = [task for task in tasks if task.client not in model_of_client]
-        complete = {c for c, _ in unseen if all(Task(c, number) in scores for number in range(count))}
+        complete = {c for c, _ in unseen if all(ClientModel(c, number) in scores for number in range(count))}
         joined["unseen"] = [(shares[task.model], scores[task]) for task in unseen if task.client in complete]
         self.adapted = models.copy(), fitted, joined
         return *tabulate_scores(joined), fitted

@@ -31,19 +31,19 @@ AGAIN_SECONDS = 10.0  # until a node that failed is asked again
 R = TypeVar("R")
 
 
-class Task(NamedTuple):
+class ClientModel(NamedTuple):
     """One of several models for a client, which gets a message for each."""
 
     client: int
     model: int = 0
 
 
-K = TypeVar("K", int, Task)
+K = TypeVar("K", int, ClientModel)
 """A client that gets one message, or a task."""
 
 
-def _task_of(key: int | Task) -> Task:
-    return key if isinstance(key, Task) else Task(key)
+def _pair_of(key: int | ClientModel) -> ClientModel:
+    return key if isinstance(key, ClientModel) else ClientModel(key)
 
 
 class HeldError(messages.ReplyError):
@@ -86,7 +86,7 @@ class ClientRegistry:
 
     def compose(self, kind: str, contents: Mapping[K, Mapping[str, Any]]) -> list[Message]:
         """Return a message for each task whose client is online."""
-        tasks = {_task_of(key): content for key, content in contents.items()}
+        tasks = {_pair_of(key): content for key, content in contents.items()}
         nodes = self.nodes_of(client for client, _ in tasks)
         return [
             self.message(nodes[client], kind, content, model)
@@ -124,7 +124,7 @@ class ClientRegistry:
             failed: What the log reports of clients without a result; None: nothing.
         """
         lost = dict.fromkeys(tasks, f"no reply within {self.timeout:g} s")
-        waiting = {(self.nodes.get(_task_of(key).client), str(_task_of(key).model)): key for key in lost}
+        waiting = {(self.nodes.get(_pair_of(key).client), str(_pair_of(key).model)): key for key in lost}
         results: dict[K, R] = {}
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -138,9 +138,9 @@ class ClientRegistry:
                 del lost[key]
             except messages.ReplyError as error:
                 lost[key] = str(error)
-                self.blame(f"client {_task_of(key).client}", error)
+                self.blame(f"client {_pair_of(key).client}", error)
         for key, reason in lost.items() if failed else ():
-            LOG.warning("Client %s %s: %s.", _task_of(key).client, failed, reason)
+            LOG.warning("Client %s %s: %s.", _pair_of(key).client, failed, reason)
         return results, lost
 
     def blame(self, who: str, error: messages.ReplyError) -> None:

@@ -16,38 +16,38 @@ from fedreach.evaluation.scores import ACCURACY, MAE
 from fedreach.federation.federation import Federation
 from fedreach.federation.state import FederationState
 from fedreach.flower import messages
-from fedreach.flower.clients import ClientRegistry, Task
+from fedreach.flower.clients import ClientModel, ClientRegistry
 from fedreach.flower.messages import PARTS, SHORT_NAMES
 
 PartScores = Mapping[str, Mapping[str, float]]
 """Part of a client's data (``train``, ``held_out``, ``both``) -> examples, score, loss and metrics of a model there."""
 
 
-def evaluation_tasks(clients: Iterable[int], clusters: Mapping[int, int], models: int) -> list[Task]:
+def evaluation_tasks(clients: Iterable[int], clusters: Mapping[int, int], models: int) -> list[ClientModel]:
     """Return the evaluations: participants evaluate the model of their cluster, unseen clients all models.
 
     Example:
         >>> evaluation_tasks([0, 5], {0: 1}, models=2)
-        [Task(client=0, model=1), Task(client=5, model=0), Task(client=5, model=1)]
+        [ClientModel(client=0, model=1), ClientModel(client=5, model=0), ClientModel(client=5, model=1)]
     """
     every = range(models)
-    return [Task(c, model) for c in clients for model in ([clusters[c]] if c in clusters else every)]
+    return [ClientModel(c, model) for c in clients for model in ([clusters[c]] if c in clusters else every)]
 
 
 def read_evaluations(
     replies: Iterable[Message],
-    tasks: Iterable[Task],
+    tasks: Iterable[ClientModel],
     registry: ClientRegistry,
     round_: int,
     metrics: Sequence[Metric] = (),
-) -> dict[Task, PartScores]:
+) -> dict[ClientModel, PartScores]:
     """Return the scores of clients; log and leave out clients that sent none or wrong ones."""
     reader = partial(_read_part_scores, registry, round_, [metric.name for metric in metrics])
     return registry.read(replies, tasks, reader, "did not evaluate")[0]
 
 
 def _read_part_scores(
-    registry: ClientRegistry, round_: int, metric_names: Sequence[str], task: Task, reply: Message
+    registry: ClientRegistry, round_: int, metric_names: Sequence[str], task: ClientModel, reply: Message
 ) -> PartScores:
     """Return the scores of a client; those of a custom app on held-out data count for both parts."""
     numbers, facts, scores = messages.metrics_of(reply), registry.known[task.client], dict[str, dict[str, float]]()
@@ -71,7 +71,7 @@ def _main_score(federation: Federation) -> Any:
 
 
 def by_population(
-    scores: Mapping[Task, PartScores], participants: Iterable[int], shares: Floats
+    scores: Mapping[ClientModel, PartScores], participants: Iterable[int], shares: Floats
 ) -> tuple[dict[int, PartScores], dict[int, PartScores]]:
     """Return the scores of participants and of unseen clients.
 
@@ -101,7 +101,7 @@ def evaluation(
     federation: Federation,
     state: FederationState,
     participants: Sequence[int],
-    scores: Mapping[Task, PartScores],
+    scores: Mapping[ClientModel, PartScores],
     engine: Engine | None,
     metrics: Sequence[Metric] = (),
     training: bool = True,

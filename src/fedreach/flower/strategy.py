@@ -45,7 +45,7 @@ from fedreach.flower.agreement import (
     save_client_statistics,
     training_terms,
 )
-from fedreach.flower.clients import ClientRegistry, Task
+from fedreach.flower.clients import ClientModel, ClientRegistry
 from fedreach.flower.evaluation import evaluation, evaluation_tasks, read_evaluations
 from fedreach.flower.messages import FAILED, ModelWriter, ReplyError, refuse_without_secure_aggregation_support
 from fedreach.flower.rounds import OpenRound, model_contents
@@ -174,7 +174,7 @@ class FedReachStrategy(Strategy):
         self._row: RoundRow | None = None
         self._timing = Timing(round=0)
         self._lost: Mapping[int, str] = {}  # client of that round -> why its reply does not count
-        self._tasks: list[Task] = []  # evaluations that clients were asked for
+        self._tasks: list[ClientModel] = []  # evaluations that clients were asked for
         self._last_arrays: ArrayRecord | None = None  # the model as last passed to Flower
 
     def run(self, grid: Grid, train_config: ConfigRecord | None = None) -> Result:

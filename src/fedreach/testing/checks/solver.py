@@ -18,7 +18,7 @@ NEAR = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
-class ClientStack(Case):
+class MidRound(Case):
     """k clients in the middle of their local training."""
 
     gradient: Float32s  # (k, p)
@@ -29,7 +29,7 @@ class ClientStack(Case):
     steps: Floats  # (k,)
 
 
-def stacks() -> Iterator[ClientStack]:
+def stacks() -> Iterator[MidRound]:
     """Yield stacks of several sizes."""
     for k, p in ((1, 1), (3, 5), (4, 200)):
         rng = generator(k, "testing stack")
@@ -37,10 +37,10 @@ def stacks() -> Iterator[ClientStack]:
         broadcast = np.tile(rng.standard_normal(p).astype(np.float32), (k, 1))
         share = np.arange(1.0, k + 1) * 2 / (k + 1)
         words = f"{k} client{'s' * (k > 1)} with a model of {p} number{'s' * (p > 1)}"
-        yield ClientStack(words, gradient, params, broadcast, memory, share, rng.integers(1, 9, k).astype(np.float64))
+        yield MidRound(words, gradient, params, broadcast, memory, share, rng.integers(1, 9, k).astype(np.float64))
 
 
-def _play(solver: Any, case: ClientStack, keep: Callable[[State], State] = lambda state: state) -> list[Outcome]:
+def _play(solver: Any, case: MidRound, keep: Callable[[State], State] = lambda state: state) -> list[Outcome]:
     """Train for three rounds; each client's memory is 0 at first."""
     state: State = {}
     outcomes, now = [], replace(case, memory=np.zeros_like(case.memory))
@@ -60,7 +60,7 @@ PLAYING = RepeatedRuns(stacks, _play)
 
 
 @define_check(stacks)
-def number_by_number(subject: Subject, case: ClientStack) -> None:
+def number_by_number(subject: Subject, case: MidRound) -> None:
     """A correction acts on each number by itself: a stack of clients gets what each client gets alone."""
     solver, arrays = subject.component, (case.gradient, case.params, case.broadcast)
     for number, state in _states(solver, case):
@@ -78,7 +78,7 @@ def number_by_number(subject: Subject, case: ClientStack) -> None:
 
 
 @define_check(stacks)
-def the_same_in_torch(subject: Subject, case: ClientStack) -> None:
+def the_same_in_torch(subject: Subject, case: MidRound) -> None:
     """The correction is the same for torch tensors as for numpy arrays, and writes to none of them."""
     import torch
 
@@ -97,7 +97,7 @@ def the_same_in_torch(subject: Subject, case: ClientStack) -> None:
 
 
 @define_check(stacks, lambda solver, _: solver.affine)
-def affine_if_it_says_so(subject: Subject, case: ClientStack) -> None:
+def affine_if_it_says_so(subject: Subject, case: MidRound) -> None:
     """A solver that says ``affine = True`` returns g + pull (w - w0) + shift, pull the same for all numbers."""
     solver, none = subject.component, np.zeros_like(case.gradient)
     for number, state in _states(solver, case):
@@ -114,7 +114,7 @@ def affine_if_it_says_so(subject: Subject, case: ClientStack) -> None:
 
 
 @define_check(stacks, lambda solver, _: solver.is_stateful)
-def own_memory(subject: Subject, case: ClientStack) -> None:
+def own_memory(subject: Subject, case: MidRound) -> None:
     """What a client is handed and what it keeps depends on its own memory and update, not on who else was chosen."""
     solver = subject.component
     for number, state in _states(solver, case):
@@ -148,7 +148,7 @@ def stops_where_the_clients_balance(subject: Subject, case: float) -> None:
             continue
         start = np.tile(x.astype(np.float32), (len(rows), 1))
         share, steps = np.array([0.5, 1.5])[rows], np.full(len(rows), float(STEPS))
-        now = ClientStack("", start, start, start, memory[rows], share, steps)
+        now = MidRound("", start, start, start, memory[rows], share, steps)
         terms = _terms(solver, now, state)
         for _ in range(STEPS):
             now = replace(now, gradient=(A[rows] * (now.params - b[rows])).astype(np.float32))
@@ -185,7 +185,7 @@ def the_same_in_both_engines(subject: Subject) -> None:
     _alike(models[0], models[1], "after 3 rounds the models are {} and {}", within=1e-5)
 
 
-def _states(solver: Any, case: ClientStack) -> Iterator[tuple[int, State]]:
+def _states(solver: Any, case: MidRound) -> Iterator[tuple[int, State]]:
     """Yield rounds and the server's state in them: empty at first, and after two rounds."""
     yield 1, {}
     if solver.is_stateful:
@@ -207,7 +207,7 @@ def _clients_follow_it(solver: LocalSolver) -> bool:
 
 
 def _conclude(
-    solver: LocalSolver, case: ClientStack, state: State, new_memory: Float32s, n: int = 8
+    solver: LocalSolver, case: MidRound, state: State, new_memory: Float32s, n: int = 8
 ) -> tuple[Floats, State]:
     """Return the step and the state after a round in which all k clients of n replied."""
     update, k = case.params - case.broadcast, len(case.params)
@@ -222,15 +222,15 @@ def _conclude(
     return step, new
 
 
-def _new_memory(solver: LocalSolver, case: ClientStack, state: State) -> Float32s:
+def _new_memory(solver: LocalSolver, case: MidRound, state: State) -> Float32s:
     return solver.remember(case.memory, state, case.params - case.broadcast, case.steps, LR)
 
 
-def _corrected(solver: Any, case: ClientStack, terms: Mapping[str, Float32s]) -> Float32s:
+def _corrected(solver: Any, case: MidRound, terms: Mapping[str, Float32s]) -> Float32s:
     return np.asarray(solver.correct(case.gradient, case.params, case.broadcast, **terms))
 
 
-def _terms(solver: Any, case: ClientStack, state: State) -> Mapping[str, Float32s]:
+def _terms(solver: Any, case: MidRound, state: State) -> Mapping[str, Float32s]:
     if not solver.is_stateful:
         return {}
     terms: Mapping[str, Float32s] = solver.prepare(case.memory, state, case.share)
@@ -241,7 +241,7 @@ def _terms(solver: Any, case: ClientStack, state: State) -> Mapping[str, Float32
     return terms
 
 
-def _pick(case: ClientStack, rows: slice) -> ClientStack:
+def _pick(case: MidRound, rows: slice) -> MidRound:
     arrays = {key: value[rows] for key, value in vars(case).items() if key != "words"}
     return replace(case, **arrays)
 
