@@ -398,8 +398,8 @@ def federate(
             training labels are corrupted, as held-out labels must be true. With the scope "before_split", the labels
             are those of `noisy_before_split`; the partition should have been drawn by them.
         server_examples: Number of training examples that the server takes from all clients, unseen ones too, so that
-            they represent all data; see `fedreach.data.datasets.drawn_for_server`. Default: none.
-        server_data: The server's own data instead, see `fedreach.data.datasets.given_to_server`; clients then keep
+            they represent all data; see `fedreach.data.datasets.draw_for_server`. Default: none.
+        server_data: The server's own data instead, see `fedreach.data.datasets.check_server_data`; clients then keep
             all of their examples.
 
     Raises:

@@ -28,7 +28,7 @@ from fedreach.federation.types import Outputs
 #   and c is the number of classes. **mean** for numbers: the mean target. Any federation can compute both, as they are
 #   sums over participants.
 # - **pooled**: a linear model on all participants' rows, which a federation cannot compute cheaply. For classes it is
-#   logistic regression: the (d + 1, c) head B of `fedreach.federation.adaptation.few_labels.moved_head`, pulled towards
+#   logistic regression: the (d + 1, c) head B of `fedreach.federation.adaptation.few_labels.fit_head`, pulled towards
 #   the distribution above with strength 1 / n, scikit-learn's default C = 1. For numbers it is ridge regression:
 #   (X'X + I) B = X'Y with centered inputs and targets, scikit-learn's default alpha = 1.
 #

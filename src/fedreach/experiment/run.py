@@ -172,7 +172,7 @@ def each_round_of(
         base: Folder that paths in the experiment are relative to.
         method: Name under which the run is reported.
         threads: Number of threads if the experiment does not set it; default: the cores. Does not change numbers.
-        ranks: This process and others that share the work, see `fedreach.engines.distributed.joined`. Only rank 0
+        ranks: This process and others that share the work, see `fedreach.engines.distributed.join`. Only rank 0
             writes, has callbacks, and returns a result; the others serve it and return None. Does not change numbers.
         agreed: Folder in which all runs of a comparison store the engine of the first trial, so that they compute
             alike, and the digest of the data; default: the run folder. An engine that the experiment names is stored
