@@ -243,9 +243,10 @@ def _add_up_part(trainer: GroupTrainer, part: slice, weights: Floats, update: Fl
 @contextmanager
 def _kernels(precision: Precision = "highest") -> Iterator[None]:
     """Set one thread per kernel and this precision for a while; on several threads torch rounds differently."""
-    threads, before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     if precision != "highest":  # torch's default, which a user may have changed globally
+        before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(precision)
     try:
         yield

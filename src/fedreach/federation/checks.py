@@ -28,15 +28,18 @@ def check_ids(policy: object, method: str, ids: Ints, view: ServerView) -> Ints:
     if ids.size == 0:
         raise ComponentError(f"{where} must return at least one of the {int(view.available.sum())} available clients.")
     rows = view.rows(ids)  # an id above all others would be placed after the last
-    stranger = f"is not one of the {len(view.ids)} participants. Return values of `view.ids`, not positions"
-    for wrong, rule, fault in (
-        (np.append(False, ids[1:] == ids[:-1]), "not return a client twice", "comes twice"),
-        (view.ids.take(rows, mode="clip") != ids, "return participants only", stranger),
-        (~view.available.take(rows, mode="clip"), "return available clients only", "is not available"),
-    ):
-        for client in ids[wrong]:
-            raise ComponentError(f"{where} must {rule}; client {client} {fault}.")
-    return ids
+    repeated, known = ids[1:] == ids[:-1], view.ids.take(rows, mode="clip") == ids
+    available = view.available.take(rows, mode="clip")
+    if np.count_nonzero(known & available) == len(ids) and not np.count_nonzero(repeated):
+        return ids
+    if repeated.any():
+        raise ComponentError(f"{where} must not return a client twice; client {ids[1:][repeated][0]} comes twice.")
+    if not known.all():
+        raise ComponentError(
+            f"{where} must return participants only; client {ids[~known][0]} is not one of the {len(view.ids)} "
+            "participants. Return values of `view.ids`, not positions."
+        )
+    raise ComponentError(f"{where} must return available clients only; client {ids[~available][0]} is not available.")
 
 
 def check_draws(policy: object, method: str, selection: Cohort) -> Ints | None:

@@ -142,6 +142,11 @@ class Federation:
         """
         return self._measurements
 
+    @cached_property  # every round asks for it
+    def selection_reads_length(self) -> bool:
+        """Whether the selection policy sees the length of the run."""
+        return self.selection.declares("reads_length")
+
     @cached_property  # a round asks for them many times
     def _measurements(self) -> tuple[Measurement, ...]:
         measurements: dict[str, Measurement] = {}
@@ -254,7 +259,7 @@ def visible_view(federation: Federation, view: ServerView) -> ServerView:
 
     Only policies with `reads_length` see the length of the run: the others decide the same in a longer run.
     """
-    if view.rounds is not None and not federation.selection.declares("reads_length"):
+    if view.rounds is not None and not federation.selection_reads_length:
         view = replace_fields(view, rounds=None)
     if not federation.label_statistics.only_sum:
         return view

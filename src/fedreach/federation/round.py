@@ -110,12 +110,14 @@ def conclude_round(
     holds, constants, for_probe = count_constants(view, selection, state.holds)
     down, probe_bytes = down + constants, probe_bytes + for_probe
     cost = round_cost(federation, view, selection, d)
-    loss = np.where(view.probed & ~np.isnan(view.loss), view.loss, state.loss)
+    loss = state.loss.copy()
+    if np.count_nonzero(view.probed):
+        loss = np.where(view.probed & ~np.isnan(view.loss), view.loss, loss)
     visible = visible_reports(federation, reports)
     observed = federation.selection.observe(state.selection, visible)
     after: dict[str, Any] = {"round": state.round + 1, "loss": loss, "selection": observed, "holds": holds}
     if len(reports.ids) == 0:
-        return update_clusters(federation, replace(state, **after)), RoundResult(
+        return update_clusters(federation, replace_fields(state, **after)), RoundResult(
             (), (), reports.lost, None, down, up, probe_bytes, remark=selection.remark, cost=cost
         )
 
@@ -135,7 +137,7 @@ def conclude_round(
         )
     server, solver, aggregation = zip(*part_states, strict=True)
     after |= {"models": models, "weighting": weighed, "server": server, "solver": solver, "aggregation": aggregation}
-    state = replace(state, sent=sent, **after)
+    state = replace_fields(state, sent=sent, **after)
     steps = ("steps",) if isinstance(federation.local.steps, UnevenSteps) else ()  # else they follow from sizes
     report = RoundResult(
         cohort=tuple(reports.ids.tolist()),
