@@ -1,6 +1,5 @@
 """The budget of a run, by which methods with different costs per round are compared at equal cost."""
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
@@ -47,11 +46,10 @@ class Budget(Options):
 
     def is_spent(self, spending: Spending) -> bool:
         """Return whether a limit is reached."""
-        limits = dict.fromkeys(vars(self), math.inf) | self.limits
         return (
-            spending.bytes_total >= 1e6 * limits["megabytes"]
-            or spending.seconds_total >= limits["seconds"]
-            or spending.joules_total >= limits["joules"]
+            (self.megabytes is not None and spending.bytes_total >= 1e6 * self.megabytes)
+            or (self.seconds is not None and spending.seconds_total >= self.seconds)
+            or (self.joules is not None and spending.joules_total >= self.joules)
         )
 
 
