@@ -83,11 +83,13 @@ def run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torch", ["2.6.0+cu999", "2.99.0+rocm9"])
 def test_a_torch_that_is_there_stays(torch: str, tmp_path: Path) -> None:
     assert brought(tmp_path, DOCUMENTED, {"torch": torch}).keys() == {"fedreach", *REQUIRED} - {"torch"}
 
 
+@pytest.mark.slow
 def test_where_there_is_none_or_too_old_a_one_torch_is_brought(tmp_path: Path) -> None:
     for number, there in enumerate([{}, {"torch": "2.3.1+cu999"}]):
         (tmp_path / str(number)).mkdir()

@@ -153,6 +153,7 @@ def test_a_run_killed_in_any_round_goes_on_as_if_nothing_had_happened(
     assert [row["round"] for row in rows(home / "x", "timing.jsonl")] == list(range(ROUNDS + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keeper", "selection", "server"),
     [
@@ -202,6 +203,7 @@ class StopAfter(Callback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("selection", "weighting"), [("hics", "fedau"), ("urns_by_similarity", "by_draws"), ("urns_by_size", "fedau")]
 )
@@ -239,6 +241,7 @@ def test_whole_models_that_clients_keep_survive_an_interruption(home: Path) -> N
     assert made("x") == made("whole")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "server",
     [
@@ -266,6 +269,7 @@ def test_what_a_server_learns_survives_an_interruption(home: Path, server: str) 
     assert made("threads")["last.safetensors"] == made("whole")["last.safetensors"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("aggregation", ["fedvarp", "mifa"])
 def test_what_clients_sent_last_survives_an_interruption(
     home: Path, monkeypatch: pytest.MonkeyPatch, aggregation: str
@@ -289,6 +293,7 @@ def test_what_clients_sent_last_survives_an_interruption(
         assert not (home / name / "sent.rows").exists()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", ["", ', dtype = "float16"', ', storage = "disk"'])
 def test_a_large_table_changes_no_byte_and_survives_an_interruption(
     home: Path, monkeypatch: pytest.MonkeyPatch, options: str
@@ -332,6 +337,7 @@ def test_seconds_and_joules_add_up_over_a_kill(fedreach: Command, start: Start, 
         assert told[-1][key] > 0
 
 
+@pytest.mark.slow
 def test_memory_that_is_missing_is_not_taken_for_zeros(
     fedreach: Command, start: Start, home: Path, slow: list[str]
 ) -> None:
@@ -400,6 +406,7 @@ def test_a_full_disk_loses_nothing(
     assert exact(home / "x") == uninterrupted
 
 
+@pytest.mark.slow
 def test_a_row_that_was_cut_off_is_written_anew(
     fedreach: Command, start: Start, home: Path, slow: list[str], uninterrupted: dict[str, bytes]
 ) -> None:

@@ -295,6 +295,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> fr.Comparison:
     )
 
 
+@pytest.mark.slow
 def test_the_table_has_the_numbers_of_the_page(comparison):
     command = [sys.executable, "-m", "fedreach", "report", str(comparison.path), "--formats", "none", "--json"]
     told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

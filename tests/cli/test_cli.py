@@ -380,6 +380,7 @@ def test_what_is_no_part_may_be_a_file() -> None:
     assert [(item.value, item.type) for item in found] == [("my_pol", "file")]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 @pytest.mark.parametrize(
     ("words", "offered"),

@@ -77,6 +77,7 @@ def test_without_names_each_seed_draws_two_in_five_and_that_is_said(fedreach: Co
     assert [data.redrawn(seed).digest() for seed in range(4)] == [record["hash"] for record in drawn]
 
 
+@pytest.mark.slow
 def test_toml_says_the_same_to_the_byte(fedreach: Command, patients: Path) -> None:
     (patients / "patients.toml").write_text(TOML, encoding="utf-8")
     settings = ["model={name='mlp',hidden=[32]}", "method.cohort_size=3", "evaluation.every=5"]

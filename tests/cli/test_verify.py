@@ -94,6 +94,7 @@ def mine(home: Path) -> Path:
     return home / "mine.py"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -194,6 +194,7 @@ def child(address: str, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_several_processes_at_once_all_get_the_whole_file(server, tmp_path):
     children = [child(f"{server.address}/slow/", tmp_path) for _ in range(3)]
     assert server.half_way.wait(30)

@@ -165,6 +165,7 @@ def run_of(study: Path, rule: str) -> Path:
     return study / "out" / "runs" / rule / "seed-0"
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("rule", ["shift", "online", "bbse", "rlls", "mine"])
 def test_the_file_gives_the_bits_of_the_adapter_where_there_is_nothing_but_numpy(

@@ -123,6 +123,7 @@ def read(path: Path) -> tuple[Floats, list[dict[str, str]]]:
     return np.array([[float(row[key]) for key in keys] for row in rows]), rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["torch", "onnx"])
 @pytest.mark.parametrize("name", WORLDS)
 @pytest.mark.sampled(5)

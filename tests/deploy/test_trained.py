@@ -319,6 +319,7 @@ def test_a_file_gives_the_same_bits_where_there_is_torch_alone(
     assert "dtype" in said["refused"]  # the file itself says that other numbers are none of its
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind", "dtype"),
     [

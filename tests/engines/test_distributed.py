@@ -44,6 +44,7 @@ def test_two_ranks_give_the_bytes_of_one(two_ranks, name):
     assert [what for what, same in answers.items() if not same] == []
 
 
+@pytest.mark.slow
 def test_values_arrive_as_they_were_sent(two_ranks):
     assert two_ranks["echoed"]
 

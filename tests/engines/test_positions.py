@@ -246,6 +246,7 @@ def test_a_small_gpt2_of_hugging_face_learns_as_by_hand():
     check_against_torch(model, clients, CASES["next token"][2], lambda returned: returned.logits)
 
 
+@pytest.mark.slow
 def test_a_small_bert_of_hugging_face_gets_its_attention_mask():
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}

@@ -154,6 +154,7 @@ def test_processes_end_with_the_engine():
         os.kill(pid, 0)
 
 
+@pytest.mark.slow
 def test_a_thread_that_waits_for_input_stops_nobody():
     code = """
     import sys, threading, time
@@ -185,6 +186,7 @@ def test_processes_hold_no_files_of_the_first_one(tmp_path):
         assert not file.closed
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_processes_end_when_the_first_one_is_killed_or_interrupted(number, tmp_path):
     program = tmp_path / "program.py"

@@ -68,6 +68,7 @@ def report(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((out / "report").iterdir()) if path.is_file()}
 
 
+@pytest.mark.sampled(2)
 def test_the_number_of_seeds_is_what_the_pilot_asks_for(study: Path) -> None:
     comparison = read([study])
     assert comparison.pilot == tuple(range(PILOT))
@@ -214,6 +215,7 @@ def test_a_pilot_that_is_too_small_and_a_limit_without_a_rule_are_refused(refuse
     assert "needs a pilot of at least 10 seeds; `seeds` has 2. Say --seeds 20." in said
 
 
+@pytest.mark.slow
 def test_seeds_of_a_finished_comparison_stay_what_they_were(
     fedreach: Callable[..., Any], refused: Callable[..., str]
 ) -> None:

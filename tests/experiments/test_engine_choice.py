@@ -80,6 +80,7 @@ def test_all_runs_of_a_comparison_take_the_engine_that_was_noted_for_it(fedreach
         assert not (home / "open" / run / "engine.json").exists()
 
 
+@pytest.mark.slow
 def test_methods_with_parts_that_an_engine_cannot_train_by_take_another(fedreach: Command, home: Path) -> None:
     """And agree on it: all of them are computed alike, and the others as ever."""
     (home / "own.py").write_text(

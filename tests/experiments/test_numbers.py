@@ -71,6 +71,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "out"
 
 
+@pytest.mark.slow
 def test_the_method_with_smaller_errors_is_the_better_one(study: Path) -> None:
     analysis = analyse(read([study]))
     comparison = analysis.comparison
@@ -100,6 +101,7 @@ def test_the_worst_decile_is_that_with_the_largest_errors_and_the_gap_is_turned_
     assert not any("accuracy" in key for key in row)
 
 
+@pytest.mark.slow
 def test_the_page_and_tables_speak_of_errors(study: Path) -> None:
     for command in (["report", str(study), "--formats", "svg"], ["report", str(study), "--json"]):
         done = CliRunner().invoke(main, command)

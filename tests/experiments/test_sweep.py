@@ -57,6 +57,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in plain if path.name != "timing.jsonl"}
 
 
+@pytest.mark.slow
 def test_a_cell_is_the_comparison_with_that_setting_and_one_value_is_the_plain_comparison(home: Path) -> None:
     status = swept(home, "s", ALPHAS, RATES)
     assert (len(status.finished), status.failed) == (8, {})

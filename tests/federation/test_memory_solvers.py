@@ -98,6 +98,7 @@ def test_the_true_solvers_reach_the_optimum_where_fedavg_cannot():
     np.testing.assert_allclose(run(two_quadratics(FedDyn(0.5), Equal()), 600).params, (-1.7, 8 / 7), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize(
     "unreliable", [{"act_prob": 0.6}, {"act_prob": 1.0, "reply_prob": 0.6}, {"act_prob": 0.7, "reply_prob": 0.7}]

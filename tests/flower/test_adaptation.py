@@ -108,7 +108,7 @@ def record_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / AdaptationRecord.FILE).read_text(encoding="utf-8"))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("method", METHODS)
 def test_flower_writes_the_bytes_of_the_simulator(method: str, tmp_path: Path) -> None:
     setup = setup_of(*METHODS[method])
@@ -201,6 +201,7 @@ def adapted_without(setup: FlowerExperiment, leavers: set[int]) -> AdaptationEva
     return AdaptationEvaluator(setup.simulation.engine, data, rule, None, inputs)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("exchange", [1, 2, 3])
 def test_who_leaves_between_exchanges_is_in_no_sum_and_is_named(
     exchange: int, tmp_path: Path, heard: pytest.LogCaptureFixture
@@ -279,6 +280,7 @@ def test_if_nobody_is_left_the_run_says_so_and_goes_on_from_there(tmp_path: Path
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes(), name
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["query.adaptation", "evaluate.adaptation"])
 def test_a_server_that_is_killed_while_it_serves_serves_again_and_trains_nothing(kind: str, tmp_path: Path) -> None:
     method = ("method.solver=scaffold",)  # whose memory goes as training ends

@@ -86,6 +86,7 @@ def test_an_unseen_client_sends_metrics_and_nothing_else(tmp_path: Path) -> None
     assert adapted == models * len(unseen)
 
 
+@pytest.mark.slow
 def test_participants_send_sums_whose_size_does_not_tell_how_many_examples_there_are(tmp_path: Path) -> None:
     shapes: dict[tuple[int, int], set[str]] = {}
     for _, message, reply in overheard(tmp_path, GUARDED, "model=mlp"):
@@ -165,6 +166,7 @@ NONSENSE: dict[str, tuple[Spoil, str]] = {
 }
 
 
+@pytest.mark.slow
 def test_who_says_nonsense_of_how_it_is_adapted_is_left_out_of_the_scores_by_name(
     tmp_path: Path, heard: pytest.LogCaptureFixture
 ) -> None:
@@ -256,6 +258,7 @@ def test_under_secure_aggregation_a_part_of_one_participant_is_not_left_out_of_a
     assert "participant_adapted_accuracy" not in columns
 
 
+@pytest.mark.slow
 def test_under_secure_aggregation_too_the_fit_is_of_those_that_stayed(tmp_path: Path) -> None:
     setup = setup_of(*SECURE, *TEN)
     leaver = int(setup.data.population.participants[3])

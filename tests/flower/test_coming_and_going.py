@@ -123,6 +123,7 @@ def test_a_round_in_which_everybody_is_offline_changes_nothing(method: Method, t
     assert "participant_accuracy" in rows(tmp_path)[3]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", [FEDAVG, SCAFFOLD, FEDDYN, MINIMAX], ids=["fedavg", "scaffold", "feddyn", "minimax"])
 def test_nodes_that_restart_between_rounds_get_their_memory_back(method: Method, tmp_path: Path) -> None:
     setup = experiment(method, "evaluation.every=1")

@@ -285,6 +285,7 @@ def fuzzed(question: Callable[[Any], bool], examples: int) -> None:
     run()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("question", [name for name in QUESTIONS if name != "sums for a rule"])
 def test_a_few_changed_replies_are_refused_or_possible(question: str) -> None:
     fuzzed(QUESTIONS[question], 6)

@@ -145,6 +145,7 @@ def go_on(method: str, folder: Path) -> InProcess:
     return grid
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", KNOWN)
 @pytest.mark.sampled(3)
 def test_a_run_that_is_stopped_in_any_stage_goes_on_as_if_nothing_had_happened(method: str, tmp_path: Path) -> None:
@@ -231,6 +232,7 @@ def test_flowers_own_call_runs_the_same(method: str, tmp_path: Path) -> None:
     assert result.arrays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["scaffold", "safari"])
 @pytest.mark.sampled(2)
 def test_flowers_own_call_goes_on_with_a_run(method: str, tmp_path: Path) -> None:
@@ -332,6 +334,7 @@ def cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("name", "damage"),
     [

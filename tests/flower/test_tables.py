@@ -114,6 +114,7 @@ def uneven(parts: dict[str, pd.DataFrame]) -> None:
     parts["dogwood"].loc[parts["dogwood"].index[:3], "ward"] = "rare"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("change", [lambda parts: None, uneven], ids=["alike", "uneven"])
 def test_training_and_adaptation_are_those_of_the_joined_table_in_bits(
     tmp_path: Path, change: Callable[[dict[str, pd.DataFrame]], None]

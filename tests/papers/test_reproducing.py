@@ -356,6 +356,7 @@ def test_the_command_writes_numbers_figure_and_verdicts(home: Path, papers: Call
     assert "bandwidth, MHz" in shown.stdout
 
 
+@pytest.mark.slow
 def test_a_recipe_with_training_is_a_comparison_with_its_report(home: Path, papers: Callable[..., Any]) -> None:
     (home / "fig.toml").write_text(TRAINING, encoding="utf-8")
     result = papers("fig.toml", "--scale", "smoke", "--formats", "png", "--workers", "1", "--json")
@@ -375,6 +376,7 @@ def test_a_recipe_with_training_is_a_comparison_with_its_report(home: Path, pape
     assert "numbers mean little" in again.stdout
 
 
+@pytest.mark.slow
 def test_the_recipes_are_listed(papers: Callable[..., Any]) -> None:
     assert all(name in papers("list").stdout for name in names())
     assert json.loads(papers("list", "--json").stdout) == names()

@@ -37,6 +37,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.slow
 def test_methods_of_one_name_are_told_apart_and_differences_are_taken_within_each(made: Path) -> None:
     comparison = read([made / "a", made / "alpha"])
     assert comparison.methods == ("uniform (a)", "entropy (a)", "uniform (alpha)", "entropy (alpha)")

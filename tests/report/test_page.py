@@ -138,6 +138,7 @@ def test_every_figure_has_words(written: ReportPaths) -> None:
     assert not re.search(r"<(title|desc|figcaption)[^>]*>\s*</", text)
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes_wherever_they_lie(
     folder: Path, written: ReportPaths, tmp_path: Path
 ) -> None:

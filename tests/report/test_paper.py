@@ -39,6 +39,7 @@ def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     return analyse(read([write_comparison(tmp_path_factory.mktemp("six"), names, [0, 1], rounds=6)]))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("said", "inches"), [("single", 3.25), ("double", 6.75), ("3.5", 3.5)])
 def test_a_figure_is_exactly_as_wide_as_its_column(
     analysis: Analysis, tmp_path: Path, said: str, inches: float
@@ -113,6 +114,7 @@ def test_titles_become_labels_as_captions_say_the_rest(analysis: Analysis) -> No
     assert [axes.get_ylabel().replace("\n", " ") for axes in drawn[1].axes][1] == "Accuracy on unseen clients, %"
 
 
+@pytest.mark.slow
 def test_a_report_for_a_paper_has_a_pdf_and_a_caption_for_each_figure_and_leaves_the_rest(tmp_path: Path) -> None:
     folder = write_comparison(tmp_path / "runs", ["a_b", "c"], [0, 1], rounds=4)
     plain = write_report([folder], tmp_path / "page", formats=None)

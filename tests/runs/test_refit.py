@@ -121,6 +121,7 @@ def test_scores_and_scored_models_have_the_same_bits_with_and_without_it(run: Ca
     assert told == result_of(plain)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ["sequential", "vmap"])
 def test_the_number_of_threads_changes_no_bit_of_it(run: Callable[..., Path], engine: str) -> None:
     chosen = [*REFIT, "--set", f"engine.name={engine}"]
@@ -183,6 +184,7 @@ Simulation.step = dying
 SCAFFOLD = ("--set", "method.solver=scaffold", "--set", "run.checkpoint_seconds=0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("round_", [*(pytest.param(each, marks=pytest.mark.slow) for each in (1, 3)), BEST])
 def test_killed_while_it_trains_again_it_goes_on_to_the_same_bytes(
     run: Callable[..., Path], home: Path, round_: int, monkeypatch: pytest.MonkeyPatch
