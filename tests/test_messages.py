@@ -1,4 +1,4 @@
-"""Every error message, warning and note of the source is listed in tests/messages.txt, for an editor to read in one place.
+"""All error messages, warnings and notes of the source are in tests/messages.txt, for an editor to read in one place.
 
 python tests/test_messages.py    # write the file again
 """

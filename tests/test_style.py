@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "fedreach"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "fedreach"
 LIMITS = {
     "lines of code": 36_851,  # goal: 31,000
     "files": 234,
@@ -94,6 +95,52 @@ def figures(source: Path) -> dict[str, float]:
         "percent of names that say nothing": 100 * len(empty) / max(len(assigned), 1),
         "percent of functions named by a participle": 100 * len(participles) / max(len(functions), 1),
         "private phrases per 1,000 words": 1000 * phrases / max(words, 1),
+    }
+
+
+DOC_LIMITS = {
+    "words": 60_000,  # goal: 25,000
+    "private phrases per 1,000 words": 11.0,
+    "percent of sentences with more than 25 words": 40.0,
+}
+"""Of the README and the pages of docs/, and of messages the same without the number of words."""
+MESSAGE_LIMITS = {"private phrases per 1,000 words": 10.0, "percent of sentences with more than 25 words": 20.0}
+
+
+def prose_figures(text: str) -> dict[str, float]:
+    """Return the figures that `DOC_LIMITS` bounds, of Markdown without code, tables, headings and comments."""
+    text = re.sub(r"^```.*?^```|<!--.*?-->", "", text, flags=re.DOTALL | re.MULTILINE)
+    lines = [line for line in text.splitlines() if not line.startswith(("|", "#"))]
+    sentences = re.split(r"(?<=[.!?:])\s|\n\s*\n|\n\s*[-*] ", "\n".join(lines))
+    lengths = [n for sentence in sentences if (n := len(sentence.split()))]
+    phrases = sum(len(re.findall(pattern, line)) for line in lines for pattern in PRIVATE)
+    return {
+        "words": sum(lengths),
+        "private phrases per 1,000 words": 1000 * phrases / max(sum(lengths), 1),
+        "percent of sentences with more than 25 words": 100 * sum(n > 25 for n in lengths) / max(len(lengths), 1),
+    }
+
+
+@pytest.mark.parametrize("figure", DOC_LIMITS)
+def test_the_documentation_is_as_plain_as_it_was(figure: str) -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    value = prose_figures("\n\n".join(page.read_text(encoding="utf-8") for page in pages))[figure]
+    assert value <= DOC_LIMITS[figure], f"{figure}: {value:.2f}, and the limit is {DOC_LIMITS[figure]}"
+
+
+@pytest.mark.parametrize("figure", MESSAGE_LIMITS)
+def test_messages_are_as_plain_as_they_were(figure: str) -> None:
+    text = re.sub(r"\{[^{}]*\}", "X", (ROOT / "tests" / "messages.txt").read_text(encoding="utf-8"))
+    value = prose_figures(text.replace("\n", "\n\n"))[figure]
+    assert value <= MESSAGE_LIMITS[figure], f"{figure}: {value:.2f}, and the limit is {MESSAGE_LIMITS[figure]}"
+
+
+def test_a_page_of_long_and_private_sentences_is_found() -> None:
+    figures_of_page = prose_figures(f"# Title\n\nIt goes on for nobody.\n\n{'word ' * 26}.\n\n```sh\nnobody\n```\n")
+    assert figures_of_page == {
+        "words": 32,
+        "private phrases per 1,000 words": pytest.approx(1000 * 2 / 32),
+        "percent of sentences with more than 25 words": 50.0,
     }
 
 
