@@ -27,6 +27,7 @@ def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "DRAWS", 999)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("family", coverage.FAMILIES)
 def test_what_is_promised_is_kept(family: Family) -> None:
     lines = list(family(coverage.Studies(STUDIES)))

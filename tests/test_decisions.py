@@ -40,6 +40,7 @@ def test_every_part_can_be_measured(decisions, kind, name):
             assert answer[0].sum() == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_the_rows_are_printed_and_written(tmp_path):
     command = [sys.executable, str(SCRIPT), "--parts", "minimax", "--clients", "30", "--numbers", "100"]
     done = subprocess.run([*command, "--json", str(tmp_path / "rows.json")], capture_output=True, text=True, check=True)

@@ -136,6 +136,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return exact(home / "whole")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "moment", [pytest.param(1, marks=pytest.mark.slow), 13, pytest.param(29, marks=pytest.mark.slow)]
 )

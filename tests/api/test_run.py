@@ -53,6 +53,7 @@ def test_a_loop_ends_with_its_budget(tmp_path):
     assert len(list(fr.run(digits(), **SMALL, budget={"megabytes": sent[1]}))) == 2
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("out", [".", ".hidden", "x" * 120])
 def test_a_folder_may_be_called_what_a_study_may_not(tmp_path, monkeypatch, out):
     (tmp_path / "here").mkdir()

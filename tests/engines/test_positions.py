@@ -401,6 +401,7 @@ def test_parts_that_have_no_meaning_at_positions_are_refused_before_the_first_ro
     assert not list(tmp_path.rglob("rounds.jsonl"))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_is_loaded_and_predicts_what_it_was_scored_by(case, tmp_path):
     model, make, options = CASES[case]

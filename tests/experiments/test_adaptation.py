@@ -91,6 +91,7 @@ def test_a_run_that_takes_the_training_of_another_says_whose(fedreach: Command, 
     assert any("rlls, seed 0: adapted, trained as uniform  (" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_a_rule_that_is_added_later_trains_nothing_and_leaves_the_bytes_of_one_trained_alone(
     fedreach: Command, home: Path
 ) -> None:

@@ -109,6 +109,7 @@ def same_as_alone(start: Start, home: Path, size: int) -> None:
     assert {row["round"] for row in rows(home / out, "timing.jsonl")} == set(range(5))
 
 
+@pytest.mark.slow
 def test_two_ranks_write_the_bytes_of_one_and_only_the_first_speaks(start: Start, home: Path) -> None:
     same_as_alone(start, home, 2)
 

@@ -210,6 +210,7 @@ def test_a_comparison_refuses_them_once_and_before_anything_runs(tmp_path: Path,
     assert not (out / "runs").exists()
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_by_default_passes_on_the_command_line_and_in_python(tmp_path: Path) -> None:
     (tmp_path / "n.toml").write_text(NUMBERS.replace('metrics = ["r2"]\n', ""))
     options = ["--seeds", "1", "--set", "rounds=2", "--formats", "none", "--quiet", "--out", str(tmp_path / "toml")]

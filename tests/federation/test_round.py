@@ -202,6 +202,7 @@ def frozen(value):
     return value
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("selection", SELECTIONS)
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_no_part_writes_to_what_it_is_given(selection, weighting):

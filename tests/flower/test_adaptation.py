@@ -261,6 +261,7 @@ def test_a_participant_that_goes_offline_is_not_waited_for(tmp_path: Path) -> No
     assert record_of(tmp_path)["left"]["last"] == {str(leaver): 2}
 
 
+@pytest.mark.slow
 def test_if_nobody_is_left_the_run_says_so_and_goes_on_from_there(tmp_path: Path) -> None:
     adapt(tmp_path / "undisturbed")
 

@@ -89,6 +89,7 @@ def test_twelve_methods_look_different() -> None:
     assert len(METHOD) * len(DASH) >= 12
 
 
+@pytest.mark.slow
 def test_every_figure_is_the_same_bytes_each_time(comparison: RunSet, tmp_path: Path) -> None:
     for turn in ("one", "two"):
         (tmp_path / turn).mkdir()

@@ -382,6 +382,7 @@ def test_the_name_of_the_target_makes_way_for_curves(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------- page and exports
 
 
+@pytest.mark.slow
 def test_the_page_explains_simulated_time_only_with_a_radio(folder: Path, tmp_path: Path) -> None:
     text = write_report([folder], tmp_path / "with", formats=()).page.read_text()
     assert "Simulated time and energy" in text

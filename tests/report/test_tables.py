@@ -108,6 +108,7 @@ def test_a_declared_quantity_stands_in_summary_table_and_records(tmp_path: Path)
     assert set(analysis.last[0].to_target) == set(TARGET_COSTS) <= set(QUANTITIES)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_the_terminal_table_fits_and_keeps_what_matters(comparison: RunSet, width: int) -> None:
     text = text_of(comparison, width)

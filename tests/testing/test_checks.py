@@ -31,6 +31,7 @@ BUILT_IN = [pytest.param(*each, marks=pytest.mark.slow) if each in LONG else eac
 FURTHER = [(kind, name, options) for (kind, name), variants in VARIANTS.items() for options in variants]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(("kind", "name"), BUILT_IN, ids=lambda value: value)
 def test_a_built_in_component_passes_all_checks(kind, name):
@@ -146,6 +147,7 @@ def test_a_policy_may_begin_without_chance_and_draw_later():
 # ------------------------------------------------------------------------------------------ the type of a component
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("kind", "name"), EVERYTHING, ids=lambda value: value)
 def test_the_type_of_a_component_is_seen_from_its_methods(kind, name):
     assert kind_of(registry.table(kind)[name]) == kind

@@ -135,6 +135,7 @@ def limit(monkeypatch, limits):
         monkeypatch.setattr(solve, name, value)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("limits", LIMITS)
 def test_no_step_loses_a_set_below_the_limit(small, limits, monkeypatch):
     """Each part that comes of a node is looked at in turn, three deep; what is better stays or has been found."""

@@ -11,6 +11,7 @@ from .brute import minimal_covers as every_set_in_turn
 from .instances import KINDS, odd
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("draw", range(40))
 def test_every_minimal_cover_is_found_once(draw):
     rng = generator(draw, "covers")

@@ -36,6 +36,7 @@ def without_spare(sizes, demand):
     return sets[[chosen[:i] @ sizes[:i] < demand for chosen, i in zip(sets, last, strict=True)]]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("draw", DRAWS)
 def test_the_fractional_cover_covers_and_costs_at_most_as_much_as_any_whole_one(draw):
     costs, sizes, demand = drawn(draw, least_cost=-0.3)
@@ -46,6 +47,7 @@ def test_the_fractional_cover_covers_and_costs_at_most_as_much_as_any_whole_one(
     assert found.value <= (covers(sizes, demand) @ costs).min() + 1e-12
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("draw", DRAWS)
 def test_its_price_proves_it_optimal(draw):
     """Weak duality: nu D + sum min(0, c - nu d) bounds every fractional cover, whatever nu; here it is attained."""
@@ -73,6 +75,7 @@ def test_no_demand_costs_nothing():
     assert fractional_cover(np.ones(2), np.array([2, 3]), -4).taken.tolist() == [0, 0]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("draw", DRAWS)
 def test_the_table_holds_the_cheapest_cover(draw):
     costs, sizes, demand = drawn(draw)
@@ -87,6 +90,7 @@ def test_the_table_holds_the_cheapest_cover(draw):
         assert sizes @ chosen[j] >= demand
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("draw", DRAWS)
 def test_with_negative_costs_the_table_bounds_the_covers_without_an_item_to_spare(draw):
     costs, sizes, demand = drawn(draw, least_cost=-0.5)
@@ -95,6 +99,7 @@ def test_with_negative_costs_the_table_bounds_the_covers_without_an_item_to_spar
     assert cover_table(costs[None], sizes, demand)[0, 0, demand] == pytest.approx(best)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("draw", DRAWS)
 def test_every_cover_below_a_limit_is_found_and_no_other(draw):
     costs, sizes, demand = drawn(draw, least_cost=-0.1)
@@ -118,6 +123,7 @@ def test_of_equal_items_the_first_are_taken():
     assert found.tolist() == [[True, True, False, False, False]]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("draw", DRAWS)
 def test_in_a_larger_unit_covers_stay_covers_or_are_covers_in_truth(draw):
     rng = generator(draw, "unit")

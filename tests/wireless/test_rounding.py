@@ -12,6 +12,7 @@ from .instances import KINDS, gigahertz, odd
 from .test_knapsack import covers, drawn
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("draw", range(40))
 def test_near_the_break_the_best_whole_cover_is_found(draw):
     costs, sizes, demand = drawn(draw)
@@ -19,6 +20,7 @@ def test_near_the_break_the_best_whole_cover_is_found(draw):
     assert costs @ chosen == pytest.approx((covers(sizes, demand) @ costs).min())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("draw", range(40))
 @pytest.mark.parametrize("scale", [1, 2**36])
 def test_a_narrow_core_still_covers(draw, scale):
@@ -40,6 +42,7 @@ def test_costs_without_end_are_not_rounded():
     assert round_core(np.array([1.0, np.inf]), np.array([2, 3]), 4) is None
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("draw", range(40))
 def test_repair_ends_at_a_cover_that_needs_all_it_has(draw):
     costs, sizes, demand = drawn(draw)

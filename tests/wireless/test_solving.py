@@ -27,6 +27,7 @@ def check(problem, demand, solution, optimum):
     assert solution.cost >= optimum * (1 - 1e-12)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("draw", range(5))
 @pytest.mark.parametrize("kind", KINDS)
 def test_hard_problems_are_solved(kind, draw):
