@@ -32,10 +32,10 @@ BLOCK = 65_536  # numbers of a vector that are summed at a time
 
 
 def weighted_sum(weights: Floats, update: Float32s) -> Floats:
-    """Return ``weights @ update`` in float64, one row after the other.
+    """Return ``weights @ update`` in float64, summed row by row.
 
-    A matrix product would be as fast (both wait for memory) but sums in an order that depends on the number of
-    threads; this one gives the same bits on every machine.
+    A matrix product would sum in an order that depends on the number of threads; this function gives the same bits on
+    every machine, and both are limited by memory.
     """
     total = np.zeros(update.shape[1])
     product = np.empty(min(len(total), BLOCK))
@@ -51,9 +51,9 @@ def weighted_sum(weights: Floats, update: Float32s) -> Floats:
 
 @dataclass(frozen=True)
 class Mean(Aggregator):
-    """The weighted mean of the updates, sum_i w_i u_i, as weights sum to 1.
+    """Weighted mean of the updates, sum_i w_i u_i.
 
-    When: always, as the baseline; the only aggregator that secure aggregation allows.
+    When: always, as the baseline. Secure aggregation allows no other aggregator.
 
     Example:
         >>> update = np.array([[1, 2], [3, 6]], np.float32)
@@ -87,26 +87,25 @@ def total_change(update: Float32s, last: Float32s) -> Floats:
 class FedVARP(Aggregator):
     """FedVARP (Jhunjhunwala et al., 2022): absent clients count by their last updates y_j.
 
-    With the r clients of a round, their updates u_i, and the y_j of all n participants, 0 at first::
+    With the updates u_i of the r clients of a round, and the last updates y_j of all n participants, initially 0::
 
         v = (1/r) sum_i (u_i - y_i) + (1/n) sum_j y_j,   then y_i <- u_i for the r clients
 
-    The server steps along v, whose mean over uniform cohorts is that of all n updates. It varies less than a cohort's
-    own mean where a client's updates change little from round to round. With all clients in every round it is FedAvg.
+    The server steps along v. Over uniform cohorts, its expectation is the mean of all n updates. Its variance is
+    smaller than that of the cohort's mean if updates of a client change little between rounds. With full participation
+    it is FedAvg.
 
-    Updates come in weighed: with weights w_i that sum to 1, u_i denotes r w_i u_i, so that equal weights give the
-    paper. They are remembered per unit of the local learning rate, as in the paper, so that a schedule scales old ones,
-    too. The server keeps 4 p bytes per participant, in files from 16 MiB on; clients send what they send in FedAvg.
+    Updates include their weights: with weights w_i that sum to 1, u_i denotes r w_i u_i, so equal weights give the
+    paper. They are stored per unit of the local learning rate, as in the paper, so a schedule scales stored updates
+    too. The server stores 4 p bytes per participant, in files from 16 MiB on. Clients send the same as in FedAvg.
 
-    *When to use it:* with cohorts drawn uniformly from clients whose labels differ, if each comes up again within some
-    tens of rounds. Where some are away for long, `fedau` or `mifa`; where clients can keep a memory, `scaffold` does
-    more, for twice the bytes.
-
-    When: few of many clients train in a round, and the server has memory for one update of each.
+    When: cohorts are uniform, labels differ between clients, each client is selected every few dozen rounds, and the
+    server can store one update per client. For long absences use `fedau` or `mifa`; if clients can store a vector,
+    `scaffold` reduces variance further at twice the bytes.
 
     Reference: Jhunjhunwala, Sharma, Nagarkatti and Joshi, "FedVARP: Tackling the Variance Due to Partial Client
-    Participation in Federated Learning", UAI 2022, Algorithm 1; as in the code of FedAU, github.com/IBM/fedau, but for
-    the rate there.
+    Participation in Federated Learning", UAI 2022, Algorithm 1; as in the code of FedAU (github.com/IBM/fedau), except
+    for its learning rate.
 
     Example:
         >>> step, rng, w = FedVARP(), np.random.default_rng(0), np.array([1.0])
@@ -132,24 +131,20 @@ class FedVARP(Aggregator):
 class MIFA(Aggregator):
     """MIFA (Gu et al., 2021): the mean of the last updates of all clients.
 
-    With the updates u_i of the clients of a round, and what all n participants sent last, y_j, 0 at first::
+    With the updates u_i of the clients of a round, and the last updates y_j of all n participants, initially 0::
 
         y_i <- u_i for the clients of the round,   then v = (1/n) sum_j y_j
 
-    The server steps along v, in which each client counts the same, however often it is there. With all clients in every
-    round it is FedAvg. In the paper all take part in round 1; here clients never heard from count 0, so that first
-    steps are short: with k of n clients, k / n of FedAvg's in round 1. Without any reply the model stays, as with
-    all methods; github.com/IBM/fedau steps along v then, too.
+    The server steps along v, in which every client counts the same, however often it is available. With full
+    participation it is FedAvg. In the paper all clients participate in round 1; here clients without an update count 0,
+    so the first steps are short: with k of n clients, k / n of FedAvg's step in round 1. Without any reply the model
+    stays unchanged, as with all methods; github.com/IBM/fedau steps along v then.
 
-    Updates come in weighed and are remembered per unit of the local learning rate, as with `FedVARP`: with weights w_i
-    of r reports, u_i denotes r w_i u_i, and equal weights give the paper. The server keeps 4 p bytes per participant,
-    in files from 16 MiB on.
+    Updates include their weights and are stored per unit of the local learning rate, as in `FedVARP`. The server stores
+    4 p bytes per participant, in files from 16 MiB on.
 
-    *When to use it:* where availability is unknown (`population.participation`), some clients are away for long, and
-    all should count. Updates of clients that are away for very long point where the model was: lower `local.lr` then,
-    or use `fedau`, which keeps no updates.
-
-    When: clients are away for long and should still count; one update of each is kept.
+    When: availability is unknown (`population.participation`), some clients are absent for long, and all should count.
+    Updates of long absences are outdated: lower `local.lr` then, or use `fedau`, which stores no updates.
 
     Reference: Gu, Huang, Zhang and Huang, "Fast Federated Learning in the Presence of Arbitrary Device Unavailability",
     NeurIPS 2021, Algorithm 1.

@@ -14,10 +14,10 @@ from fedreach.federation.base import Component
 
 
 class Augmentation(Component):
-    """Changes the inputs of a client's training batch at random.
+    """Random changes of the inputs of a client's training batch.
 
-    It draws from torch, numpy and `random`, whose generators are seeded by the run's seed, round, client and step: so a
-    client trains on the same inputs in any order of clients, after a resume, and on Flower.
+    Draws come from torch, numpy and `random`, whose generators are seeded by run, round, client and step. A client
+    therefore trains on the same inputs in any order of clients, after a resume and on Flower.
     """
 
     component_type = "augmentation"
@@ -27,13 +27,13 @@ class Augmentation(Component):
         """Return inputs of the same shape and type.
 
         Args:
-            inputs: (b, ...) tensor as the model is given it, such as (b, c, h, w) normalized images.
+            inputs: (b, ...) tensor of model inputs, such as (b, c, h, w) normalized images.
         """
 
 
 @dataclass(frozen=True)
 class FunctionAugmentation(Augmentation):
-    """Use ``function(inputs) -> inputs``, of (b, ...) tensors: a function, or a transform of torchvision.
+    """Augmentation by ``function(inputs) -> inputs`` of (b, ...) tensors, such as a transform of torchvision.
 
     Example:
         >>> import torch
@@ -60,18 +60,17 @@ class FunctionAugmentation(Augmentation):
 class FlipAndCrop(Augmentation):
     """Random horizontal flips and random crops of padded images.
 
-    Each image is flipped with probability `flip`. It is then padded by `padding` pixels of 0 on each side, and a window
-    of its own size is cut out at an offset that is uniform over all (2 `padding` + 1)^2 possible ones. The whole batch
-    is changed at once. Inputs are normalized already, so that 0 is the mean of a data set whose mean is known.
+    Each image is flipped with probability `flip`, padded with `padding` zeros on each side, and cropped to its size at
+    a uniformly random offset. Inputs are normalized, so 0 is the mean color of the data set.
 
     When: photographs such as CIFAR-10. Not for digits or letters, which a flip turns into other classes.
 
     Args:
         flip: Probability of a flip, in [0, 1].
-        padding: Pixels on each side; 0: no crop.
+        padding: Number of pixels on each side; 0: no crop.
 
     Raises:
-        ConfigError: If a value is out of its range, or inputs are not images.
+        ConfigError: If a value is out of range, or inputs are not images.
 
     Reference: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2.
 

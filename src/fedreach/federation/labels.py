@@ -1,4 +1,4 @@
-"""Label statistics: what the server learns of clients' labels."""
+"""Label statistics: what the server learns about the labels of clients."""
 
 import math
 from abc import abstractmethod
@@ -18,10 +18,10 @@ from fedreach.federation.secure_aggregation import SecureAggregation as SecureAg
 
 
 def released_entropy(counts: Floats) -> Floats:
-    """Return (n,) entropies in nats of (n, c) label counts, which may be noised.
+    """Return (n,) entropies in nats of (n, c) label counts, which may be noisy.
 
-    Counts below 0 count as 0. A client of whose counts the noise left nothing gets ln c, the entropy of a uniform mix:
-    nothing is known of it. Where counts are nan (not released), so is the entropy.
+    Negative counts count as 0. A client without positive counts gets ln c, the entropy of a uniform mix. Counts that
+    are nan (not released) give nan.
 
     Example:
         >>> released_entropy(np.array([[3.0, 3.0, -2.0], [0.0, 7.0, 0.0], [0.0, 0.0, 0.0]])).round(4)
@@ -36,11 +36,11 @@ def released_entropy(counts: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Exact(LabelStatistics):
-    """Exact label counts, if a component asks for them.
+    """Exact label counts, if a component needs them.
 
-    Whatever is chosen here, the server knows how many examples each client has: sizes are public in FedReach.
+    The server always knows the number of examples of each client: sizes are public in FedReach.
 
-    When: the server may know label counts, and for simulations in which nothing is asked of privacy.
+    When: the server may know label counts, and in simulations without privacy requirements.
 
     Example:
         >>> Exact().release(np.array([[3, 0]]), np.random.Generator(np.random.Philox(0)))
@@ -59,7 +59,7 @@ EPSILON = "[0.001, inf)"  # at 0.001 the noise is that of thousands of examples
 
 
 class Noised(LabelStatistics):
-    """Base of label statistics with noise that is added once, before round 1; write `noise`."""
+    """Base class of label statistics with noise that each client adds once, before round 1; implement `noise`."""
 
     only_sum = False
 
@@ -68,7 +68,7 @@ class Noised(LabelStatistics):
         """Return whole numbers of this shape."""
 
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
-        """Return the (n, c) noised counts; those below 0 are 0, which anybody can do who sees them."""
+        """Return the (n, c) noisy counts; negative counts become 0, which reveals nothing more."""
         return np.asarray(np.maximum(counts + self.noise(counts.shape, rng), 0), np.float64)
 
 
@@ -79,22 +79,21 @@ class Noised(LabelStatistics):
 class DiscreteGaussian(Noised):
     """Label counts with discrete Gaussian noise: (epsilon, delta)-differential privacy of single examples.
 
-    To each count a client adds a whole number x with probability proportional to exp(-x^2 / (2 sigma^2)), once, before
-    round 1; sigma is the smallest that will do, see `deviation`. Its tails are shorter than those of `DiscreteLaplace`.
+    Before round 1, a client adds to each count an integer x with probability proportional to exp(-x^2 / (2 sigma^2));
+    sigma is the smallest sufficient value, see `deviation`. Its tails are lighter than those of `DiscreteLaplace`.
 
-    What is hidden: whether one example of a client was another one instead. That changes two of the client's counts by
-    1 (an L2 distance of sqrt 2); its number of examples is public in FedReach. Any set of answers has at most
-    exp(epsilon) times the probability with the one that it has with the other, plus delta. What `DiscreteLaplace` says
-    of other clients, of updates and of the seed holds here, too.
+    Neighboring data sets differ in the label of one example, which changes two counts by 1 (L2 distance sqrt 2); the
+    number of examples is public. For any set of outputs S, P(S) <= exp(epsilon) P'(S) + delta. Updates are not covered,
+    and the noise of a simulation follows from its seed, see `DiscreteLaplace`.
 
-    When: as `discrete_laplace`, with less noise on many classes, at the price of delta.
+    When: like `discrete_laplace`, with less noise for many classes, at the price of delta.
 
     Args:
-        epsilon: At least 0.001.
-        delta: At least 1e-12 and below 1; should be far below one over the number of examples.
+        epsilon: Privacy parameter, at least 0.001.
+        delta: Privacy parameter, at least 1e-12 and below 1; choose it far below 1 / number of examples.
 
     Raises:
-        ConfigError: If an option is outside its range.
+        ConfigError: If an option is out of range.
 
     Reference: Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020.
 
@@ -116,11 +115,11 @@ class DiscreteGaussian(Noised):
 
 
 def discrete_gaussian(deviation: float, count: int, rng: np.random.Generator) -> Ints:
-    """Draw `count` whole numbers x with probability proportional to exp(-x^2 / (2 sigma^2)), sigma the deviation.
+    """Draw `count` integers x with probability proportional to exp(-x^2 / (2 sigma^2)), where sigma is `deviation`.
 
-    By rejection: y with probability proportional to exp(-|y| / t), t = floor(sigma) + 1, is kept with probability
-    exp(-(|y| - sigma^2 / t)^2 / (2 sigma^2)). Exact but for the 53 bits of a uniform number, where Canonne et al. use
-    fractions throughout.
+    Rejection sampling: y with probability proportional to exp(-|y| / t), t = floor(sigma) + 1, is accepted with
+    probability exp(-(|y| - sigma^2 / t)^2 / (2 sigma^2)). Exact up to the 53 bits of a uniform number; Canonne et al.
+    use fractions.
 
     Reference: Canonne, Kamath and Steinke 2020, Algorithm 3.
     """
@@ -174,23 +173,22 @@ def smallest_deviation(epsilon: float, delta: float) -> float:
 class DiscreteLaplace(Noised):
     """Label counts with discrete Laplace noise: epsilon-differential privacy of single examples.
 
-    To each count a client adds a whole number x with probability proportional to exp(-epsilon |x| / 2), whose variance
-    is about 8 / epsilon^2, once, before round 1.
+    Before round 1, a client adds to each count an integer x with probability proportional to exp(-epsilon |x| / 2),
+    with variance about 8 / epsilon^2.
 
-    What is hidden: whether one example of a client was another one instead. That changes two of the client's counts by
-    1 (an L1 distance of 2); its number of examples is public in FedReach. What the server sees is at most exp(epsilon)
-    times as probable with the one as with the other (but for events of probability 1e-15: uniform numbers have 53
-    bits). Clients share no examples, so this holds for each of them whatever the others send. It covers the counts
-    only, not about the updates that clients send later. And in a simulation the noise follows from the seed of the
-    run, which an attacker must not know.
+    Neighboring data sets differ in the label of one example, which changes two counts by 1 (L1 distance 2); the number
+    of examples is public. Any output is at most exp(epsilon) times as probable under one as under the other, up to
+    events of probability 1e-15. Clients share no examples, so this holds for each client independently. Only counts are
+    covered, not updates. In a simulation the noise follows from the seed of the run, which an attacker must not know.
 
-    When: label counts must be private by themselves, with one number to argue about.
+    When: label counts must be private, with a single privacy parameter.
 
     Args:
-        epsilon: At least 0.001. Small is private; 1 gives noise of about 3 examples per class.
+        epsilon: Privacy parameter, at least 0.001; smaller is more private. 1 gives noise of about 3 examples per
+            class.
 
     Raises:
-        ConfigError: If `epsilon` is outside its range.
+        ConfigError: If `epsilon` is out of range.
 
     Reference: Ghosh, Roughgarden and Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms", STOC 2009.
 

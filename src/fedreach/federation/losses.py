@@ -1,4 +1,4 @@
-"""Losses and local objectives: what a client minimizes."""
+"""Losses and local objectives: the function that a client minimizes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,11 +15,10 @@ from fedreach.federation.base import Loss, OfFunction, name_of
 
 @dataclass(frozen=True)
 class FunctionLoss(OfFunction, Loss):
-    """Use ``function(outputs, targets) -> (b,) losses``, of torch tensors (b, c) and (b,).
+    """Loss by ``function(outputs, targets) -> (b,) losses`` of torch tensors (b, c) and (b,).
 
-    Where targets are numbers, both are (b, t). A function for such says ``needs_numbers = True``, and is then tried
-    and used with numbers only. It is handed them as they are, as in torch; with ``scales_targets = True`` on the
-    participants' scale, see `MSE`.
+    For numeric targets, both tensors are (b, t). A function for numeric targets has ``needs_numbers = True``. It gets
+    targets in their units, or on the participants' scale with ``scales_targets = True``, see `MSE`.
 
     Example:
         >>> import torch
@@ -37,11 +36,11 @@ class FunctionLoss(OfFunction, Loss):
 
 @dataclass(frozen=True)
 class CrossEntropy(Loss):
-    """Cross-entropy: minus the log-probability of the true class.
+    """Cross-entropy: the negative log-probability of the true class.
 
-    l(z, y) = log sum_c exp(z_c) - z_y, in nats, for the outputs z of the model and the class y.
+    l(z, y) = log sum_c exp(z_c) - z_y, in nats, for model outputs z and class y.
 
-    When: classes are predicted; the default.
+    When: the targets are classes; the default.
 
     Example:
         >>> import torch
@@ -63,13 +62,13 @@ class CrossEntropy(Loss):
 
 @dataclass(frozen=True)
 class ExtendsLoss(Loss):
-    """Base of losses that add a term to another loss by `objective`.
+    """Base class of losses that add a term to another loss by `objective`.
 
     Args:
-        inner: The loss: cross-entropy unless another one is named.
+        inner: Loss to extend. Default: cross-entropy.
 
     Raises:
-        ConfigError: If it sees more than outputs itself, or shifts them.
+        ConfigError: If the inner loss has an objective itself, or shifts outputs.
     """
 
     inner: Loss = field(default=CrossEntropy(), kw_only=True)
@@ -92,18 +91,18 @@ class ExtendsLoss(Loss):
 
 @dataclass(frozen=True)
 class LabelSmoothing(Loss):
-    """Cross-entropy with label smoothing: (1 - share) on the class y, and share / C on every class.
+    """Cross-entropy with label smoothing (Szegedy et al., 2016).
 
-    l(z, y) = log sum_c exp(z_c) - (1 - share) z_y - (share / C) sum_c z_c, in nats. A model that is never wholly
-    certain drifts less from the others on few examples. With share 0 it is cross-entropy.
+    The target is (1 - share) on class y plus share / C on every class: l(z, y) = log sum_c exp(z_c) - (1 - share) z_y -
+    (share / C) sum_c z_c, in nats. With share 0 it is cross-entropy.
 
-    When: labels are noisy, or outputs too sure.
+    When: labels are noisy, or predictions are overconfident.
 
     Args:
-        share: Of a label that is spread, in [0, 1].
+        share: Share of a label to spread over all classes, in [0, 1].
 
     Raises:
-        ConfigError: If the share is out of its range.
+        ConfigError: If the share is out of range.
 
     Reference: Szegedy, Vanhoucke, Ioffe, Shlens and Wojna, "Rethinking the Inception Architecture for Computer Vision",
     CVPR 2016, section 7.
@@ -128,22 +127,21 @@ class LabelSmoothing(Loss):
 
 @dataclass(frozen=True)
 class LogitAdjusted(CrossEntropy):
-    """Logit-adjusted cross-entropy: in training each client adds its log label distribution to the outputs.
+    """Logit-adjusted cross-entropy (Menon et al., 2021) with the label distribution of each client.
 
-    l(z, y) = log sum_c exp(z_c + a_c) - (z_y + a_y) with a_c = strength log(C p_c) and
-    p_c = (n_c + smoothing) / (n + C smoothing), in nats; n_c of the client's n training examples are of class c, of C.
-    A class that is frequent only here is then no reason to predict it: z itself learns to say what an example looks
-    like. Where all classes are as frequent, and with strength 0, it is cross-entropy.
+    l(z, y) = log sum_c exp(z_c + a_c) - (z_y + a_y) in nats, with a_c = strength log(C p_c) and p_c = (n_c + smoothing)
+    / (n + C smoothing), where n_c of the client's n training examples have class c. The model then learns the
+    appearance of classes instead of their frequency at the client. With uniform classes, or strength 0, it is
+    cross-entropy.
 
-    When: clients' class shares differ: the model learns looks rather than frequencies, and adaptation adds the
-    frequencies back.
+    When: label distributions of clients differ, in particular with adaptation, which adds the frequencies back.
 
     Args:
-        strength: The factor of the logarithm, tau in the paper.
-        smoothing: Examples that are added to each class, so that none has share 0.
+        strength: Factor of the logarithm; tau in the paper.
+        smoothing: Pseudo-examples added to each class, so that no share is 0.
 
     Reference: Menon et al., "Long-tail learning via logit adjustment" (ICLR 2021), eq. (10), with the class shares of
-    each client instead of all.
+    each client instead of all clients.
 
     Example:
         >>> LogitAdjusted(smoothing=1.0).shift(np.array([[6, 0], [2, 2]])).round(4).tolist()
@@ -165,24 +163,24 @@ class LogitAdjusted(CrossEntropy):
 
 @dataclass(frozen=True)
 class FedLC(CrossEntropy):
-    """FedLC: cross-entropy with a margin for each class that grows as the client's examples of it get fewer.
+    """FedLC logit calibration (Zhang et al., 2022): cross-entropy with larger margins for rare classes of the client.
 
-    l(z, y) = log sum_c exp(z_c - m_c) - (z_y - m_y) with m_c = strength n_c^(-1/4), in nats; n_c of the client's
-    training examples are of class c. Only training sees the margins. With strength 0 it is cross-entropy.
+    l(z, y) = log sum_c exp(z_c - m_c) - (z_y - m_y) in nats, with m_c = strength n_c^(-1/4), where n_c of the client's
+    training examples have class c. Margins apply in training only. With strength 0 it is cross-entropy.
 
-    When: as `logit_adjusted`, where rare classes should keep a wider margin.
+    When: like `logit_adjusted`, if rare classes should keep a wider margin.
 
     Args:
-        strength: The factor of the margins, tau in the paper; not negative.
-        absent: Examples that a class without any counts as, positive. The default makes its margin 100 strength: it is
-            left out of the sum, and the client moves nothing that only this class depends on.
+        strength: Factor of the margins, at least 0; tau in the paper.
+        absent: Pseudo-count of classes without examples, positive. The default gives them a margin of 100 strength,
+            which removes them from the sum.
 
     Raises:
-        ConfigError: If an option is out of its range.
+        ConfigError: If an option is out of range.
 
     Reference: Zhang, Li, Li, Xu, Wu, Ding and Wu, "Federated Learning with Label Distribution Skew via Logits
-    Calibration", ICML 2022, where a class without examples is not defined. FL-bench, github.com/KarhouTam/FL-bench, by
-    which many compare, counts it as 1e-8 examples, too.
+    Calibration", ICML 2022, which does not define classes without examples. FL-bench (github.com/KarhouTam/FL-bench)
+    also counts them as 1e-8 examples.
 
     Example:
         >>> FedLC().shift(np.array([[16, 1, 0]])).tolist()
@@ -201,7 +199,7 @@ class FedLC(CrossEntropy):
 
 
 class OfNumbers(Loss):
-    """Base of losses of numbers, by default on the participants' scale."""
+    """Base class of losses for numeric targets, by default on the participants' scale."""
 
     needs_numbers = True
     scale: bool
@@ -214,19 +212,17 @@ class OfNumbers(Loss):
 
 @dataclass(frozen=True)
 class MSE(OfNumbers):
-    """Mean squared error over an example's t targets that are numbers.
+    """Mean squared error over the t numeric targets of an example.
 
-    l(z, y) = (1/t) sum_j (z_j - y_j)^2; its gradient by z_j is 2 (z_j - y_j) / t. The
-    best constant is the mean of the targets. Take it where targets are numbers and no few of them are far off; else
-    `Huber`. Both sides are on the participants' scale, (y - mean) / sd, see `fedreach.data.preparation.TargetScale`: a
-    loss of 1 is what their mean gets on their own training rows. Predictions and errors are in the targets' units all
-    the same. Targets that are classes are rejected: everything else reads a classifier's outputs as logarithms of odds,
-    which a squared error does not make of them.
+    l(z, y) = (1/t) sum_j (z_j - y_j)^2, with gradient 2 (z_j - y_j) / t. Outputs and targets are on the participants'
+    scale, (y - mean) / sd, see `fedreach.data.preparation.TargetScale`: predicting the participants' mean gives a loss
+    of 1 on their training rows. Predictions and reported errors are in the units of the targets. Classes are rejected
+    as targets, because metrics and adaptation read a classifier's outputs as log-odds.
 
-    When: numbers are predicted, and large errors are what hurts.
+    When: the targets are numbers with few outliers; otherwise `huber`.
 
     Args:
-        scale: Train on the participants' scale; if false, on the numbers as they are, as torch would.
+        scale: Train on the participants' scale. False: train on the targets as they are.
 
     Reference: Legendre, "Nouvelles méthodes pour la détermination des orbites des comètes", 1805, appendix.
 
@@ -248,20 +244,19 @@ class MSE(OfNumbers):
 
 @dataclass(frozen=True)
 class Huber(OfNumbers):
-    """Huber loss: half the squared error up to delta, linear beyond; the mean over an example's t targets.
+    """Huber loss: half the squared error up to delta, linear beyond; the mean over the t targets of an example.
 
-    l(z, y) = (1/t) sum_j h(z_j - y_j), with h(e) = e^2 / 2 where |e| <= delta and delta (|e| - delta / 2) beyond. No
-    example pulls by more than delta: take it where few targets are far off, such as costs of single patients. With
-    delta above all errors it is half of `MSE`. Targets must be numbers.
+    l(z, y) = (1/t) sum_j h(z_j - y_j), with h(e) = e^2 / 2 where |e| <= delta and delta (|e| - delta / 2) elsewhere.
+    The gradient of an example is bounded by delta. With delta above all errors it is half of `MSE`.
 
-    When: numbers are predicted, and some targets are outliers.
+    When: the targets are numbers with outliers, such as costs of single patients.
 
     Args:
-        delta: Up to which an error is squared, in deviations of the participants' targets; positive.
-        scale: As of `MSE`; if false, delta is in the target's unit.
+        delta: Largest error with a squared loss, positive, in standard deviations of the participants' targets.
+        scale: Train on the participants' scale, as in `MSE`. False: delta is in the unit of the target.
 
     Raises:
-        ConfigError: If delta is out of its range.
+        ConfigError: If delta is out of range.
 
     Reference: Huber, "Robust estimation of a location parameter", Annals of Mathematical Statistics 35, 1964.
 
@@ -285,24 +280,25 @@ class Huber(OfNumbers):
 
 @dataclass(frozen=True)
 class MOON(ExtendsLoss):
-    """MOON: the loss plus mu times a contrast of the features with those of two frozen models.
+    """MOON (Li et al., 2021): the loss plus mu times a contrastive term on the features of two frozen models.
 
-    l + mu mean_i -log(e^(s(z, z_glob) / tau) / (e^(s(z, z_glob) / tau) + e^(s(z, z_prev) / tau))), s the cosine of two
-    vectors of features of example i: by the local model, the global one as it was sent, and the client's own after the
-    last round in which its report counted. Each client keeps that one; before, the term is 0.
+    The term is mean_i -log(e^(s(z, z_glob) / tau) / (e^(s(z, z_glob) / tau) + e^(s(z, z_prev) / tau))), where s is the
+    cosine and z, z_glob and z_prev are the features of example i by the local model, by the broadcast model, and by the
+    client's model after the last round in which its reply counted. Each client stores the last one. In a client's first
+    round the term is 0.
 
-    When: images whose features drift; every step costs two more forward passes, and a client keeps a model.
+    When: image models whose features drift. Each step takes two more forward passes, and each client stores a model.
 
     Args:
-        mu: Weight of the contrast, not negative. With 0 this is the loss alone, bit for bit.
-        temperature: tau, positive.
-        layer: Whose output the features are; None: what goes into the last linear layer.
+        mu: Weight of the term, at least 0. With 0 this is the loss alone, bit for bit.
+        temperature: Temperature tau, positive.
+        layer: Name of the layer whose output the features are. None: the input of the last linear layer.
 
     Raises:
-        ConfigError: If an option is out of its range.
+        ConfigError: If an option is out of range.
 
-    Reference: Li, He and Song, "Model-Contrastive Federated Learning", CVPR 2021, eq. 3 and 4. Their models have a
-    projection head of two layers before the last, which here is the model's own affair.
+    Reference: Li, He and Song, "Model-Contrastive Federated Learning", CVPR 2021, eq. 3 and 4. The paper's models have
+    a projection head of two layers before the last layer; here the model defines that.
 
     Example:
         >>> MOON(mu=5.0)
@@ -332,24 +328,25 @@ class MOON(ExtendsLoss):
 
 @dataclass(frozen=True)
 class FedDecorr(ExtendsLoss):
-    """FedDecorr: the loss plus beta times the mean square of the correlations between features.
+    """FedDecorr (Shi et al., 2023): the loss plus beta times the mean squared correlation between features.
 
-    l + beta ||K||_F^2 / d^2, K the (d, d) matrix of correlations of the d features over the b examples of the batch. As
-    in the authors' code 1e-8 is added to each variance, so that a feature that does not vary correlates with none. A
-    batch of one example has the loss alone.
+    The term is ||K||_F^2 / d^2, where K is the (d, d) correlation matrix of the d features over the b examples of the
+    batch. As in the authors' code, 1e-8 is added to each variance, so a constant feature has correlation 0. A batch of
+    one example has no term.
 
-    When: clients have few classes each, so that features collapse into few dimensions. It costs b d^2 products a step.
+    When: clients have few classes each, so that features collapse into few dimensions. Each step takes b d^2 more
+    products.
 
     Args:
-        beta: Weight of the correlations, not negative. With 0 this is the loss alone, bit for bit.
-        layer: Whose output the features are; None: what goes into the last linear layer.
+        beta: Weight of the term, at least 0. With 0 this is the loss alone, bit for bit.
+        layer: Name of the layer whose output the features are. None: the input of the last linear layer.
 
     Raises:
-        ConfigError: If beta is out of its range.
+        ConfigError: If beta is out of range.
 
     Reference: Shi, Liang, Zhang, Tan and Bai, "Towards Understanding and Mitigating Dimensional Collapse in
-    Heterogeneous Federated Learning", ICLR 2023, eq. 6. The authors' code leaves out the diagonal, a constant, and
-    counts the rest (b - 1)^2 / b times.
+    Heterogeneous Federated Learning", ICLR 2023, eq. 6. The authors' code omits the diagonal, a constant, and scales
+    the rest by (b - 1)^2 / b.
 
     Example:
         >>> FedDecorr(beta=0.2)
@@ -374,19 +371,19 @@ class FedDecorr(ExtendsLoss):
 
 @dataclass(frozen=True)
 class FedNTD(ExtendsLoss):
-    """FedNTD: the loss plus beta times the divergence from the global model over the other classes.
+    """FedNTD (Lee et al., 2022): the loss plus beta times a distillation term over the classes that are not true.
 
-    l + beta mean_i sum_(c != y) q_g(c) log(q_g(c) / q_l(c)), q the softmax of the outputs / tau without that of the
-    true class y: q_l of the local model, q_g of the global one as it was sent. Clients keep nothing.
+    The term is mean_i sum_(c != y) q_g(c) log(q_g(c) / q_l(c)), where q is the softmax of outputs / tau without the
+    true class y, q_l of the local model and q_g of the broadcast model. Clients store nothing.
 
-    When: clients have few classes each, and training forgets the others. Every step costs one more forward pass.
+    When: clients have few classes each, and training forgets the other classes. Each step takes one more forward pass.
 
     Args:
-        beta: Weight of the divergence, not negative. With 0 this is the loss alone, bit for bit.
+        beta: Weight of the term, at least 0. With 0 this is the loss alone, bit for bit.
         tau: Temperature, positive.
 
     Raises:
-        ConfigError: If an option is out of its range.
+        ConfigError: If an option is out of range.
 
     Reference: Lee, Jeong, Shin, Bae and Yun, "Preservation of the Global Knowledge by Not-True Distillation in
     Federated Learning", NeurIPS 2022, eq. 4 to 6.
@@ -418,18 +415,19 @@ class FedNTD(ExtendsLoss):
 
 @dataclass(frozen=True)
 class FedSAM(ExtendsLoss):
-    """FedSAM: the loss at w + rho g / ||g||, g the gradient of the batch at w, which favors flat minima.
+    """FedSAM (Qu et al., 2022): gradients at w + rho g / ||g||, where g is the gradient of the batch at w.
 
-    The step follows the gradient at that place, with the same batch; the place itself counts as a constant. Where g is
-    0, it is the loss at w. Solvers, clipping and weight decay act on the gradient that is followed.
+    Each step uses the gradient at the perturbed parameters on the same batch; the perturbation counts as a constant. If
+    g is 0, the gradient is taken at w. Solvers, clipping and weight decay act on the resulting gradient.
 
-    When: the average of local models is worse than each, as sharp minima lie apart. A step costs two gradients.
+    When: local models reach sharp minima, so that their average is worse than each of them. Each step takes two
+    gradients.
 
     Args:
-        rho: How far away, not negative. With 0 this is the loss alone, bit for bit.
+        rho: Length of the perturbation, at least 0. With 0 this is the loss alone, bit for bit.
 
     Raises:
-        ConfigError: If rho is out of its range.
+        ConfigError: If rho is out of range.
 
     Reference: Qu, Li, Duan, Liu, Tang and Lu, "Generalized Federated Learning via Sharpness Aware Minimization", ICML
     2022, Algorithm 1 (FedSAM); Foret, Kleiner, Mobahi and Neyshabur, "Sharpness-Aware Minimization for Efficiently

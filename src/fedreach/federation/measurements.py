@@ -19,14 +19,15 @@ from fedreach.federation.types import LocalOutputs
 
 @dataclass(frozen=True)
 class LossRMS(Measurement):
-    """Root mean square sqrt((1/m) sum_i l_i^2) of the broadcast model's cross-entropies l_i, in nats.
+    """Root mean square loss sqrt((1/m) sum_i l_i^2) of the broadcast model, l_i the cross-entropies in nats.
 
-    Of targets that are numbers l_i is the mean squared error.
+    For numeric targets, l_i is the mean squared error.
 
-    When: the selection `oort` asks for it; or in a custom component.
+    When: the selection `oort` or a custom component requests it.
 
     Reference: Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided Participant
-    Selection", OSDI 2021, eq. (2), where the losses are those that training meets; here they are of one model.
+    Selection", OSDI 2021, eq. (2). The paper uses the losses seen during training; here all losses are of the broadcast
+    model.
 
     Example:
         >>> even = np.zeros((2, 4), np.float32)  # log 4 each
@@ -54,30 +55,28 @@ class LossRMS(Measurement):
 class Disagreement(Measurement):
     """Disagreement of the bounds on the squared loss of the local model under a shift of the client's data.
 
-    eta = sum_i (u(d_i) - l(d_i)), where u and l are the most and the least that the mean squared loss can be within
-    Hellinger distance d_i = step, 2 step, ... up to the radius: see `convergence`. Small for a client
-    whose examples the model fits all alike.
+    eta = sum_i (u(d_i) - l(d_i)), where u and l are upper and lower bounds of the mean squared loss within Hellinger
+    distance d_i = step, 2 step, ..., radius: see `convergence`. It is small for a client whose examples the model fits
+    equally well.
 
-    The losses go from 0 to 1: ``"jsd"``, the Jensen-Shannon divergence to base 2, or ``"zero_one"``. For the latter the
-    square changes nothing, and eta is the same for p % and for 100 - p % of errors; so it is taken after local
-    training, as in the paper's Algorithm 1 and unlike its Fig. 1. Before it, a model that is always wrong would look as
-    good as one that is always right.
+    Losses lie in [0, 1]: ``"jsd"``, the Jensen-Shannon divergence to base 2, or ``"zero_one"``. With ``"zero_one"``,
+    eta is the same for error rates q and 1 - q. It is therefore measured after local training, as in Algorithm 1 of the
+    paper and unlike its Fig. 1.
 
-    When: the weighting `disagreement` asks for it; or in a custom component.
+    When: the weighting `disagreement` or a custom component requests it.
 
     Args:
-        loss: ``"jsd"`` or ``"zero_one"``.
-        radius: Largest distance, above 0 and at most 1. The paper does not say; 0.2 is ours.
-        step: Between distances, above 0 and at most the radius.
-        confidence: None takes mean and variance of the losses as they are. A number between 0 and 1, such as 0.01,
-            allows for few examples: each bound is widened until it fails with at most this probability (on examples
-            that the model was not trained on).
+        loss: Loss in [0, 1], ``"jsd"`` or ``"zero_one"``.
+        radius: Largest distance, above 0 and at most 1. The paper gives none; the default of 0.2 is FedReach's.
+        step: Difference of two distances, above 0 and at most `radius`.
+        confidence: Probability with which each bound may fail because of few examples, between 0 and 1, such as 0.01;
+            bounds become wider. None: mean and variance of the losses are used as measured.
 
     Raises:
-        ConfigError: If an option is outside its range.
+        ConfigError: If an option is out of range.
 
-    Reference: "Aggregation Weighting of Federated Learning via Generalization Bound Estimation" (arXiv 2311.05936),
-    eq. 16 to 19.
+    Reference: "Aggregation Weighting of Federated Learning via Generalization Bound Estimation" (arXiv 2311.05936), eq.
+    16 to 19.
 
     Example:
         >>> outputs = LocalOutputs(np.array([[4.0, 0.0], [4.0, 0.0]], np.float32), np.array([0, 1]))
@@ -111,34 +110,33 @@ Estimator = Literal["monte_carlo", "closed_form"]
 
 @dataclass(frozen=True)
 class WLRC(Measurement):
-    """Rademacher score: correlation of random signs with the local model's outputs; lower is better.
+    """Rademacher score: correlation of random signs with the outputs of the local model; lower is better.
 
-    The client's m examples are cut, in their order, into batches of B; the last may be shorter. With F_b the (B_b, C)
-    outputs of a batch and Q draws of random signs for each,
+    The m examples of a client are divided, in order, into batches of B; the last may be smaller. With the (B_b, C)
+    outputs F_b of a batch and Q draws of random signs per batch,
 
         score = sum_b (B_b / m) (1/Q) sum_q |(1/(B_b C)) sum_ic sigma^q_ic F_b[i, c]|.
 
-    No supremum over functions is taken, so that this is a norm of the outputs, about sqrt(2/pi) ||F_b|| / (B_b C),
-    rather than a complexity: with softmax, a model scores the lower the less certain it is. As it falls with
-    1 / sqrt(B), all clients use the same B. A client with m < B examples has one batch of m, which raises its score
-    by up to sqrt(B/m): prefer a B that even small clients fill.
+    Without a supremum over functions, the score is a norm of the outputs, about sqrt(2/pi) ||F_b|| / (B_b C), rather
+    than a complexity: with softmax, a less certain model has a lower score. The score falls with 1 / sqrt(B), so all
+    clients use the same B. A client with m < B examples has one batch of m, which raises its score by up to sqrt(B/m):
+    choose a B that small clients can fill.
 
-    When: the selection `rademacher` asks for it; or in a custom component.
+    When: the selection `rademacher` or a custom component requests it.
 
     Args:
-        outputs: ``"softmax"``, free of the scale of the logits; ``"logits"``; or ``"excess_loss"``: C = 1 and F_b[i] is
-            the cross-entropy under the local model minus that under the broadcast model, used in place of the best
-            one.
-        draws: Q, at least 1.
-        estimator: ``"monte_carlo"`` as in the paper, with a standard error of about 0.76 / sqrt(Q) of the score in each
-            batch; ``"closed_form"`` puts sqrt(2/pi) ||F_b|| / (B_b C) in its place, without noise and faster.
-        batch_size: B, at least 1, common to all clients.
+        outputs: Outputs to correlate. ``"softmax"``: probabilities; ``"logits"``; ``"excess_loss"``: C = 1 and F_b[i]
+            is the cross-entropy of the local model minus that of the broadcast model.
+        draws: Number of sign draws Q, at least 1.
+        estimator: ``"monte_carlo"``, as in the paper, with a standard error of about 0.76 / sqrt(Q) of the score per
+            batch; ``"closed_form"``: sqrt(2/pi) ||F_b|| / (B_b C), without noise and faster.
+        batch_size: Batch size B, at least 1, the same for all clients.
 
     Raises:
-        ConfigError: If an option is out of its range.
+        ConfigError: If an option is out of range.
 
-    Reference: "Client Selection with Rademacher Complexity for Federated Learning", Algorithm 1, where the score of
-    the last batch would overwrite the others. It does not say whether f is softmax or logits.
+    Reference: "Client Selection with Rademacher Complexity for Federated Learning", Algorithm 1, in which the score of
+    the last batch would overwrite the others. The paper does not define whether f is softmax or logits.
 
     Example:
         >>> logits = np.array([[1, -2], [0.5, 3], [2, 0], [1, 1], [4, -1]], np.float32)

@@ -12,7 +12,7 @@ from fedreach.federation.base import Component
 
 
 class Participation(Component):
-    """Decides which clients are available; the generator is that of the round."""
+    """Base class of availability models; the generator is that of the round."""
 
     component_type = "participation"
     abilities: ClassVar = {"loses_replies": ("replies",)}
@@ -24,15 +24,15 @@ class Participation(Component):
         """Return (n,) flags over the participants."""
 
     def replies(self, k: int, rng: np.random.Generator) -> Bools:
-        """Return (k,) flags over the clients that worked: whether their replies arrive."""
+        """Return (k,) flags of the clients that trained: whether their replies arrive."""
         return np.ones(k, np.bool_)
 
 
 @dataclass(frozen=True)
 class Always(Participation):
-    """Full availability: every participant in every round.
+    """Full availability: every participant is available in every round.
 
-    When: a cross-silo federation, or to leave availability out of a question.
+    When: a cross-silo federation, or to exclude availability from an experiment.
 
     Example:
         >>> Always().available(3, None)
@@ -47,15 +47,15 @@ class Always(Participation):
 class Bernoulli(Participation):
     """Independent availability with the same probability for each participant and round.
 
-    A round without any available client is run as an empty round: the model stays, and the row reports it. (FedDyn's
-    code draws again instead, which hides such rounds and their share of the time.)
+    A round without available clients leaves the model unchanged, and its row reports that. FedDyn's code draws again
+    instead.
 
-    When: phones and sensors that are often offline, or whose replies get lost.
+    When: phones and sensors that are often offline, or replies that get lost.
 
     Args:
         act_prob: Probability that a participant is available, in (0, 1].
-        reply_prob: Probability that the reply of a client that trained arrives, in (0, 1]. A client whose reply was
-            lost forgets the round, as if it had not been asked.
+        reply_prob: Probability that the reply of a client that trained arrives, in (0, 1]. A client whose reply is lost
+            returns to its state before the round.
     """
 
     act_prob: Annotated[float, "(0, 1]"]

@@ -1,4 +1,4 @@
-"""Server optimizers: what the server does with the aggregated update."""
+"""Server optimizers: the update of the global model from the aggregated update."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Average(ServerOptimizer):
-    """Averaging: the model moves along the weighted mean update u.
+    """Averaging: the model moves by the weighted mean update u.
 
-    v <- momentum * v + u;  x <- x + lr * v.  With rate 1 and momentum 0 the new model is the weighted mean of
-    the local models, as in FedAvg; with momentum it is `FedAvgM`.
+    v <- momentum * v + u;  x <- x + lr * v.  With learning rate 1 and momentum 0 the new model is the weighted mean of
+    the local models, as in FedAvg. With momentum it is `FedAvgM`.
 
     When: always, as the baseline.
 
     Args:
-        lr: Server rate, positive.
-        momentum: In [0, 1).
+        lr: Server learning rate, positive.
+        momentum: Momentum, in [0, 1).
 
     Reference: Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
     Classification" (arXiv 1909.06335), section 4.3.
@@ -63,20 +63,18 @@ class Average(ServerOptimizer):
 class FedAvgM(Average):
     """FedAvgM (Hsu et al., 2019): averaging with momentum at the server.
 
-    v <- momentum * v + u;  x <- x + lr * v.  It is `Average` under the paper's name and with its momentum; momentum 0
-    is FedAvg. A constant u moves the model by up to u / (1 - momentum) a round, ten times as far with 0.9.
+    v <- momentum * v + u;  x <- x + lr * v.  This is `Average` with the paper's momentum; momentum 0 is FedAvg. A
+    constant u moves the model by up to u / (1 - momentum) per round, ten times as far with 0.9. If the loss oscillates,
+    reduce `local.lr` or `lr`.
 
-    *When to use it:* where clients' labels differ much and cohorts are small, so that successive mean updates point
-    elsewhere: what they have in common adds up. Lower `local.lr` or `lr` where the loss swings.
-
-    When: updates jump from round to round, as small cohorts make them.
+    When: labels differ much between clients and cohorts are small, so that mean updates vary between rounds.
 
     Args:
-        lr: Server rate, positive.
-        momentum: beta, in [0, 1).
+        lr: Server learning rate, positive.
+        momentum: Momentum beta, in [0, 1).
 
     Raises:
-        ConfigError: If a value is outside its range.
+        ConfigError: If a value is out of range.
 
     Reference: Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
     Classification" (arXiv 1909.06335), section 4.3.
@@ -97,7 +95,7 @@ class FedAvgM(Average):
 
 @dataclass(frozen=True)
 class Adaptive(ServerOptimizer):
-    """Inherit from it and write `second_moment`."""
+    """Base class of adaptive server optimizers; implement `second_moment`."""
 
     lr: Annotated[float, "(0, inf)"] = 0.01
     beta1: Annotated[float, "[0, 1)"] = 0.9
@@ -119,28 +117,28 @@ class Adaptive(ServerOptimizer):
 class FedAdam(Adaptive):
     """FedAdam (Reddi et al., 2021): Adam at the server.
 
-    With the weighted mean update u, for each of the d numbers, from m = 0 and v = tau^2::
+    With the weighted mean update u, for each of the d parameters, starting from m = 0 and v = tau^2::
 
         m <- beta1 * m + (1 - beta1) * u
         v <- beta2 * v + (1 - beta2) * u^2
         x <- x + lr * m / (sqrt(v) + tau)
 
-    Steps are then about as long as `lr`, whatever the length of the updates. As in the paper m and v are not
-    corrected for their start; torch's Adam, which corrects them, is ``torch_optim``.
+    Steps are about `lr` long, whatever the length of the updates. As in the paper, m and v have no bias correction;
+    torch's Adam has one, see ``torch_optim``.
 
-    When: numbers of the model move by very different amounts: embeddings, text.
+    When: parameters move by very different amounts, as in embeddings and text models.
 
     Args:
-        lr: Server rate, positive. The paper tunes it for each data set; the other defaults are the paper's.
-        beta1: How much of m is kept, in [0, 1).
-        beta2: How much of v is kept, in [0, 1).
-        tau: Positive; updates much smaller than tau hardly move a number. The larger, the less adaptive.
+        lr: Server learning rate, positive. The paper tunes it per data set; the other defaults are the paper's.
+        beta1: Decay of m, in [0, 1).
+        beta2: Decay of v, in [0, 1).
+        tau: Degree of adaptivity, positive. Parameters with updates far below tau hardly move.
 
     Raises:
-        ConfigError: If a value is outside its range.
+        ConfigError: If a value is out of range.
 
-    Reference: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021, arXiv 2003.00295), Algorithm 2, with
-    v_{-1} = tau^2 where it asks for no less.
+    Reference: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021, arXiv 2003.00295), Algorithm 2, with v_{-1} =
+    tau^2, the smallest value that it allows.
 
     Example:
         >>> import numpy as np
@@ -155,25 +153,25 @@ class FedAdam(Adaptive):
 
 @dataclass(frozen=True)
 class FedYogi(Adaptive):
-    """Like `FedAdam`, but steps grow again only slowly after updates became small.
+    """FedYogi (Reddi et al., 2021): Adam at the server with a second moment that falls slowly.
 
     v moves towards u^2 by (1 - beta2) u^2, whatever the distance::
 
         v <- v - (1 - beta2) * u^2 * sign(v - u^2)
 
-    so that small updates cannot make a large v small at once, as they do in Adam. The other options are those of
+    So small updates cannot make a large v small in a few rounds, as they do in Adam. The other options are those of
     `FedAdam`.
 
-    When: as `adam`, where steps that grow too fast make training unstable.
+    When: like `adam`, if its steps grow too fast and training is unstable.
 
     Args:
-        beta2: v changes by at most (1 - beta2) u^2; in [0, 1).
+        beta2: Limits the change of v to (1 - beta2) u^2; in [0, 1).
 
     Raises:
-        ConfigError: If a value is outside its range.
+        ConfigError: If a value is out of range.
 
-    Reference: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021, arXiv 2003.00295), Algorithm 2, with
-    v_{-1} = tau^2.
+    Reference: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021, arXiv 2003.00295), Algorithm 2, with v_{-1} =
+    tau^2.
 
     Example:
         >>> step, u = FedYogi(beta2=0.9, tau=1.0), np.array([0.5, 2.0])
@@ -190,19 +188,18 @@ class FedYogi(Adaptive):
 
 @dataclass(frozen=True)
 class TorchOptimizer(ServerOptimizer):
-    """An optimizer of PyTorch at the server, with the weighted mean update as its gradient.
+    """PyTorch optimizer at the server, with the negative weighted mean update as its gradient.
 
-    The gradient is -u, with u the weighted mean update, as an optimizer goes down a gradient; so SGD with rate 1 is
-    `Average`. It computes in float64, on one thread, and the optimizer's own state is the state of this component: a
-    run that is resumed continues with the same bits.
+    SGD with learning rate 1 is `Average`. The optimizer computes in float64 on one thread. Its state is the state of
+    this component, so a resumed run continues with the same bits.
 
-    When: you want to try an optimizer of PyTorch that is not built in.
+    When: another optimizer of PyTorch should be tried at the server.
 
     Args:
-        optimizer: A class of `torch.optim`, such as ``"Adam"``; it must step from gradients alone, which L-BFGS and
+        optimizer: Name of a class of `torch.optim`, such as ``"Adam"``. It must step from gradients alone; L-BFGS and
             SparseAdam do not.
-        lr: The optimizer's learning rate, positive.
-        options: Its other options, such as ``{"betas": [0.9, 0.99]}``; None for torch's defaults.
+        lr: Learning rate of the optimizer, positive.
+        options: Other options, such as ``{"betas": [0.9, 0.99]}``. None: torch's defaults.
 
     Raises:
         ConfigError: If torch has no such optimizer, or it cannot be used here or with these options.
@@ -245,13 +242,13 @@ class TorchOptimizer(ServerOptimizer):
 
 
 def _arrays(tensors: Mapping[str, Any]) -> State:
-    """Return the tensors of an optimizer's state as arrays; None, as of SGD without momentum, is left out."""
+    """Return the tensors of an optimizer's state as arrays, without entries that are None."""
     return {key: value.detach().numpy() for key, value in tensors.items() if value is not None}
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute on one thread: where a vector is cut among threads can change the last bits."""
+    """Compute on one thread: dividing a vector among threads can change the last bits."""
     import torch
 
     before = torch.get_num_threads()
@@ -268,14 +265,14 @@ def _one_thread() -> Iterator[None]:
 def batches(
     rng: np.random.Generator, index: Ints, batch_size: int, steps: int | None = None, epochs: int = 1
 ) -> Iterator[Ints]:
-    """Yield which examples each step of a round sees, increasing.
+    """Yield the examples of each step of a round, increasing.
 
     Args:
-        rng: The round's stream.
-        index: (s,) examples that are drawn from.
-        batch_size: Most examples of a step; all s if there are fewer.
-        steps: Number of steps, each drawn from all s without replacement; None: those of the epochs.
-        epochs: Passes over all s in random order. The last batch of a pass may be smaller.
+        rng: Random generator of the round.
+        index: (s,) examples to draw from.
+        batch_size: Largest number of examples of a step; all s if there are fewer.
+        steps: Number of steps, each drawn without replacement from all s. None: as many as `epochs` make.
+        epochs: Number of passes over all s in random order. The last batch of a pass may be smaller.
 
     Example:
         >>> rng = np.random.Generator(np.random.Philox(0))
@@ -298,7 +295,7 @@ PLAIN = Average()
 
 
 class WithInner(ServerOptimizer):
-    """Base of servers that work on their own data in addition to a step `inner` after the clients' rounds."""
+    """Base class of servers that train on their own data in addition to a step `inner` after clients' rounds."""
 
     inner: ServerOptimizer
 
@@ -321,35 +318,31 @@ class WithInner(ServerOptimizer):
 class FedDF(WithInner):
     """FedDF (Lin et al., 2020): ensemble distillation on the server's unlabeled inputs.
 
-    Clients train in every round, and `inner` takes the step. From there on, `steps` times::
+    Clients train in every round, and `inner` takes the step. Then, `steps` times::
 
         x <- x - lr * gradient at x, over a batch, of KL(softmax(1/r sum_k f(x_k)) || softmax(f(x)))
 
-    with the logits f and the local models x_k of the r clients whose reports count, each as much as any other (there,
-    AVGLOGITS, at temperature 1). With several models, one a cluster, each is taught by those of its clients that took
-    part in the round. Where all x_k are x, it stays; so it does, with equal weights, where the model is linear in its
-    parameters, as the mean of linear models is their ensemble.
+    with the logits f and the local models x_k of the r clients whose replies count, with equal weights (AVGLOGITS,
+    temperature 1). With one model per cluster, each model learns from the clients of its cluster. If all x_k equal x,
+    the model stays. It also stays, with equal weights, if the model is linear in its parameters.
 
-    Use it where the server has inputs like the clients' and no labels (write any, such as 0), and clients' models
-    differ so much that their mean is worse than their vote. Against `FineTune` it shows what the labels are worth. It
-    reads single clients' updates, and so does not go with secure aggregation; it runs each local model once over the
-    inputs.
+    It reads updates of single clients, so secure aggregation excludes it, and it evaluates each local model once on the
+    inputs. Comparing it with `FineTune` shows the value of labels at the server. In the paper, Adam with a cosine
+    schedule from 1e-3 and early stopping by labels replace the plain gradient step of eq. 1. Dropout and BatchNorm are
+    in evaluation mode here, in training mode in the authors' code.
 
-    The paper's experiments take Adam with a rate of 1e-3 that falls as a cosine, and stop early by labels that the
-    server has; here it is the plain gradient step of its eq. 1, without labels. The authors' student has dropout and
-    BatchNorm in training mode; here both rest, as in the teachers, so that a teacher like it teaches it nothing.
-
-    When: the server holds inputs without labels.
+    When: the server holds unlabeled inputs like the clients', and local models differ so much that their mean is worse
+    than their ensemble. Labels in `server_data` may be arbitrary, such as 0.
 
     Args:
-        inner: What the server does with the mean update; the student starts there.
-        lr: Step size, positive.
-        batch_size: Inputs of one step, at least 1; all of the server's where it holds fewer. Drawn again for each step
-            from a stream of the round. The paper has 128.
-        steps: Number of steps, not negative; 0 is `inner` alone, bit for bit. The paper has 10,000.
+        inner: Server optimizer whose result the distillation starts from.
+        lr: Learning rate of the distillation, positive.
+        batch_size: Number of inputs per step, at least 1, at most the server's number. Drawn again for each step. The
+            paper uses 128.
+        steps: Number of steps, at least 0; 0 is `inner` alone, bit for bit. The paper uses 10,000.
 
     Raises:
-        ConfigError: If a value is outside its range, or `inner` trains on the server's data itself.
+        ConfigError: If a value is out of range, or `inner` trains on the server's data itself.
 
     Reference: Lin, Kong, Stich, Jaggi, "Ensemble Distillation for Robust Model Fusion in Federated Learning" (NeurIPS
     2020, arXiv 2006.07242), Algorithm 1 and eq. 1.
@@ -391,32 +384,30 @@ class FedDF(WithInner):
 class FineTune(WithInner):
     """Fine-tuning of the aggregated model on the server's data by stochastic gradient descent.
 
-    Clients train in every round, and `inner` takes the step. Then, E epochs or exactly `steps` times::
+    Clients train in every round, and `inner` takes the step. Then, for `epochs` or exactly `steps` times::
 
         x <- x - lr * gradient of the mean loss at x over a batch of the server's examples
 
-    after each round, so that the clients begin from the tuned model, or once, after the last one. It costs no bytes.
-
-    It is the control experiment of `Safari`: it uses the server's data in addition to the clients' rounds and not in
-    their place. Use it to see whether the coin is worth anything. At the end only it shows what the data are worth to a
-    model that was trained without them.
+    This happens after each round, so that clients start from the tuned model, or once at the end. It sends no bytes. As
+    the control experiment of `Safari`, it uses the server's data in addition to clients' rounds instead of in place of
+    them.
 
     When: the server holds labeled data, and every round may use them.
 
     Args:
-        inner: What the server does with the mean update.
-        when: ``"each_round"`` or ``"end"``. By a run that `evaluation.patience` may end early, ``"end"`` is rejected.
-        lr: Step size, positive.
-        batch_size: Examples of one step, at least 1; all of the server's where it holds fewer. Drawn again for each
-            step from a stream of the round.
-        steps: Number of steps, not negative; 0 is `inner` alone, bit for bit. None: as many as `epochs` make.
-        epochs: Passes over the server's data, at least 1, used where `steps` is None; the last batch of a pass may be
+        inner: Server optimizer for the mean update.
+        when: Time of tuning, ``"each_round"`` or ``"end"``. Runs that `evaluation.patience` may stop early reject
+            ``"end"``.
+        lr: Learning rate, positive.
+        batch_size: Number of examples per step, at least 1, at most the server's number. Drawn again for each step.
+        steps: Number of steps, at least 0; 0 is `inner` alone, bit for bit. None: as many as `epochs` make.
+        epochs: Number of passes over the server's data, at least 1, if `steps` is None. The last batch of a pass may be
             smaller.
 
     Raises:
-        ConfigError: If a value is outside its range, or `inner` trains on the server's data itself.
+        ConfigError: If a value is out of range, or `inner` trains on the server's data itself.
 
-    Reference: a control of ours for arXiv 2405.02745, Algorithm 1, with both kinds of its rounds in one.
+    Reference: a control experiment for arXiv 2405.02745, Algorithm 1, with both kinds of its rounds in one.
 
     Example:
         >>> [FineTune(when="end").tunes(number, 3) for number in (1, 2, 3)]
@@ -446,31 +437,28 @@ class FineTune(WithInner):
 class ServerOnly(ServerOptimizer):
     """Training on the server's data alone by stochastic gradient descent, `steps` steps per round.
 
-    The control experiment of all methods that use the server's data. No model is sent. As it is, one
-    step per round, it is `Safari` without clients' rounds.
+    This is the control experiment of all methods that use server data. No model is sent. With one step per round it is
+    `Safari` without clients' rounds.
 
-    *With early stopping*, by `held_out` and `patience`, the server holds a share of its data out, the same in every
-    round, and trains on the rest. The model is the one of the round with the lowest mean cross-entropy (of
-    numbers, squared error) on what is held out; after `patience` rounds without a lower one training stops.
-    It never uses the test set or any client's data. Use it where few examples would be memorized in as
-    many rounds as clients need. Let `steps` times `patience` be some hundred: on few held-out examples the loss often
-    rises before it falls.
+    With `held_out` and `patience`, the server holds out a share of its data, the same in every round, and trains on the
+    rest. The result is the model of the round with the lowest mean held-out loss (cross-entropy, or squared error of
+    numbers). Training stops after `patience` rounds without improvement. The test set and clients' data are never used.
+    On few held-out examples the loss often rises before it falls, so choose `steps` times `patience` of a few hundred.
 
-    When: always, next to `safari` and `fine_tune`: what the server's data are worth alone.
+    When: always, next to `safari` and `fine_tune`, to see what the server's data achieve alone.
 
     Args:
-        lr: Step size, positive.
-        batch_size: Examples of one step, at least 1; all that are trained on where there are fewer. Drawn again for
-            each step from a stream of the round.
-        steps: Of a round, at least 1.
-        held_out: Share of the server's data to stop by, in (0, 1), at least one example; None: train on all.
-        patience: Rounds without a lower held-out loss after which training stops, at least 1; None: never.
+        lr: Learning rate, positive.
+        batch_size: Number of examples per step, at least 1, at most the number to train on. Drawn again for each step.
+        steps: Number of steps per round, at least 1.
+        held_out: Share of the server's data for early stopping, in (0, 1), at least one example. None: train on all.
+        patience: Number of rounds without a lower held-out loss after which training stops, at least 1. None: never.
 
     Raises:
-        ConfigError: If a value is outside its range, or one of `held_out` and `patience` is given without the other; in
-            round 1, if the server has too few examples to hold any out.
+        ConfigError: If a value is out of range, or only one of `held_out` and `patience` is set; in round 1, if the
+            server has too few examples to hold any out.
 
-    Reference: arXiv 2405.02745, section 4: Algorithm 1 with q = 0. Early stopping is ours.
+    Reference: arXiv 2405.02745, section 4: Algorithm 1 with q = 0. Early stopping is an extension.
 
     Example:
         >>> ServerOnly(held_out=0.2, patience=5).trains(np.random.Generator(np.random.Philox(0)))
@@ -529,32 +517,31 @@ class ServerOnly(ServerOptimizer):
 class Safari(WithInner):
     """SAFARI: some rounds train on the server's data, which also cover unseen clients.
 
-    For each round one number u is drawn uniformly from [0, 1). If u < `client_probability`, the round is like any
-    other: clients train and `inner` takes the step. Otherwise no client is asked, and the server takes one step of
-    stochastic gradient descent on its own data::
+    Each round draws one number u uniformly from [0, 1). If u < `client_probability`, clients train and `inner` takes
+    the step. Otherwise no client trains, and the server takes one step of stochastic gradient descent on its own data::
 
         x <- x - lr * gradient of the mean loss at x over `batch_size` of the server's examples
 
-    The coin, the choice of clients, their batches and the server's batches have a random stream each, so that
-    probability 1 gives the same numbers as `inner` alone and probability 0 those of `ServerOnly`.
+    The draw of u, the selection, clients' batches and the server's batches use separate random streams. So probability
+    1 gives the numbers of `inner` alone and probability 0 those of `ServerOnly`.
 
     The server needs data: ``[server_data]`` in an experiment file, or ``server_examples`` of
-    `fedreach.data.federated.federate`. A round of the server sends no model, so compare at equal bytes as well as at
-    equal rounds, and with what the paper does not compare: the server's data alone (`ServerOnly`, with early stopping),
-    and the same data after the clients' rounds instead of in their place (`FineTune`, `FedDF`).
+    `fedreach.data.federated.federate`. A server round sends no model, so compare methods at equal bytes as well as at
+    equal rounds. Compare also with the server's data alone (`ServerOnly` with early stopping) and with the same data
+    after clients' rounds (`FineTune`, `FedDF`), which the paper does not do.
 
     When: the server holds some labeled data, and many clients never train.
 
     Args:
-        inner: What the server does in the clients' rounds.
-        client_probability: q of the paper, in [0, 1]. The paper leaves it open, as its bound on q needs unknown
-            constants (`fedreach.federation.convergence.largest_share`): try 0.5, 0.8 and 0.9.
-        lr: Step size of the server, positive; the paper ties it to the clients' by lr = K * client lr / 2 for
-            K local steps, which Theorem 4 needs and practice does not.
-        batch_size: Examples of one server step, at least 1; all of the server's where it holds fewer.
+        inner: Server optimizer for clients' rounds.
+        client_probability: Probability q of a clients' round, in [0, 1]. The paper's bound on q needs unknown constants
+            (`fedreach.federation.convergence.largest_share`): try 0.5, 0.8 and 0.9.
+        lr: Learning rate of the server, positive. Theorem 4 of the paper needs lr = K * client lr / 2 for K local
+            steps; in practice it is free.
+        batch_size: Number of examples per server step, at least 1, at most the server's number.
 
     Raises:
-        ConfigError: If a value is outside its range, or `inner` trains on the server's data itself.
+        ConfigError: If a value is out of range, or `inner` trains on the server's data itself.
 
     Reference: "Understanding of Server-Assisted Federated Learning with Incomplete Client Participation" (arXiv
     2405.02745), Algorithm 1. Its clients start at x_r (``x_t`` is a misprint) and run K steps, not K + 1; its mean over

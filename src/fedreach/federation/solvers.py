@@ -17,12 +17,12 @@ from fedreach.federation.types import ClientResults, State
 
 @dataclass(frozen=True)
 class FedAvg(LocalSolver):
-    """FedAvg (McMahan et al., 2017): plain gradient steps.
+    """FedAvg local training (McMahan et al., 2017): plain gradient steps.
 
-    When: always, as the baseline; no memory at clients and the fewest bytes.
+    When: always, as the baseline. Clients store nothing and send the fewest bytes.
 
-    Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-    AISTATS 2017, Algorithm 1.
+    Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS
+    2017, Algorithm 1.
 
     Example:
         >>> FedAvg().correct(2.0, params=1.0, broadcast=0.0)
@@ -40,14 +40,14 @@ class FedAvg(LocalSolver):
 
 @dataclass(frozen=True)
 class FedProx(LocalSolver):
-    """FedProx (Li et al., 2020): a pull of each local step towards the broadcast parameters.
+    """FedProx (Li et al., 2020): local steps with a proximal term towards the broadcast parameters.
 
-    The local objective is F_i(w) + mu / 2 ||w - w0||^2, so the gradient becomes g + mu (w - w0).
+    The local objective is F_i(w) + mu / 2 ||w - w0||^2, so the gradient is g + mu (w - w0).
 
-    When: clients drift far in many local steps, and memory at clients is not to be had.
+    When: clients drift in many local steps and cannot store a vector between rounds.
 
     Args:
-        mu: Strength of the pull, not negative. With mu = 0 this is FedAvg, bit for bit.
+        mu: Strength of the proximal term, at least 0. With mu = 0 this is FedAvg, bit for bit.
 
     Reference: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, eq. 2.
 
@@ -70,29 +70,29 @@ class FedProx(LocalSolver):
 
 @dataclass(frozen=True)
 class FedDyn(LocalSolver):
-    """FedDyn (Acar et al., 2021): each client is pulled by its accumulated updates h_i.
+    """FedDyn (Acar et al., 2021): dynamic regularization by accumulated updates h_i.
 
-    Local gradient: g + a_i (w - w0 + h_i) with a_i = alpha / (N p_i), where N p_i is the client's number of examples
-    relative to the mean. Each client that was heard keeps h_i + update_i; with h the mean of the h_i over all
-    participants, the new model is mean_i(w_i) + h. At the fixed point h_i = -grad F_i(x) / a_i, so that
-    sum_i p_i grad F_i(x) = 0. The weighting averages the models only. A round costs a client what FedAvg costs.
+    The local gradient is g + a_i (w - w0 + h_i) with a_i = alpha / (N p_i), where N p_i is the client's number of
+    examples relative to the mean. Each client whose reply counts stores h_i + update_i. With h the mean of the h_i over
+    all participants, the new model is mean_i(w_i) + h. At the fixed point h_i = -grad F_i(x) / a_i, so sum_i p_i grad
+    F_i(x) = 0. Weights apply to the models only. Communication is that of FedAvg.
 
-    What is evaluated and handed out is the mean of the local models, x - h, as in the authors' code: x itself is
-    ahead of it and settles only as h does. With one client this is not SGD: the server adds h.
+    Evaluation uses the mean of the local models, x - h, as in the authors' code, because x converges only as h does.
+    With one client this is not SGD, because the server adds h.
 
-    The h_i are running sums and always float32: as float16 they would lose updates below 2^-11 of themselves, of which
-    the server's h hears nothing, so that h would no longer be their mean.
+    The h_i are always float32. In float16 they would lose updates below 2^-11 of their size, and the server's h would
+    no longer be their mean.
 
-    `clip_norm` shortens the whole of g + a_i (w - w0 + h_i). The authors' code shortens g + a_i (h_i - w0) and then
-    adds a_i w, as weight decay: where it clips by a factor s, clients are pulled towards s w0.
+    `clip_norm` clips the whole of g + a_i (w - w0 + h_i). The authors' code clips g + a_i (h_i - w0) and adds a_i w as
+    weight decay.
 
-    When: clients drift and come back often, and twice the bytes are too many.
+    When: clients drift and return often, and the bytes of SCAFFOLD are too many.
 
     Args:
-        alpha: Strength of the pull, positive.
+        alpha: Strength of the regularization, positive.
 
-    Reference: Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021, Algorithm 1, in the form
-    of the authors' code, h_i here being the paper's -grad L_i / a_i.
+    Reference: Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021, Algorithm 1, in the form of
+    the authors' code; h_i is the paper's -grad L_i / a_i.
 
     Example:
         >>> FedDyn().correct(2.0, params=1.0, broadcast=0.0, pull=0.5, memory=3.0)
@@ -135,23 +135,22 @@ class FedDyn(LocalSolver):
 class Scaffold(LocalSolver):
     """SCAFFOLD (Karimireddy et al., 2020): control variates c_i and c that correct client drift.
 
-    Local step: w <- w - lr (g + c - c_i). After K steps from x to y, each client that was heard keeps
-    c_i' = c_i - c + (x - y) / (K lr) (option II of the paper), K being the steps that this client ran, and
-    c <- c + 1/n sum_i (c_i' - c_i) over the replies, n counting all participants. All start at 0. The weighting
-    averages the models only; `Average(lr=...)` is the paper's global step size. A round costs twice FedAvg's bytes.
+    Local step: w <- w - lr (g + c - c_i). After K steps from x to y, each client whose reply counts stores c_i' = c_i -
+    c + (x - y) / (K lr) (option II of the paper), and c <- c + 1/n sum_i (c_i' - c_i) over the replies, with n
+    participants. All start at 0. Weights apply to the models only; `Average(lr=...)` is the paper's global step size. A
+    round takes twice the bytes of FedAvg.
 
-    With momentum, K counts what the gradients moved in plain steps, see `LocalSGD.moved_steps`. A client whose reply
-    is lost forgets that round, so that c remains the mean of the c_i.
+    With momentum, K is the equivalent number of plain steps, see `LocalSGD.moved_steps`. A client whose reply is lost
+    returns to its state before the round, so c remains the mean of the c_i.
 
-    When: clients drift and come back often enough for their memory to be fresh; it costs twice the bytes.
+    When: clients drift and return often enough for c_i to be recent, and twice the bytes are affordable.
 
     Args:
-        memory_dtype: ``"float16"`` keeps the c_i in half the bytes, each number off by at most 2^-11 of itself or 2^-39
-            of the largest, see `fedreach._util.arrays`. c follows what is kept and so stays the mean of the
-            c_i; a client corrects its drift but for 2^-11 of its c_i.
+        memory_dtype: Type of the stored c_i. ``"float16"`` halves their bytes; each value is off by at most 2^-11 of
+            itself or 2^-39 of the largest, see `fedreach._util.arrays`. c is computed from the stored values.
 
     Raises:
-        ConfigError: If it is neither ``"float32"`` nor ``"float16"``.
+        ConfigError: If the type is neither ``"float32"`` nor ``"float16"``.
 
     Reference: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020,
     Algorithm 1.

@@ -18,9 +18,9 @@ from fedreach.federation.types import ClientResults, State
 
 
 class OwnWeight(Weighting):
-    """A weighting w_i = a_i / sum_j a_j, in which a_i depends on client i alone; inherit from it and write `raw`.
+    """Base class of weightings w_i = a_i / sum_j a_j, where a_i depends on client i alone; implement `raw`.
 
-    Clients can then scale their updates themselves, and the server needs the sums of a_i update_i and a_i only (see
+    Clients can then scale their updates themselves, and the server needs only the sums of a_i update_i and of a_i (see
     `fedreach.federation.secure_aggregation`).
     """
 
@@ -41,10 +41,10 @@ def normalize_weights(weighting: object, raw: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class FunctionWeighting(OfFunction, Weighting):
-    """Use ``function(reports) -> (r,) numbers``; they are divided by their sum.
+    """Weighting by ``function(reports) -> (r,) numbers``, which are divided by their sum.
 
-    Its attributes count: ``needs`` names the client statistics that the function needs, ``measures`` what clients
-    measure for it.
+    Attributes of the function are used: ``needs`` names the client statistics that it reads, ``measures`` the
+    measurements of clients.
 
     Example:
         >>> update = np.zeros((2, 1), np.float32)
@@ -62,9 +62,9 @@ class FunctionWeighting(OfFunction, Weighting):
 
 @dataclass(frozen=True)
 class Equal(OwnWeight):
-    """Equal weights: w_i = 1 / r.
+    """Equal weights: w_i = 1 / r for r replies.
 
-    When: every client should count the same, however few examples it holds.
+    When: every client should count the same, whatever its number of examples.
     """
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
@@ -92,15 +92,13 @@ class ByExamples(OwnWeight):
 
 @dataclass(frozen=True)
 class ByDraws(OwnWeight):
-    """Weights by number of draws: w_i = t_i / sum_j t_j, t_i how often client i was drawn.
+    """Weights by number of draws: w_i = t_i / sum_j t_j, where client i was drawn t_i times.
 
-    That is the plain mean over draws, in which a client that was drawn twice counts twice. Replies that are lost take
-    their draws along: the mean is over those that came. Under a selection that draws each once it is `equal`.
+    This is the mean over draws: a client that was drawn twice counts twice. Lost replies drop out together with their
+    draws. If each client is drawn once, the weights are those of `equal`.
 
-    *When to use it:* with selections that draw with replacement and whose probabilities already count examples:
-    `multinomial`, `urns_by_size`, `urns_by_similarity`. With other weightings large clients would count twice.
-
-    When: selection draws clients with replacement: `multinomial` and the urns.
+    When: the selection draws with replacement and its probabilities already count examples: `multinomial`,
+    `urns_by_size` and `urns_by_similarity`. With other weightings large clients would count twice.
 
     Reference: Fraboni, Vidal, Kameni and Lorenzi, "Clustered Sampling", ICML 2021, section 2.
 
@@ -133,9 +131,9 @@ def check_parts(owner: str, parts: Any) -> tuple[Weighting, ...]:
 
 
 def weights_of(parts: Mapping[str, Weighting], state: State, reports: ClientResults) -> tuple[list[Floats], State]:
-    """Return each part's (r,) weights, and the new state of all.
+    """Return the (r,) weights of each part, and the new state of all parts.
 
-    The state of a part is kept under its name, in arrays called ``"NAME.KEY"``.
+    The state of a part is stored under its name, in arrays called ``"NAME.KEY"``.
     """
     all_weights: list[Floats] = []
     new_state: dict[str, AnyArray] = {}
@@ -149,7 +147,9 @@ def weights_of(parts: Mapping[str, Weighting], state: State, reports: ClientResu
 
 
 class Several(Weighting):
-    """Base of weightings that combine several, with one number each, 1 by default; `factors` names that option."""
+    """Base class of weightings that combine several parts with one factor each, 1 by default; `factors` names that
+    option.
+    """
 
     parts: tuple[Weighting, ...]
     factors: ClassVar[str]
@@ -175,27 +175,26 @@ class Several(Weighting):
 
 @dataclass(frozen=True)
 class Clip(Weighting):
-    """Clipped weights: none above a largest weight; the excess goes to the others in proportion.
+    """Clipped weights: no weight exceeds a limit; the excess goes to the others in proportion.
 
-    v_i = min(cap, factor * w_i), with the factor for which they sum to 1, as in
-    ``{ name = "clip", inner = "entropy", max = 0.3 }``. Weights below the cap keep their ratios. Where all that have a
-    weight reach the cap, those of weight 0 share the rest equally.
+    v_i = min(cap, factor w_i), with the factor for which the v_i sum to 1, as in ``{ name = "clip", inner = "entropy",
+    max = 0.3 }``. Weights below the cap keep their ratios. If all clients with positive weight reach the cap, the
+    clients of weight 0 share the rest equally.
 
-    The cap is the lower of `max` and `times_equal` / r, but never below 1 / r: r weights below that would not sum to
-    1. So all weigh the same in a round with fewer than 1 / `max` replies; that is allowed, since the number
-    of replies is not known beforehand.
+    The cap is the smaller of `max` and `times_equal` / r, but at least 1 / r, because r smaller weights cannot sum to
+    1. With fewer than 1 / `max` replies, all weights are therefore equal.
 
-    A weight depends on all clients' numbers, so there is no `raw`, and no secure aggregation.
+    Weights depend on the numbers of all clients, so secure aggregation excludes this weighting.
 
-    When: any weighting might let one client dominate.
+    When: another weighting might let one client dominate.
 
     Args:
-        inner: The weighting whose weights are cut.
-        max: Largest weight, above 0 and at most 1; None sets no limit.
-        times_equal: Largest weight as a multiple of the equal weight 1 / r, at least 1; None sets no limit.
+        inner: Weighting to clip.
+        max: Largest weight, above 0 and at most 1. None: no limit.
+        times_equal: Largest weight as a multiple of 1 / r, at least 1. None: no limit.
 
     Raises:
-        ConfigError: If `inner` is not a weighting, both limits are missing, or one is outside its range.
+        ConfigError: If `inner` is not a weighting, both limits are missing, or a limit is out of range.
 
     Example:
         >>> from fedreach.federation.weighting import ByExamples
@@ -244,21 +243,21 @@ def cap_weights(weights: Floats, cap: float) -> Floats:
 
 @dataclass(frozen=True)
 class Mix(Several):
-    """Averages of weightings: w_i = sum_j s_j w_ij, where w_ij is the weight that part j gives client i.
+    """Weighted average of weightings: w_i = sum_j s_j w_ij, where w_ij is the weight of client i by part j.
 
-    The influence of a part is its share s_j; under `Product`, a part with equal weights has none. With
-    a share of equal weights, every client counts: ``{ name = "mix", parts = ["entropy", "equal"], shares = [9, 1] }``.
+    Adding a share of equal weights lets every client count: ``{ name = "mix", parts = ["entropy", "equal"], shares =
+    [9, 1] }``.
 
-    A weight depends on all clients' numbers, so there is no `raw`, and no secure aggregation.
+    Weights depend on the numbers of all clients, so secure aggregation excludes this weighting.
 
-    When: several reasons should be weighed against each other, none of them a veto.
+    When: several criteria should be balanced, and none of them should exclude a client.
 
     Args:
         parts: Weightings, at least one.
-        shares: One for each part, finite, not negative, not all 0; they are divided by their sum. Equal where left out.
+        shares: Share of each part, finite, at least 0, not all 0; divided by their sum. Default: equal shares.
 
     Raises:
-        ConfigError: If a part is not a weighting or a share is outside its range.
+        ConfigError: If a part is not a weighting or a share is out of range.
 
     Example:
         >>> from fedreach.federation.weighting import ByExamples, Equal
@@ -282,19 +281,20 @@ class Mix(Several):
 
 @dataclass(frozen=True)
 class Product(Several):
-    """Products of weightings: only clients with large weights in all parts count much.
+    """Product of weightings: only clients with large weights in all parts have a large weight.
 
-    w_i is proportional to prod_j (w_ij)^e_j, where w_ij is the weight that part j gives client i. By entropy and number
-    of examples: ``{ name = "product", parts = ["entropy", "by_examples"] }``.
+    w_i is proportional to prod_j (w_ij)^e_j, where w_ij is the weight of client i by part j. By entropy and number of
+    examples: ``{ name = "product", parts = ["entropy", "by_examples"] }``.
 
-    When: several reasons for a weight should all count.
+    When: a client must satisfy several criteria at once.
 
     Args:
         parts: Weightings, at least one.
-        exponents: e_j, finite and not negative: 1 for each where left out; 0 leaves a part out, 0.5 takes its root.
+        exponents: Exponent e_j of each part, finite and at least 0. Default: 1. An exponent of 0 ignores the part, 0.5
+            takes its square root.
 
     Raises:
-        ConfigError: If a part is not a weighting or an exponent is outside its range.
+        ConfigError: If a part is not a weighting or an exponent is out of range.
         ComponentError: If every client has weight 0 in some part.
 
     Example:
@@ -334,24 +334,24 @@ class Product(Several):
 
 @dataclass(frozen=True)
 class ByDisagreement(OwnWeight):
-    """Smaller weights for clients whose loss could change much if their data shifted a little.
+    """Disagreement weighting: smaller weights for clients whose loss bounds differ much under a shift of their data.
 
-    w_i is proportional to 1 / eta_i, where eta_i > 0 is the disagreement of bounds that client i measures on its own
+    w_i is proportional to 1 / eta_i, where eta_i > 0 is the disagreement of bounds that client i measures on its
     training data after local training: see `Disagreement`.
 
-    With the options as they are, a client that its model fits perfectly counts 3.3 and one that it does not fit 0.3.
-    The fit is to the client's own examples: labels all of one class, or memorized noise, count most, too.
+    With the default options, a client whose examples the model fits perfectly has 1 / eta = 3.3; one whose examples it
+    does not fit has 0.3. Clients with a single class, or with memorized noise, therefore also get large weights.
 
-    When: some clients' data may be noisy or narrow, and each may measure itself at the cost of extra passes.
+    When: data of some clients may be noisy or narrow, and clients can afford extra passes over their data.
 
     Args:
-        loss: As of `Disagreement`, like `radius`, `step` and `confidence`.
+        loss: Option of `Disagreement`, as are `radius`, `step` and `confidence`.
 
     Raises:
-        ConfigError: If an option is outside its range.
+        ConfigError: If an option is out of range.
 
-    Reference: "Aggregation Weighting of Federated Learning via Generalization Bound Estimation" (arXiv 2311.05936),
-    eq. 20.
+    Reference: "Aggregation Weighting of Federated Learning via Generalization Bound Estimation" (arXiv 2311.05936), eq.
+    20.
 
     Example:
         >>> import numpy as np
@@ -380,23 +380,23 @@ class ByDisagreement(OwnWeight):
 
 @dataclass(frozen=True)
 class ByEntropy(OwnWeight):
-    """Weights by label entropy: larger for clients with varied labels.
+    """Entropy weighting: larger weights for clients with varied labels.
 
-    w_i is proportional to exp(H_i / T), where H_i = -sum_c p_ic ln p_ic is the entropy of client i's labels in nats.
-    With T = 1 two weights never differ by more than a factor c, the number of classes: one class counts 1, a uniform
-    mix c. In general the factor is at most c^(1/T).
+    w_i is proportional to exp(H_i / T), where H_i = -sum_c p_ic ln p_ic is the entropy of the labels of client i in
+    nats. Two weights differ by at most a factor of c^(1/T) for c classes; with T = 1, a client with one class counts 1
+    and a client with a uniform mix counts c.
 
-    When: label counts may be known and clients hold few classes each: those with varied labels generalize better.
+    When: label counts may be known, and clients hold few classes each.
 
     Args:
-        temperature: T in nats, at least 0.02, so that exp(H / T) is a number for up to a million classes. The paper
-            has 1; large T weighs all equally, small T the clients of largest entropy only.
+        temperature: Temperature T in nats, at least 0.02. The paper uses 1. A large T gives equal weights, a small T
+            counts only the clients with the largest entropy.
 
     Raises:
-        ConfigError: If `temperature` is outside its range.
+        ConfigError: If `temperature` is out of range.
 
-    Reference: "Advocating for the Silent" (arXiv 2310.07171), eq. 9 and 20, whose softmax needs the natural
-    logarithm and is taken over the clients that reported. The temperature is ours; T -> 0 is what its eq. 8 asks for.
+    Reference: "Advocating for the Silent" (arXiv 2310.07171), eq. 9 and 20, a softmax over the clients that replied.
+    The temperature is an extension; T -> 0 gives its eq. 8.
 
     Example:
         >>> entropy = np.array([0.0, 0.6931471806, 1.2798542258, 1.3862943611])
@@ -418,7 +418,7 @@ class ByEntropy(OwnWeight):
 
 
 def softmax(logits: Floats) -> Floats:
-    """Return exp(x_i) / sum_j exp(x_j); shifting by the largest keeps exp() from overflowing."""
+    """Return exp(x_i) / sum_j exp(x_j), shifted by the largest x_i to avoid overflow."""
     raw = np.exp(logits - logits.max())
     return np.asarray(raw / raw.sum())
 
@@ -428,34 +428,32 @@ def softmax(logits: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class FedAU(Weighting):
-    """FedAU (Wang and Ji, 2024): larger weights for clients that take part rarely, estimated from the past.
+    """FedAU weighting (Wang and Ji, 2024): larger weights for clients that participate rarely.
 
-    The rounds of each client are cut into intervals that end where its report counts, or are `cutoff` rounds long. Its
-    number a_i is the mean length of the intervals that ended before this round, 1 where none did: an estimate of 1 /
-    (how often it takes part). ClientResults weigh w_i = a_i / sum_j a_j, and their mean is multiplied by sum_j a_j / n,
-    n the participants that share the model, so that together the step is
+    The rounds of each client are divided into intervals. An interval ends when a reply of the client counts, or after
+    `cutoff` rounds. a_i is the mean length of the intervals that ended before this round, 1 if there are none; it
+    estimates the inverse of the client's participation probability. The step is
 
         (1 / n) sum_i a_i u_i,
 
-    on average the plain mean over all n once estimates are right. The first steps are short: with k of n clients, k / n
-    of the mean in round 1. Inside `product`, `mix` and `clip` only the ratios of the a_i count.
+    where n is the number of participants that share the model. Its expectation is the mean over all n clients once the
+    estimates are right. Replies have weights w_i = a_i / sum_j a_j, and their mean is multiplied by sum_j a_j / n. The
+    first steps are short: with k of n clients, k / n of the mean in round 1. Inside `product`, `mix` and `clip` only
+    the ratios of the a_i count.
 
-    *When to use it:* where clients differ much in how often they are available (`population.participation`) and every
-    client should count the same, however rarely it is there. Where all are there equally often, `equal` does the same
-    without the slow start.
-
-    When: how often clients are available differs, by unknown amounts.
+    When: clients differ in availability (`population.participation`) by unknown amounts, and every client should count
+    the same. If all are available equally often, `equal` gives the same without the short first steps.
 
     Args:
-        cutoff: K, the rounds that an interval has at most, at least 1; the authors' code has 50 as well as none. A
-            short one keeps rare clients from large weights; clients that come less often than every K rounds then count
-            too little.
+        cutoff: Largest length K of an interval in rounds, at least 1; 50 or no limit in the authors' code. A small K
+            limits the weights of rare clients, and clients available less often than every K rounds then count too
+            little.
 
     Raises:
-        ConfigError: If `cutoff` is out of its range.
+        ConfigError: If `cutoff` is out of range.
 
     Reference: Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging",
-    ICLR 2024, Algorithms 1 and 2; intervals and numbers are those of the authors' code, github.com/IBM/fedau.
+    ICLR 2024, Algorithms 1 and 2; intervals as in the authors' code, github.com/IBM/fedau.
 
     Example:
         >>> weighting, metrics = FedAU(), {"num_examples": np.ones(2)}
@@ -470,7 +468,7 @@ class FedAU(Weighting):
     cutoff: Annotated[int, "[1, inf)"] = 50
 
     def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
-        """Return the (r,) weights, and of all clients heard so far what their intervals were."""
+        """Return the (r,) weights, and the intervals of all clients that replied so far."""
         ids, intervals, end, where = self._history(state, reports)
         raw = self._mean_lengths(intervals[where], end[where])
         intervals[where], end[where] = intervals[where] + 1, reports.round
@@ -482,7 +480,9 @@ class FedAU(Weighting):
         return float(self._mean_lengths(intervals[where], end[where]).sum() / n)
 
     def _history(self, state: State, reports: ClientResults) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return all clients heard, the number of their intervals, the last one's end, and where the reports' are."""
+        """Return all clients that replied so far, the number of their intervals, the end of the last one, and the
+        positions of the replies.
+        """
         before = state.get("ids", reports.ids[:0])
         ids = np.union1d(before, reports.ids)
         intervals, end = np.zeros((2, len(ids)), np.int64)
@@ -496,7 +496,7 @@ class FedAU(Weighting):
         return ids, intervals, end, where
 
     def _mean_lengths(self, intervals: Ints, end: Ints) -> Floats:
-        """Return mean lengths: intervals lie end to end, so that lengths sum to the round in which the last ended."""
+        """Return the mean lengths of intervals, which follow each other without gaps."""
         return np.where(intervals > 0, end / np.maximum(intervals, 1), 1.0)
 
 
@@ -509,33 +509,31 @@ EXAMPLES = ByExamples()
 class FedNova(Weighting):
     """FedNova (Wang et al., 2020): normalized averaging of updates per local step.
 
-    With update u_i of a client that took tau_i local steps, and weights p_i by `inner`, the server's step is
+    With the update u_i of a client after tau_i local steps and weights p_i by `inner`, the server's step is
 
         (sum_i p_i tau_i) sum_i p_i u_i / tau_i.
 
-    In other words reports weigh w_i proportional to p_i / tau_i, and their mean is multiplied by
-    (sum_i p_i tau_i) (sum_i p_i / tau_i), which is at least 1. FedAvg's step, sum_i p_i u_i, pulls towards clients with
-    many steps and so minimizes another objective than sum_i p_i f_i. Where all take equally many steps, they are one.
+    So w_i is proportional to p_i / tau_i, and the mean is multiplied by (sum_i p_i tau_i) (sum_i p_i / tau_i), at least
+    1. FedAvg's step, sum_i p_i u_i, favors clients with many steps and so minimizes another objective than sum_i p_i
+    f_i. With equal numbers of steps both are the same.
 
-    With local momentum, tau_i is the sum of what each gradient moved, see `LocalSGD.moved_steps`: the |a_i|_1 of the
-    paper, in the mean's factor as well. A proximal pull and weight decay, which the paper counts in, are left out: a
-    solver may correct gradients as it likes. Inside `product`, `mix` and `clip` only the ratios of the w_i count.
+    With local momentum, tau_i is the total contribution of each gradient, |a_i|_1 in the paper, see
+    `LocalSGD.moved_steps`. A proximal term and weight decay, which the paper includes, are not counted. Inside
+    `product`, `mix` and `clip` only the ratios of the w_i count. Secure aggregation excludes FedNova, because the
+    factor depends on all clients.
 
-    *When to use it:* where clients take unequal numbers of steps: with `local.epochs`, if they hold unequal numbers of
-    examples, or with `local.steps` as a table. Under secure aggregation it is rejected, as the factor belongs to all
-    clients.
-
-    When: clients take different numbers of local steps.
+    When: clients take different numbers of local steps: `local.epochs` with unequal numbers of examples, or
+    `local.steps` as a table.
 
     Args:
-        inner: The weighting that gives the p_i; by default each example counts the same, as in the paper.
+        inner: Weighting that gives the p_i. Default: by number of examples, as in the paper.
 
     Raises:
         ConfigError: If `inner` is not a weighting.
 
     Reference: Wang, Liu, Liang, Joshi and Poor, "Tackling the Objective Inconsistency Problem in Heterogeneous
-    Federated Optimization", NeurIPS 2020, eq. 5 to 8, with tau_eff = sum_i p_i |a_i|_1, as in the authors' code,
-    github.com/JYWa/FedNova, for plain steps and momentum.
+    Federated Optimization", NeurIPS 2020, eq. 5 to 8, with tau_eff = sum_i p_i |a_i|_1, as in the authors' code
+    (github.com/JYWa/FedNova) for plain steps and momentum.
 
     Example:
         >>> metrics = {"num_examples": np.array([10.0, 10.0]), "steps": np.array([1.0, 4.0])}

@@ -1,4 +1,4 @@
-"""Label-shift adaptation: a client's class prior, estimated from its unlabeled inputs."""
+"""Label-shift adaptation: the class prior of a client, estimated from its unlabeled inputs."""
 
 from __future__ import annotations
 
@@ -27,55 +27,52 @@ FITTED = ("base", "shares", "pseudo_counts", "inverse_temperature", *trust.FITTE
 
 @dataclass(frozen=True)
 class LabelShift(Adaptation):
-    """Label-shift adaptation by MAP-EM (Saerens et al., 2002), as strong as participants' held-out labels support.
+    """Label-shift adaptation by MAP-EM (Saerens et al., 2002), as far as participants' held-out labels support it.
 
-    z are the model's logits. Participants fit a, b (calibration), base (their class prior), A (how far the class
-    priors of clients lie apart), and from their labels how far inputs can be trusted: a strength s from 0 (off) to 1,
-    and an intraclass correlation rho, see `trust`. A client with inputs x_1 ... x_n then uses u = a z + b - log
-    base, the logarithms of likelihood ratios:
+    z are the logits of the model. Participants fit the calibration a and b, their class prior base, and A, which
+    describes how much class priors of clients vary. From their labels they also fit how far inputs can be trusted: a
+    strength s from 0 (off) to 1 and an intraclass correlation rho, see `trust`. A client with inputs x_1 ... x_n
+    computes log likelihood ratios u = a z + b - log base and
 
         pi = mode of the posterior of its class prior, with rho and an amplification limit (`inference.infer_priors`)
         W  = evidence that its class prior is not base (ibid.),  w = 1/(1 + odds/W)
         log p(y|x) = a z + b + s (log(w pi + (1 - w) base) - log base) + constant
 
-    The order of the inputs changes no bit. Without any input this is softmax(a z + b). Where s is 0, and for a client
-    that abstains, it is softmax(t z), the model with its temperature corrected (t fitted without b): no predicted class
-    changes. For b is right for inputs that look as usual; where brightness or contrast differ a little, it alone costs
-    5 to 10 points of accuracy.
+    The order of the inputs changes no bit. Without inputs the prediction is softmax(a z + b). If s is 0, or the client
+    abstains, it is softmax(t z) with a temperature t fitted without b, so no predicted class changes: b fits usual
+    inputs, and costs 5 to 10 points of accuracy where brightness or contrast differ slightly.
 
-    Inputs that look different (darker, blurred, from another scanner) mislead the estimate. So a safeguard corrects
-    their intensity and then weighs the signal of label shift against the drift of features, see `guard.Guard`: a client
-    adapts, or abstains. It needs features and inputs; with logits alone it is off. A
-    client that may still see inputs keeps those that it has seen, as all are decided on together.
+    Unusual inputs (darker, blurred, from another scanner) mislead the estimate. A safeguard corrects their intensity
+    and then compares the signal of label shift with the drift of features, see `guard.Guard`: a client adapts or
+    abstains. It needs features and inputs, and is off with logits alone. A client that may receive more inputs stores
+    its inputs, because the decision concerns all of them.
 
-    When: label distributions of clients differ from the participants'. Participants decide whether they differ in a
-    way that adaptation corrects, so nothing else needs to be known beforehand. Start here.
+    When: label distributions of clients differ from the participants'. Participants test whether adaptation corrects
+    that, so nothing needs to be known in advance. Start here.
 
     Args:
-        odds: Of no shift against a shift, before any input is seen, not negative; 0 always adapts.
-        pseudo_counts: A, at least 1e-6, or ``"fitted"``: by the largest likelihood of the participants' training
-            labels.
-        calibration: ``"bias"`` fits a and b, ``"temperature"`` a only, ``"none"`` neither. With more than 100 classes b
-            is not fitted by the likelihood, but such that the mean prediction is near base, see `calibration.matched`.
-        online: Let a client learn from its inputs in their order, as `predict_online` does: for streams, whose
-            inputs come sorted by class, in bursts, or at other times of day. It keeps O(c) numbers, and under the
-            safeguard its last 256 inputs.
-        half_life: Inputs after which one counts half where they are followed in their order; positive, infinite:
-            nothing is forgotten. ``"fitted"``: the client weighs 32, 128 and infinite by what it sees, see `stream`.
+        odds: Prior odds of no shift against a shift, at least 0; 0 always adapts.
+        pseudo_counts: A, at least 1e-6. ``"fitted"``: maximum likelihood on the participants' training labels.
+        calibration: Parameters to fit. ``"bias"``: a and b; ``"temperature"``: a only; ``"none"``: neither. With more
+            than 100 classes, b is fitted to the class prior instead of the likelihood, see `calibration.matched`.
+        online: Let a client learn from its inputs in their order, as `predict_online` does, for streams that are sorted
+            by class, come in bursts or vary over the day. It stores O(c) numbers and, under the safeguard, its last 256
+            inputs.
+        half_life: Number of inputs after which an input counts half in a stream; positive, infinity: never.
+            ``"fitted"``: the client combines 32, 128 and infinity according to its inputs, see `stream`.
         guard: Use the safeguard.
-        k: How many times the drift the signal must be, where inputs lie as usual in the span of the classes; see
-            `guard.Guard`.
-        strength: s from 0 to 1, or ``"fitted"``: what participants support.
-        correlation: rho from 0 to 1, or ``"fitted"``; 0 where the strength is given and this is not.
-        amplification: M, at least 1: the estimate goes at most M times as far from base as the mean prediction.
+        k: Required ratio of signal to drift for usual inputs, see `guard.Guard`.
+        strength: Strength s from 0 to 1. ``"fitted"``: the strength that participants' labels support.
+        correlation: Intraclass correlation rho from 0 to 1. ``"fitted"``: estimated; 0 if only the strength is given.
+        amplification: Limit M, at least 1: the estimate moves at most M times as far from base as the mean prediction.
         repairs: Let the safeguard correct the intensity of inputs.
 
     Raises:
-        ConfigError: If an option is outside its range.
+        ConfigError: If an option is out of range.
 
     Reference: Saerens, Latinne and Decaestecker, Neural Computation 14 (2002) for the prior; Alexandari, Kundaje and
-    Shrikumar, ICML 2020 for the calibration. The penalties, the fitted A, the weight w and what participants decide
-    are ours.
+    Shrikumar, ICML 2020 for the calibration. The penalties, the fitted A, the weight w and the participants' test are
+    extensions.
 
     Example:
         >>> source = {"a": np.array([1.0]), "b": np.zeros(2), "base": np.full(2, 0.5), "pseudo_counts": np.array([1.0])}

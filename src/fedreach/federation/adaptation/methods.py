@@ -1,4 +1,4 @@
-"""Further adaptation rules: BBSE, BatchNorm, the oracle prior."""
+"""Further adaptation rules: BBSE, RLLS, BatchNorm statistics and the oracle prior."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HALVINGS = 100
 
 
 class _ByConfusion(Adaptation):
-    """Base of `BBSE` and `RLLS`: all but the solution for the importance weights."""
+    """Base class of `BBSE` and `RLLS`, which differ in the solution for the importance weights."""
 
     hard: bool
 
@@ -70,23 +70,23 @@ class _ByConfusion(Adaptation):
 
 @dataclass(frozen=True)
 class BBSE(_ByConfusion):
-    """Black-box shift estimation (Lipton et al., 2018): the class prior from a confusion matrix.
+    """Black-box shift estimation (BBSE; Lipton et al., 2018): the class prior from a confusion matrix.
 
-    f is the model's softmax, uncalibrated, or 1 for its argmax and 0 otherwise. With C_cy = the mean over participants'
-    held-out examples of f_c 1{label = y}, and mu the mean of f over a client's inputs:
+    f is the model's softmax, uncalibrated, or the indicator of its argmax. C_cy is the mean of f_c 1{label = y} over
+    participants' held-out examples, and mu the mean of f over a client's inputs:
 
         C w = mu, w clipped at 0,  pi proportional to w base,  log p(y|x) = log softmax(z) + log(pi/base) + constant
 
-    Where C is singular, such as for a class that no participant holds, w is the solution nearest to 1. A class with
-    w_y = 0 is not predicted. If all are 0, pi = base.
+    If C is singular, such as for a class that no participant holds, w is the solution closest to 1. A class with w_y =
+    0 is never predicted. If all w_y are 0, pi = base.
 
     When: as the textbook estimate to compare with, or with many inputs per client and well separated classes.
 
     Args:
-        hard: Use the argmax for f.
+        hard: Use the argmax of the model as f.
 
-    Reference: Lipton, Wang and Smola, ICML 2018 (arXiv 1802.03916). They retrain with weights w; as in
-    Alexandari et al., ICML 2020, the predictions are adjusted instead.
+    Reference: Lipton, Wang and Smola, ICML 2018 (arXiv 1802.03916). The paper retrains with weights w; here predictions
+    are adjusted, as in Alexandari et al., ICML 2020.
 
     Example:
         >>> state = {"confusion": np.array([[0.4, 0.1], [0.1, 0.4]]), "base": np.full(2, 0.5), "n": np.array([100.0])}
@@ -104,28 +104,28 @@ class BBSE(_ByConfusion):
 
 @dataclass(frozen=True)
 class RLLS(_ByConfusion):
-    """Regularized learning under label shift (Azizzadenesheli et al., 2019): `BBSE` with weights pulled to 1.
+    """Regularized learning under label shift (RLLS; Azizzadenesheli et al., 2019): BBSE with regularized weights.
 
         theta = argmin |C theta - (mu - C 1)| + Delta |theta|,  w = 1 + gamma theta, clipped at 0
 
-    Both norms are Euclidean and not squared. With m held-out examples of c classes, and L = log(2c/0.05),
+    Both norms are Euclidean and not squared. With m held-out examples of c classes and L = log(2c/0.05),
 
         Delta = 3 strength (2 L/(3 m) + sqrt(2 L/m))
 
-    When: as `bbse`, where a client has few inputs.
+    When: like `bbse`, for clients with few inputs.
 
     Args:
-        strength: Of the pull, not negative; 0 is BBSE.
-        gamma: From 0, which never adapts, to 1.
+        strength: Strength of the regularization, at least 0; 0 is BBSE.
+        gamma: Degree of adaptation, from 0 (none) to 1.
         hard: Use the argmax of the model as predictions.
 
     Raises:
-        ConfigError: If an option is outside its range.
+        ConfigError: If an option is out of range.
 
     Reference: Azizzadenesheli, Liu, Yang and Anandkumar, ICLR 2019 (arXiv 1903.09734); `strength` and the probability
-    0.05 are those of their code, github.com/Angela0428/labelshift. That demands theta >= -1 while it minimizes, here w
-    is clipped afterwards: then a line search for the one number lambda in theta = (C'C + lambda)^-1 C'(mu - C 1)
-    solves it. While Delta is below all singular values of C, theta is the exact solution, that of `BBSE`.
+    0.05 as in their code (github.com/Angela0428/labelshift). The code constrains theta >= -1 during the minimization;
+    here w is clipped afterwards, and a search over one number lambda in theta = (C'C + lambda)^-1 C'(mu - C 1) solves
+    the problem. If Delta is below all singular values of C, theta is the solution of `BBSE`.
 
     Example:
         >>> state = {"confusion": np.array([[0.4, 0.1], [0.1, 0.4]]), "base": np.full(2, 0.5), "n": np.array([100.0])}
@@ -185,13 +185,12 @@ def solve_penalized(confusion: Floats, difference: Floats, delta: float) -> Floa
 class OraclePrior(OnLabelShift):
     """Prior correction with the true class prior pi: log p(y|x) = a z + b - log base + log pi + constant.
 
-    a, b and base are those of `LabelShift`, which estimates pi where this knows it. An estimate can beat the truth by
-    chance.
+    a, b and base are those of `LabelShift`, which estimates pi. By chance an estimate can beat the true prior.
 
-    When: as the reference: what knowing the class prior exactly would be worth.
+    When: as the reference, to see the value of knowing the class prior exactly. It needs labels.
 
     Args:
-        calibration: ``"bias"`` fits a and b, ``"temperature"`` a only, ``"none"`` neither.
+        calibration: Parameters to fit. ``"bias"``: a and b; ``"temperature"``: a only; ``"none"``: neither.
 
     Raises:
         ConfigError: If `calibration` is none of these.
@@ -222,42 +221,39 @@ class OraclePrior(OnLabelShift):
 
 @dataclass(frozen=True)
 class BatchNormRefresh(OnLabelShift):
-    """BatchNorm statistics of the client's own inputs (Schneider et al., 2020), then `LabelShift`.
+    """BatchNorm statistics of the client's own inputs (Schneider et al., 2020), followed by `LabelShift`.
 
-    A client with n inputs puts its own mean and variance of what comes to a layer, over inputs and places, in place of
-    the running ones, channel by channel, in one layer after the other:
+    A client with n inputs mixes its own mean and variance of each channel with the running ones, layer by layer:
 
         mean <- w mean(own) + (1 - w) mean(running),  the same for variances,  w = n/(n + strength)
 
-    So inputs that look different as a whole (darker, with less contrast, noisy) look as usual to the layers above. The
-    shared model stays as it is. Each participant does the same with its held-out examples while the rule is fitted, so
-    that a, b and base are those of the model as it will be used.
+    Inputs that are darker, noisier or of lower contrast as a whole then look usual to the next layers. The shared model
+    stays unchanged. Participants do the same with their held-out examples while the rule is fitted, so a, b and base
+    fit the model as it will be used.
 
-    Statistics of the client also remove part of the effect of its classes on them. After convolutions, whose means are
-    over many places, that is little. Where each unit of a dense layer has statistics of its own it is most of it: with
-    `BatchNorm1d` in an MLP, label-shifted clients of Fashion-MNIST fell from 94 to 69% with 200 inputs (2 seeds). So
-    `BatchNorm1d` layers keep their running statistics, and a model without others is rejected. A client keeps its
-    inputs, as those that it sees later change the statistics of all; before the first, predictions are the calibrated
-    model's by running statistics. The evidence W is of logits whose statistics have seen all inputs: the bound of
-    `evidence.course` is then no longer exact. Without a safeguard, inputs that are still unusual mislead the prior.
+    Own statistics also remove part of the effect of a client's classes. After convolutions, whose means cover many
+    positions, that part is small. In dense layers it is large: with `BatchNorm1d` in an MLP, label-shifted clients of
+    Fashion-MNIST fell from 94% to 69% with 200 inputs (2 seeds). So `BatchNorm1d` layers keep their running statistics,
+    and a model without other BatchNorm layers is rejected. A client stores its inputs, because later inputs change the
+    statistics of all. Before its first input, predictions are those of the calibrated model. Without a safeguard,
+    inputs that remain unusual mislead the prior.
 
-    When: the model has BatchNorm after convolutions, and inputs of whole clients are darker, flatter or noisier.
+    When: the model has BatchNorm after convolutions, and the inputs of whole clients are darker, flatter or noisier.
 
     Args:
-        strength: Inputs that the running statistics count for, not negative; 0 forgets them.
-        odds: See `LabelShift`, as the next two.
+        strength: Number of inputs that the running statistics count for, at least 0; 0 ignores them.
+        odds: See `LabelShift`, like the next two options.
         pseudo_counts: A, or ``"fitted"``.
         calibration: ``"bias"``, ``"temperature"`` or ``"none"``.
-        trust: How far inputs are trusted, from 0 to 1, or ``"fitted"``: see `LabelShift`, where it is `strength`.
+        trust: Trust in inputs, from 0 to 1, or ``"fitted"``: option `strength` of `LabelShift`.
 
     Raises:
-        ConfigError: If an option is outside its range; where the model has no BatchNorm layers, or cannot be asked.
+        ConfigError: If an option is out of range, or the model has no suitable BatchNorm layers.
 
     Reference: Schneider et al., "Improving robustness against common corruptions by covariate shift adaptation",
-    NeurIPS 2020 (arXiv 2006.16971), for the mixed statistics, where `strength` is the pseudo-sample size N. Vianna et
-    al., "Channel-selective normalization for label-shift robust test-time adaptation", 2024 (arXiv 2402.04958), shows
-    what label shift does to own statistics and refreshes the channels that mind it least; here the kind of layer
-    decides, and the prior is estimated afterwards.
+    NeurIPS 2020 (arXiv 2006.16971), for the mixed statistics; `strength` is its pseudo-sample size N. Vianna et al.,
+    "Channel-selective normalization for label-shift robust test-time adaptation", 2024 (arXiv 2402.04958), selects
+    channels that label shift affects least; here the type of layer decides.
 
     Example:
         >>> from fedreach.testing.adaptation import adapted_fixture

@@ -23,35 +23,33 @@ TOGETHER = 2**16  # bytes of the rows of a large table that are copied, and stor
 
 @dataclass(frozen=True, kw_only=True)
 class GradientTable(Selection):
-    """Base of policies that remember each participant's last update; write `choose`.
+    """Base class of policies that keep the last update of each participant; implement `choose`.
 
-    The state holds ``ids`` (n,), ``rows`` (n, p), p numbers per client, and ``heard`` (n,), the round of each
-    row, 0 for a client never heard from. A row is the trained part of an update, without buffers; no policy here minds
-    that the paper's gradients are its negative. Clients never heard from are asked for their update before a cohort
-    is chosen: all of them in round 1, later those whose answer was lost or that were away. Afterwards a row is as old
-    as the last round in which its client was chosen, unless `refresh` says otherwise. Clients without a row are
-    chosen last, the lower id first.
+    The state holds ``ids`` (n,), ``rows`` (n, p), and ``heard`` (n,), the round of each row, 0 for none. A row is the
+    trained part of an update, without buffers. The paper's gradients are negative updates; no policy here depends on
+    the sign. Before the cohort is selected, clients without a row are asked for their update: all clients in round 1,
+    later those whose reply was lost or that were unavailable. After that, a row is as old as the last round in which
+    its client was selected, unless `refresh` is set. Clients without a row are selected last, the lower id first.
 
     Args:
-        refresh: Also ask those whose row is older than this many rounds, at least 0, which asks all clients in every
-            round; None never asks twice. Each client asked costs a model down and a report up.
-        explore: Share of the cohort, in [0, 1), that is drawn at random from those not chosen, rounded down to
-            whole clients. Their rows are renewed at no further bytes, so that no choice is for ever.
-        sketch: Numbers kept of each row, at least 1; None keeps all p. Each number of an update is added, with a random
+        refresh: Largest age of a row in rounds, at least 0; clients with older rows are asked again, at the cost of one
+            download and one reply each. 0: all clients in every round. None: no client is asked twice.
+        explore: Share of the cohort, in [0, 1), drawn at random from the clients that are not chosen, rounded down to
+            whole clients. It renews rows at no extra cost.
+        sketch: Number of values kept per row, at least 1; None: all p. Each value of an update is added, with a random
             sign, to one of `sketch` random buckets (a count-sketch), the same for all clients. Inner products stay
-            unbiased, and a cosine is off by about 1 / sqrt(sketch). A model that has no more numbers is kept whole.
-        sketch_seed: Which signs and buckets, not negative.
-        dtype: In which rows are kept. ``"float16"`` takes half the bytes; a row is then off by at most 2^-11 of its
-            length and a cosine by 2^-10, see `fedreach._util.arrays`.
-        storage: Where the rows of a table above 16 MiB lie. ``"disk"``: in a file, which takes main memory for those
-            that are looked at only; choosing reads all rows that it looks at. The file is that of the run folder's
-            checkpoints, and before the first of them a nameless one in the folder for temporary files.
+            unbiased; a cosine is off by about 1 / sqrt(sketch). Smaller models are kept whole.
+        sketch_seed: Seed of signs and buckets, at least 0.
+        dtype: Type of the rows. ``"float16"`` halves the memory; a row is off by at most 2^-11 of its length and a
+            cosine by 2^-10, see `fedreach._util.arrays`.
+        storage: Place of a table above 16 MiB. ``"disk"``: a file of the run folder's checkpoints; before the first
+            checkpoint, a temporary file.
 
-    Only the rows of those that reported change: a large table shares all others with that of the round before, and a
-    checkpoint writes what changed. See `rows_of` for reading the rows of a state.
+    Only rows of clients that replied change. A large table shares all other rows with the table of the round before,
+    and a checkpoint writes only changed rows. `rows_of` reads the rows of a state.
 
     Raises:
-        ConfigError: If an option is out of its range.
+        ConfigError: If an option is out of range.
 
     Reference: "Advocating for the Silent" (arXiv 2310.07171), Algorithm 2 and appendix C.2; for the sketch, Charikar,
     Chen and Farach-Colton, "Finding Frequent Items in Data Streams", ICALP 2002.
@@ -72,7 +70,7 @@ class GradientTable(Selection):
         return {"ids": view.ids, "rows": np.empty((n, 0), np.float32), "heard": np.zeros(n, np.int64)}
 
     def age(self, state: State, round_: int) -> Floats:
-        """Return (n,) how many rounds before `round_` each row was heard, infinity for clients never heard from."""
+        """Return (n,) the age of each row in rounds before `round_`, infinity for clients without a row."""
         heard = state["heard"]
         return np.where(heard > 0, round_ - heard, np.inf)
 
@@ -84,9 +82,9 @@ class GradientTable(Selection):
         return Probe(ids, asks="update") if ids.size else None
 
     def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
-        """Return what `choose` finds among the available clients with a row, then those without one if too few.
+        """Return the choice of `choose` among the available clients with a row, then clients without a row if too few.
 
-        Of a share `explore` of the cohort nothing is asked: they are drawn from the rest.
+        A share `explore` of the cohort is drawn from the remaining clients.
         """
         drawn = int(self.explore * k)
         selection = self._select_by_rows(state, view, k - drawn, rng)
@@ -114,7 +112,7 @@ class GradientTable(Selection):
         raise NotImplementedError(f"{type(self).__name__} must have a method choose(ids, rows, k, rng).")
 
     def observe(self, state: State, reports: ClientResults) -> State:
-        """Return the table with the rows of those that reported replaced.
+        """Return the table with the rows of the clients that replied replaced.
 
         Raises:
             ComponentError: If a number of an update is not finite.
@@ -150,7 +148,7 @@ class GradientTable(Selection):
 
 
 class KeepsUpdates(Selection):
-    """Base of policies that keep latest updates as a `GradientTable` does, sketched by their option `sketch`."""
+    """Base class of policies with a `GradientTable` of latest updates, sketched by the option `sketch`."""
 
     reads_updates = True
     sketch: int | None
@@ -167,20 +165,20 @@ class KeepsUpdates(Selection):
 
 
 def rows_of(state: State) -> Float32s:
-    """Return the (n, p) rows of a table's state; those of a large one are read as they are sliced."""
+    """Return the (n, p) rows of a table's state. Rows of a large table are read from disk when they are sliced."""
     rows = state["rows"]
     return unpack_rows(rows) if rows.dtype == np.float16 else rows
 
 
 def rows_at_flags(rows: AnyArray | RowTable, flags: Bools) -> AnyArray:
-    """Return some of the rows; those of a large table are still read as they are sliced."""
+    """Return the flagged rows. Rows of a large table are read from disk when they are sliced."""
     if flags.all():
         return cast(AnyArray, rows)
     return _as_array(rows.only(np.flatnonzero(flags))) if isinstance(rows, RowTable) else rows[flags]
 
 
 def _as_array(rows: RowTable) -> AnyArray:
-    """Use a memory as the array of a state: policies, checkpoints and row arithmetic read both alike."""
+    """Return a memory as the array of a state, which policies, checkpoints and row arithmetic share."""
     return cast(AnyArray, rows)
 
 
@@ -219,11 +217,10 @@ DECIMALS = 12  # of a cosine; the rest is rounding and must not decide
 
 
 def nearest_similarity(rows: AnyArray) -> Floats:
-    """Return (n,) each row's largest cosine with another row, minus infinity for a single row.
+    """Return (n,) the largest cosine of each row with another row, minus infinity for a single row.
 
-    Two rows that are each other's nearest have exactly the same one. A row of zeros has no direction: its own is 1, as
-    if it were a copy of another row, and it never is the neighbor of others. Whatever the type of the rows, cosines are
-    computed in float64.
+    Two rows that are nearest to each other have exactly the same value. A row of zeros has value 1 and is never the
+    nearest row of others. Cosines are computed in float64.
 
     Raises:
         ComponentError: If a number is not finite.
@@ -236,7 +233,7 @@ def nearest_similarity(rows: AnyArray) -> Floats:
 
 
 class Nearest(NamedTuple):
-    """Each row's largest cosine with another, and with which; a row of zeros has 1, with itself."""
+    """The largest cosine of each row with another row, and that row; a row of zeros has 1 and itself."""
 
     cosine: Floats  # (n,) minus infinity if the row is the only one
     whom: Ints  # (n,) -1 if the row is the only one
@@ -264,7 +261,7 @@ def nearest_of_all(rows: AnyArray, length: Floats) -> Nearest:
 
 
 def take_nearer(cosine: Floats, whom: Ints, where: Ints, cosines: Floats, begin: int) -> None:
-    """Write what is nearer than before; `cosines` (r, c): cosines of r rows with c others, from position `begin` on."""
+    """Update the nearest rows from `cosines` (r, c): cosines of r rows with c others, from position `begin` on."""
     best = cosines.max(axis=1)
     better = np.flatnonzero(best > cosine[where])  # few, after the first blocks: looking up whose it is costs more
     cosine[where[better]] = best[better]
@@ -272,11 +269,11 @@ def take_nearer(cosine: Floats, whom: Ints, where: Ints, cosines: Floats, begin:
 
 
 def first_by_similarity(rows: AnyArray, k: int, *, most_similar: bool = False, nearest: Floats | None = None) -> Ints:
-    """Return the positions of the k rows whose nearest row is farthest, or, with `most_similar`, nearest.
+    """Return the positions of the k rows whose nearest row is farthest, or nearest if `most_similar`.
 
-    Each closest pair ties. Ties go to the row whose second nearest is farther (or nearer), then the third, and so on,
-    cosines rounded to 12 decimals, and at last to the lower position. `nearest` is what `nearest_similarity` would
-    return, where that is known.
+    Mutually nearest rows tie. The row whose second nearest row is farther (or nearer) wins, then the third, and so on,
+    with cosines rounded to 12 decimals, and finally the lower position. `nearest` is the result of
+    `nearest_similarity`, if known.
 
     Example:
         >>> first_by_similarity(np.array([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.1], [0.0, 1.0]]), 2)
@@ -317,7 +314,7 @@ def _similarity_keys(rows: AnyArray, positions: Ints, sign: float) -> list[bytes
 
 
 def lengths(rows: AnyArray) -> Floats:
-    """Return the (n,) Euclidean lengths, or say which row is not finite."""
+    """Return the (n,) Euclidean lengths; raise an error that names a row that is not finite."""
     parts = (rows[begin : begin + ROWS] for begin in range(0, len(rows), ROWS))
     result = np.array([np.linalg.norm(row.astype(np.float64)) for part in parts for row in part])
     wrong = np.flatnonzero(~np.isfinite(result))
@@ -327,7 +324,7 @@ def lengths(rows: AnyArray) -> Floats:
 
 
 def inverse(length: Floats) -> Floats:
-    """Return 1 / length, 0 where that is 0."""
+    """Return 1 / length, or 0 where the length is 0."""
     return np.divide(1.0, length, out=np.zeros_like(length), where=length > 0)
 
 
@@ -458,9 +455,9 @@ def _cosines_with_all(rows: AnyArray, length: Floats, who: Ints) -> Iterator[tup
 
 @dataclass(frozen=True, kw_only=True)
 class NearestTable(GradientTable):
-    """Base of policies that also remember nearest rows: `Minimax` and `MaxSimilarity`.
+    """Base class of policies that also keep nearest rows: `Minimax` and `MaxSimilarity`.
 
-    In addition to the table the state holds ``length``, ``nearest`` and ``whom`` (n,), see `Nearest`.
+    In addition to the table, the state holds ``length``, ``nearest`` and ``whom`` (n,), see `Nearest`.
     """
 
     most_similar: ClassVar[bool]  # of which end the clients are chosen
@@ -503,10 +500,10 @@ FLAT = 1e-9  # extent, relative to the largest, below which points have none in 
 def principal_points(rows: AnyArray, components: int, *, normalize: bool = False) -> Floats:
     """Return (n, r) coordinates of the rows along their r principal axes, r <= `components`.
 
-    With X the rows minus their mean, X X' = U L U' and Y = U L^(1/2) for the largest eigenvalues in L. Of X X' (n, n)
-    and X' X (p, p) the smaller is computed. Axes along which the rows differ by less than rounding in float32 are left
-    out, so that copies of one row give r = 0. Each axis points where its largest coordinate is positive. With
-    `normalize`, rows are first divided by their length; zeros stay zeros.
+    With X the centered rows, X X' = U L U' and Y = U L^(1/2) for the largest eigenvalues in L. The smaller of X X' (n,
+    n) and X' X (p, p) is computed. Axes along which rows differ by less than float32 rounding are left out, so copies
+    of one row give r = 0. On each axis the largest coordinate is positive. With `normalize`, rows are first divided by
+    their length; zeros stay zeros.
 
     Example:
         >>> principal_points(np.array([[1.0, 1.0], [3.0, 3.0], [8.0, 8.0]]), 2).round(3)
@@ -547,8 +544,8 @@ def _leading(matrix: Floats, count: int) -> tuple[Floats, Floats]:
 def vertices(points: Floats) -> Ints:
     """Return the positions of the (n, r) points that are vertices of their convex hull, increasing.
 
-    Of copies the first is a vertex at most. Points that lie in a subspace are looked at there; what Qhull still finds
-    degenerate it is given slightly moved (option QJ).
+    Of equal points, at most the first is a vertex. Points in a subspace are processed in that subspace. Inputs that
+    Qhull still finds degenerate are moved slightly (option QJ).
 
     Example:
         >>> vertices(np.array([[0.0, 0], [4, 0], [4, 3], [0, 3], [2, 1], [1, 1], [2, 3]]))
@@ -578,8 +575,8 @@ def vertices(points: Floats) -> Ints:
 def spanning_points(points: Floats, k: int) -> Ints:
     """Return the positions of exactly k of the (n, r) points, outermost first.
 
-    The vertices of the hull, then those of the hull of the rest, and so on, in layers; the last layer is cut by
-    `farthest_first`, which in the first begins with the point farthest from the mean.
+    Takes the vertices of the hull, then those of the hull of the rest, and so on, in layers. `farthest_first` selects
+    from the last layer; in the first layer it starts with the point farthest from the mean.
 
     Example:
         >>> points = np.array([[0.0, 0], [4, 0], [4, 3], [0, 3], [2, 1], [1, 1], [2, 3]])
@@ -605,14 +602,14 @@ def spanning_points(points: Floats, k: int) -> Ints:
 def farthest_first(
     distance: Callable[[int], Floats], out: Floats, candidates: Ints, chosen: Sequence[int], k: int
 ) -> Ints:
-    """Return the chosen and, until they are k, always the candidate that is farthest from all of them.
+    """Add to the chosen points, until they are k, the candidate that is farthest from all of them.
 
     Distances are compared after rounding to 1e-9 of the largest; ties go to the first candidate.
 
     Args:
-        distance: Gives the (n,) distances to point i.
-        out: (n,) distances to the mean; the largest is chosen first if none is chosen yet.
-        candidates: At least k minus the number of those chosen.
+        distance: Function from a point i to the (n,) distances to it.
+        out: (n,) distances to the mean; the largest is chosen first if no point is chosen yet.
+        candidates: Positions to choose from, at least k minus the number of chosen points.
     """
     size = float(out.max()) or 1.0
     result = list(chosen)

@@ -19,12 +19,11 @@ from fedreach.federation.types import ClientResults, Cohort, Probe, ServerView, 
 class EntropyTopK(Selection):
     """Selection of the k available clients with the highest label entropy; ties go to the lower id.
 
-    It follows from the tight form of the bound in "Advocating for the Silent" (arXiv 2310.07171, proof of
-    Theorem 2), b/K sum_{i not chosen} H_i, which the k highest entropies make smallest. Unless availability
-    changes, the choice is the same in every round.
+    This choice minimizes b/K sum_{i not selected} H_i, the tight form of the bound in "Advocating for the Silent"
+    (arXiv 2310.07171, proof of Theorem 2).
 
-    When: label counts may be known, and as what balanced labels alone are worth. The same clients are chosen in every
-    round.
+    When: label counts may be known, to see what balanced labels alone contribute. The cohort is the same in every round
+    unless availability changes.
     """
 
     needs = ("label_entropy",)
@@ -43,31 +42,30 @@ class EntropyTopK(Selection):
 class KLFilter(DivergenceFilter):
     """Random selection among clients whose label distribution is close to that of all participants.
 
-    An available client i is admitted if KL(p || p_i) <= `threshold`, where p_i is its label distribution, smoothed, and
-    p the pooled one of all participants, available or not (see `fedreach._util.divergence.label_divergences`). k of
-    those admitted are drawn, each set of k equally likely; all of them if they are fewer than k, so that the cohort
-    shrinks, as the row of the round says. If none is admitted, or all of them together hold fewer than
-    `min_examples`, more clients are let in, in increasing divergence, until it is feasible (ties by lower id), and the
-    row of the round says so.
+    Client i passes the filter if KL(p || p_i) <= `threshold`, where p_i is its smoothed label distribution and p the
+    pooled one of all participants, available or not (see `fedreach._util.divergence.label_divergences`). The cohort is
+    k clients drawn uniformly from those that pass, or all of them if they are fewer than k. If no client passes, or
+    those that pass hold fewer than `min_examples` together, further clients are admitted in increasing divergence
+    (ties: lower id). The remark of the round reports both cases.
 
-    With few examples per client, hardly any passes the paper's 0.2 nats: of clients with 750 examples from
-    Dirichlet(0.5) fewer than 1%, so that the filter keeps the clients that are nearly balanced.
+    With few examples per client, hardly any client passes the paper's 0.2 nats: fewer than 1% of clients with 750
+    examples from Dirichlet(0.5).
 
-    When: label counts may be known, and clients far from all others in their labels should stay out.
+    When: label counts may be known, and clients whose labels differ from all others should not train.
 
     Args:
-        threshold: e1, in nats, not negative.
-        direction: ``"global_to_local"`` compares KL(p || p_i), as in the paper; ``"local_to_global"`` KL(p_i || p).
-        smoothing: kappa, pseudo-examples added to each class of a client, not negative. With 0, KL(p || p_i) is inf
-            for a client that lacks a class: it is admitted last.
-        min_examples: e2, training examples that those admitted must hold together; None: as many as k clients of the
-            mean size.
+        threshold: Largest divergence e1 in nats, at least 0.
+        direction: ``"global_to_local"``: KL(p || p_i), as in the paper; ``"local_to_global"``: KL(p_i || p).
+        smoothing: Pseudo-examples kappa added to each class of a client, at least 0. With 0, KL(p || p_i) is infinite
+            for a client that lacks a class.
+        min_examples: Number of training examples e2 that the admitted clients must hold together. None: as many as k
+            clients of mean size.
 
     Raises:
-        ConfigError: If an option is out of its range.
+        ConfigError: If an option is out of range.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", constraints 37e
-    and 37f without the radio. 37f is asked of those admitted, not of the k that are drawn.
+    and 37f without the radio. Constraint 37f applies to the admitted clients, not to the k that are drawn.
 
     Example:
         >>> from dataclasses import replace
@@ -78,7 +76,7 @@ class KLFilter(DivergenceFilter):
     """
 
     def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
-        """Return the cohort; the remark says where clients beyond the threshold were let in, or too few were not."""
+        """Return the cohort; the remark reports admitted clients beyond the threshold and a small cohort."""
         ids, _, enough, is_within, summary = self.admitted(view, k)
         remark = "" if is_within and enough and len(ids) >= k else summary
         return Cohort(ids if len(ids) <= k else rng.choice(ids, size=k, replace=False), remark)
@@ -91,10 +89,10 @@ DECIMALS = 9  # of coordinates and silhouettes; the rest is rounding and must no
 
 
 def bipartition(rows: AnyArray) -> Bools:
-    """Return (n,) on which of two sides each of n >= 2 rows is, by complete linkage of the distances 1 - cosine.
+    """Return (n,) the side of each of n >= 2 rows after complete linkage of the distances 1 - cosine.
 
-    The rows are merged, nearest first, into ever larger groups until two are left; the distance of two groups is that
-    of their farthest members. The larger side is False; of two equal ones, that of the first row.
+    The nearest groups of rows are merged until two are left; the distance of two groups is that of their farthest
+    members. The larger side is False; of two equal sides, the one with the first row.
 
     Example:
         >>> rows = np.array([[1, 0.1, 0], [0.9, 0, 0.1], [-1, 0.2, 0], [-0.8, -0.1, 0.1], [1.1, 0, 0]])
@@ -112,9 +110,9 @@ def bipartition(rows: AnyArray) -> Bools:
 
 
 def ward(distance: Floats) -> Floats:
-    """Return the (n - 1, 4) merges of n points by Ward's method on their (n, n) distances, as scipy's `linkage`.
+    """Return the (n - 1, 4) merges of n points by Ward's method from their (n, n) distances, as scipy's `linkage` does.
 
-    Distances need not be Euclidean: they are combined as if they were (Lance and Williams).
+    Distances that are not Euclidean are combined by the same formula (Lance and Williams).
 
     Example:
         >>> ward(np.array([[0, 1, 4], [1, 0, 3], [4, 3, 0.0]]))[:, :2]
@@ -127,7 +125,7 @@ def ward(distance: Floats) -> Floats:
 
 
 def angles(rows: AnyArray) -> Floats:
-    """Return the (n, n) angles between rows, from 0 to pi; a row of zeros is at a right angle to all but its like.
+    """Return the (n, n) angles between rows, from 0 to pi. A row of zeros has angle pi/2 to all rows but other zeros.
 
     Example:
         >>> angles(np.array([[1.0, 0], [-2, 0], [0, 0], [0, 0]])) / np.pi
@@ -145,11 +143,11 @@ def angles(rows: AnyArray) -> Floats:
 
 
 def kmeans(points: Floats, count: int | None = None) -> Ints:
-    """Return each point's cluster 0, 1, ..., numbered by first member; at most as many as there are different points.
+    """Return the cluster of each point, numbered from 0 by first member; at most as many as there are distinct points.
 
-    k-means++ with 10 restarts of a fixed seed. Without a count the one from 2 to min(8, n - 1) whose mean silhouette is
-    largest is taken, of equal ones the smaller; fewer than three points, or points that all coincide, are one cluster.
-    Points are handed to k-means in the order of their coordinates, so that renaming them renames the clusters.
+    k-means++ with 10 restarts and a fixed seed. Without `count`, the number of clusters from 2 to min(8, n - 1) with
+    the largest mean silhouette is chosen; ties go to the smaller number. Fewer than three points, or equal points, form
+    one cluster. Points are sorted by coordinates first, so renaming them renames the clusters.
 
     Example:
         >>> kmeans(np.array([[5.0], [0.0], [5.1], [0.1], [9.0], [9.1]]))
@@ -176,7 +174,7 @@ def kmeans(points: Floats, count: int | None = None) -> Ints:
 
 
 def by_first_member(labels: Ints) -> Ints:
-    """Return the clusters numbered 0, 1, ... in the order of their first members.
+    """Return cluster numbers 0, 1, ... in the order of the clusters' first members.
 
     Example:
         >>> by_first_member(np.array([7, 2, 7, 5]))
@@ -191,43 +189,41 @@ def by_first_member(labels: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Clustered(KeepsUpdates):
-    """Clustered federated learning (Sattler et al., 2021): clusters split when their model stands still.
+    """Clustered federated learning (Sattler et al., 2021): a cluster splits when its model no longer moves.
 
-    All start in one cluster. From round `first_round` on, a cluster of which more than two clients reported splits in
-    two after the round if
+    All clients start in one cluster. From round `first_round` on, a cluster with more than two replies splits after the
+    round if
 
         |mean_i D_i| < eps1    and    max_i |D_i| > eps2,
 
-    D_i their updates: its model stands still although single clients would still move it. The two parts come from
-    complete linkage of the distances 1 - cos(D_i, D_j). That with more reports keeps the cluster's number (of two equal
-    ones, that of the lowest id); the other gets the next number that is free. Clusters never merge.
+    where D_i are the updates of its clients: the model no longer moves, although single clients would still move it.
+    Complete linkage of the distances 1 - cos(D_i, D_j) defines the two parts. The part with more replies keeps the
+    cluster's number (of two equal parts, that of the lowest id); the other part gets the next free number. Clusters
+    never merge.
 
-    Members that did not report in that round follow their last known update: they join the part whose mean
-    direction has the larger cosine with it. Old updates are not linked together with the new ones, because they still
-    hold what all clients once had in common, and so resemble each other; the means of the two parts point opposite
-    ways where the model stands still, and there this cancels. As a split is for ever, it waits for members never
-    heard from: those available in the next round are asked for an update first, which costs bytes, and from then on the
-    cluster may split. Those that could not be asked join the part with more reports.
+    Members that did not reply in that round join the part whose mean direction is closer to their last update. A split
+    waits for members that never replied: the next round asks those available for an update, at extra cost, and then the
+    cluster may split. Members that could not be asked join the larger part.
 
-    The cohort is drawn as by `Uniform`. If it is small, clusters may never have three reports in a round, and then do
-    not split. In the paper all clients report, and updates count equally.
+    The cohort is drawn as by `Uniform`. With a small cohort, a cluster may never have three replies in a round, and
+    then never splits. In the paper all clients reply, and updates have equal weights.
 
-    When: groups of clients need different models, and no one model suits all.
+    When: groups of clients need different models.
 
     Args:
-        eps1: Positive; smaller ones split later.
-        eps2: Not negative; larger ones split less.
-        thresholds: In which unit they are. ``"relative"``: eps1 of the largest |D_i| of the cluster in this round, eps2
-            of the largest of the first round. ``"absolute"``: lengths, which depend on model and step size; the
-            authors' code has 0.4 and 1.6.
-        first_round: First round after which a cluster may split, at least 1; in the authors' code, 21.
-        sketch: Numbers kept of each update, see `GradientTable`; None keeps all.
+        eps1: Upper limit of the length of the mean update, positive. Smaller values delay splits.
+        eps2: Lower limit of the largest update, at least 0. Larger values prevent splits.
+        thresholds: Unit of both limits. ``"relative"``: eps1 relative to the largest |D_i| of the cluster in this
+            round, eps2 relative to the largest of the first round. ``"absolute"``: lengths, which depend on the model
+            and the learning rate; the authors' code uses 0.4 and 1.6.
+        first_round: First round after which a cluster may split, at least 1; 21 in the authors' code.
+        sketch: Number of values kept per update, see `GradientTable`. None: all.
 
     Raises:
-        ConfigError: If an option is out of its range.
+        ConfigError: If an option is out of range.
 
     Reference: Sattler, Müller and Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multi-Task
-    Optimization under Privacy Constraints", IEEE TNNLS 2021; thresholds and linkage of the authors' code.
+    Optimization under Privacy Constraints", IEEE TNNLS 2021; thresholds and linkage as in the authors' code.
 
     Example:
         >>> policy, view = Clustered(first_round=1), ServerView.of(np.arange(5), np.full(5, 10))
@@ -256,7 +252,7 @@ class Clustered(KeepsUpdates):
         return state["clusters"]
 
     def probe(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Probe | None:
-        """Return those never heard from whose cluster is about to split."""
+        """Return the clients without an update whose cluster is about to split."""
         ids = view.ids[view.available & state["asked"] & (state["heard"] == 0)]
         return Probe(ids, asks="update") if ids.size else None
 
@@ -264,7 +260,7 @@ class Clustered(KeepsUpdates):
         return Cohort(rng.choice(view.available_ids, size=k, replace=False))
 
     def observe(self, state: State, reports: ClientResults) -> State:
-        """Return the state with the new updates and, after a round, the clusters that they split."""
+        """Return the state with the new updates and, after a round, the new clusters."""
         state = self._table.observe(state, reports)
         if reports.probe or len(reports.ids) == 0:
             return state
@@ -277,7 +273,7 @@ class Clustered(KeepsUpdates):
         return state
 
     def _split(self, state: State, number: int, fresh: Ints) -> State:
-        """Return the state in which a cluster has split, if the updates of those at the positions `fresh` say so."""
+        """Return the state after the split of a cluster, if the updates at the positions `fresh` call for it."""
         rows = state["rows"]
         if not self._is_divided(rows[fresh].astype(np.float64), float(state["first_largest"][0])):
             return state
@@ -323,47 +319,45 @@ def _nearer(rows: AnyArray, fresh: AnyArray, side: Bools) -> Bools:
 
 @dataclass(frozen=True)
 class HiCS(Selection):
-    """HiCS-FL (Chen and Vikalo, 2024): groups with varied labels first, inferred from the output layer's bias.
+    """HiCS-FL client selection (Chen and Vikalo, 2024): clients with varied labels first, inferred from the output
+    bias.
 
-    The update b_i of the output layer's bias grows with a class's share of client i's examples. Its labels' entropy is
-    estimated by H_i = H(softmax(b_i / T)), T the temperature. Clients are joined into `groups` by Ward's method on
+    The update b_i of the output layer's bias grows with the share of each class at client i. The entropy of its labels
+    is estimated by H_i = H(softmax(b_i / T)) with temperature T. Ward's method divides clients into `groups` by the
+    distance
 
         angle(b_i, b_j) + entropy_weight |H_i - H_j|.
 
-    In round t of R, a place of the cohort goes to group g with probability proportional to exp(gamma_t H_g), H_g the
-    mean of its H_i and gamma_t = gamma (1 - t / R), and there to client i in proportion to its number of examples. A
-    client with a place gets no other; the place is drawn again. At first clients never heard from are chosen at
-    random, which needs no probe and takes n / k rounds where all are available; places that they leave free are drawn
-    as above.
+    In round t of R, each place of the cohort goes to group g with probability proportional to exp(gamma_t H_g), where
+    H_g is the mean H_i of the group and gamma_t = gamma (1 - t / R). Within the group, client i is drawn with
+    probability proportional to its number of examples, without replacement. Clients without an update are selected at
+    random first, which takes n / k rounds and needs no probe.
 
-    Clients send no labels, but the server infers how varied they are. It keeps c numbers per client.
+    Clients send no labels, but the server infers how varied they are. It stores c numbers per client for c classes. The
+    model must end in a linear layer with a bias. The paper uses equal weights: ``weighting = "equal"``.
 
-    *When to use it:* where some clients have varied labels and most have few classes, and rounds are costly. Where all
-    are alike in this, groups are those of similar clients, drawn evenly. Where clients send their label entropy,
-    `entropy_topk` need not guess it. Late in training, small updates seem varied, whatever their labels. The paper
-    averages equally: `weighting = "equal"`. The model must end in a linear layer with a bias, as all built-in ones do.
-
-    When: label counts must stay private, and the bias of the output layer may replace them.
+    When: some clients have varied labels, most have few classes, and label counts must stay private. With label counts,
+    use `entropy_topk`. Late in training small updates look varied, whatever the labels.
 
     Args:
-        temperature: T, positive; the paper has 0.0025 (Fashion-MNIST) and 0.0015. Estimates separate clients best
-            with T near the mean |b_i|, which grows with rate and epochs: on the digits (linear model, rate 0.1, 2
-            epochs) it is 0.03, and their standard deviation is 0.62 nats at T = 0.03, 0.16 at 0.0025, 0.01 at 0.3.
-        entropy_weight: Not negative; the paper's lambda.
-        gamma: Of round 0, not negative; 4 (Fashion-MNIST, CIFAR-10) or 2 in the paper. 0 draws groups evenly.
-        groups: At least 1; None: k, as in the paper. No more than there are clients.
+        temperature: Temperature T, positive; 0.0025 (Fashion-MNIST) and 0.0015 in the paper. It separates clients best
+            near the mean |b_i|, which grows with learning rate and epochs. On digits (linear model, learning rate 0.1,
+            2 epochs) that is 0.03; the standard deviation of H_i is 0.62 nats at T = 0.03, 0.16 at 0.0025 and 0.01 at
+            0.3.
+        entropy_weight: Weight of the entropy in the distance, at least 0; lambda in the paper.
+        gamma: Preference for varied labels in round 0, at least 0; 4 (Fashion-MNIST, CIFAR-10) or 2 in the paper. 0
+            draws groups uniformly.
+        groups: Number of groups, at least 1 and at most the number of clients. None: k, as in the paper.
 
     Raises:
-        ConfigError: If an option is out of its range.
+        ConfigError: If an option is out of range.
         ComponentError: If the model does not end in a bias.
 
     Reference: Chen and Vikalo, "Heterogeneity-Guided Client Sampling: Towards Fast and Efficient Non-IID Federated
-    Learning", NeurIPS 2024, eq. (7), (9) and (10), Algorithm 1; options of appendix A.1.2. The authors' code,
-    github.com/CityChan/HiCS-FL, estimates H_i by the layer's mean weights and takes angles of weights and bias; hands
-    Ward's method the matrix of distances as if its rows were points; uses entropy only while the variance of the
-    H_i is below 0.1, and else as `urns_by_similarity`; draws all clients of a group alike; takes clients in turn at
-    first and, where alphas differ, never looks at what they send later; and has T = 0.001 in its settings for
-    Fashion-MNIST and CIFAR-10.
+    Learning", NeurIPS 2024, eq. (7), (9) and (10), Algorithm 1; options of appendix A.1.2. The authors' code
+    (github.com/CityChan/HiCS-FL) deviates: it estimates H_i from mean weights, passes distances to Ward's method as if
+    they were points, uses entropy only while the variance of the H_i is below 0.1, draws clients of a group uniformly,
+    and ignores later updates where alphas differ.
 
     Example:
         >>> policy, view = HiCS(temperature=0.1, gamma=99.0, groups=2), ServerView.of(np.arange(4), np.full(4, 10))

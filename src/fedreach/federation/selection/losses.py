@@ -20,27 +20,26 @@ from fedreach.federation.types import ClientResults, Cohort, Probe, ServerView, 
 
 @dataclass(frozen=True)
 class PowerOfChoice(Selection):
-    """Power-of-choice client selection (Cho et al., 2022): the largest losses among candidates.
+    """Power-of-choice client selection (Cho et al., 2022).
 
-    Candidates are drawn without replacement with probability proportional to their number of examples. A candidate
-    that is asked is sent the model and answers with its mean training loss: one model down and 4 bytes up, counted.
-    Ties go to the lower id; a candidate that was asked and did not answer comes last.
+    Draws candidates without replacement, each with probability proportional to its number of examples. Selects the k
+    candidates with the largest loss on the current global model. Each candidate of a probe downloads the model and
+    uploads 4 bytes; both are counted. Ties go to the lower id. A candidate that did not reply comes last.
 
-    When: clients may be asked for their loss, and clients with a large loss should count more.
+    When: clients with high loss are the ones left behind, and an extra exchange per round is affordable.
 
     Args:
-        candidates: How many there are, at least the cohort; None takes all available clients, as in
-            "Advocating for the Silent" (arXiv 2310.07171). Fewer than the cohort: as many as the cohort.
-        loss: Which loss is compared. ``"full"``: over all of a candidate's examples. ``"batch"``: over `batch_size`
-            of them, less work for the client (cpow-d). ``"last"``: the last known loss, without a probe; a
-            candidate never heard from counts as +inf and so goes first (rpow-d).
-        batch_size: Examples of ``loss = "batch"``, at least 1.
+        candidates: Number of candidates, at least the cohort size; smaller values are raised to it. None: all available
+            clients, as in "Advocating for the Silent" (arXiv 2310.07171).
+        loss: Loss to compare. ``"full"``: mean over all examples of a candidate. ``"batch"``: mean over `batch_size`
+            examples (cpow-d). ``"last"``: last known loss, without a probe (rpow-d); clients without one come first.
+        batch_size: Number of examples for ``loss = "batch"``, at least 1.
 
     Raises:
-        ConfigError: If an option is out of its range.
+        ConfigError: If an option is out of range.
 
-    Reference: Cho et al., "Towards Understanding Biased Client Selection in Federated Learning", AISTATS 2022,
-    section 4.
+    Reference: Cho et al., "Towards Understanding Biased Client Selection in Federated Learning", AISTATS 2022, section
+    4.
 
     Example:
         >>> view = ServerView.of(np.arange(5), np.full(5, 10), loss=np.array([0.3, 0.9, np.nan, 0.9, 0.5]))
@@ -83,44 +82,42 @@ DOUBT = 0.1  # factor within the root of how long ago a client was heard
 
 @dataclass(frozen=True)
 class Oort(Selection):
-    """Oort (Lai et al., 2021): selection by loss and speed, with exploration.
+    """Oort client selection by loss and speed (Lai et al., 2021).
 
-    In round t, with e = max(least_exploration, exploration decay^(t-1)), about e k clients are drawn of those never
-    heard from, the others of those known, in proportion to
+    In round t, about e k of the k clients are new, with e = max(least_exploration, exploration decay^(t-1)). The others
+    are drawn from the clients that trained before, with probability proportional to
 
-        u_i = (U_i - min U) / (max U - min U) + sqrt(0.1 log t / t_i),    U_i = n_i sqrt((1/n_i) sum_j l_j^2),
+        u_i = (U_i - min U) / (max U - min U) + sqrt(0.1 log t / t_i),    U_i = n_i sqrt((1/n_i) sum_j l_j^2).
 
-    U_i cut off at their 95% quantile, l_j the losses of client i's n_i examples when it was last chosen, in round t_i.
-    Only those whose u_i is at least `cutoff` of that of the last one that would be chosen by u alone can be drawn. With
-    all U equal the first term is 0.
+    Client i was last selected in round t_i; l_j are the losses of its n_i examples then. Utilities U_i are clipped at
+    their 95% quantile. If all U_i are equal, the first term is 0. Clients whose u_i is below `cutoff` times that of the
+    last client in a greedy choice are not drawn.
 
-    With a radio, u_i is multiplied by (T / s_i)^penalty for clients that take s_i > T seconds, with an equal share of
-    the band and the fastest CPU, and those never heard from are drawn in proportion to 1 / s_i, else all alike. T is
-    the `pace` quantile of s over the available clients; it rises by `pace_step` after each `window` rounds in which all
-    U_i of those chosen come to less than in as many rounds before.
+    With a radio, s_i is the round time of client i with an equal share of the band and its fastest CPU. Clients with
+    s_i > T have u_i multiplied by (T / s_i)^penalty, and new clients are drawn with probability proportional to 1 /
+    s_i. The preferred time T is the `pace` quantile of s. It rises by `pace_step` after each `window` rounds whose
+    utilities sum to less than those of the window before. Without a radio, speed is ignored.
 
-    When: both loss and speed matter: with `[radio]` it trades one for the other.
+    When: both loss and speed matter; with `[radio]` it trades one for the other.
 
     Args:
-        exploration: Share of the cohort that is new in round 1, in [0, 1].
-        decay: Of that share from round to round, in (0, 1].
-        least_exploration: Which it does not fall below, in [0, 1].
-        cutoff: See above, in [0, 1].
-        penalty: Exponent of the slowness penalty, not negative; 0 ignores speed.
-        pace: Quantile of seconds, in (0, 1].
-        pace_step: By how much it rises, in [0, 1].
-        window: Rounds, at least 1.
+        exploration: Share of new clients in the cohort of round 1, in [0, 1].
+        decay: Factor of that share per round, in (0, 1].
+        least_exploration: Smallest share of new clients, in [0, 1].
+        cutoff: Smallest utility of a client to draw, relative to the last client of a greedy choice, in [0, 1].
+        penalty: Exponent of the slowness penalty, at least 0; 0 ignores speed.
+        pace: Quantile that defines the preferred round time, in (0, 1].
+        pace_step: Increase of that quantile, in [0, 1].
+        window: Number of rounds between two decisions about the pace, at least 1.
 
     Raises:
-        ConfigError: If an option is out of its range.
+        ConfigError: If an option is out of range.
 
     Reference: Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided Participant
-    Selection", OSDI 2021, Algorithm 1. Utilities are scaled, and T is a quantile, as in the authors' code,
-    github.com/SymbioticLab/Oort; Algorithm 1 adds seconds to nats. Where that code differs from Algorithm 1, this is
-    the algorithm: there T rises while utilities change by less than a tenth and falls where they change fivefold,
-    utilities are scaled by the largest before it is cut off, and by sizes of clients never heard from as well, the bar
-    is that of the client after the last, clients never heard from are drawn by size, exploration decays before
-    round 1, and `cutoff` is 0.7. Leaving out clients that were chosen often, off by default there, is not built in.
+    Selection", OSDI 2021, Algorithm 1. Utilities are scaled and T is a quantile, as in the authors' code
+    (github.com/SymbioticLab/Oort), because Algorithm 1 adds seconds to nats. Where that code deviates from Algorithm 1
+    otherwise, FedReach follows Algorithm 1. The code's blacklist of clients that were selected often, off by default,
+    is not built in.
 
     Example:
         >>> policy, view = Oort(exploration=0.0, least_exploration=0.0), ServerView.of(np.arange(4), np.full(4, 10))
@@ -202,7 +199,7 @@ class Oort(Selection):
 
 
 def _seconds(view: ServerView, k: int) -> Floats:
-    """Return (n,) how long each client takes with a k-th of the band; one second each without a radio."""
+    """Return (n,) the round time of each client in seconds with 1/k of the band; ones without a radio."""
     if view.radio is None:
         return np.ones(len(view.ids))
     problem = view.radio.problem()
@@ -214,26 +211,24 @@ def _seconds(view: ServerView, k: int) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class Minimax(NearestTable):
-    """Minimax selection: the k clients with the smallest largest cosine to another client's update.
+    """Minimax client selection: the k clients least similar to any other client.
 
-    The k smallest m_i = max_{j != i} cos(g_i, g_j) over the available clients, g_i the latest update of client i. As
-    the maximum runs over all of them and not over those chosen, this minimizes the sum of m_i over all choices of k.
-    A client whose update is zero has m_i = 1: it stands still, which is not a direction of its own.
+    Selects the k smallest m_i = max_{j != i} cos(g_i, g_j), where g_i is the latest update of client i and j runs over
+    all available clients. This minimizes the sum of m_i over all choices of k clients. A client with a zero update has
+    m_i = 1.
 
-    The paper's pseudo-code is corrected in three places. It returns k + 1 clients (``<=`` for ``<``). It keeps the
-    m_i as a set of values, so that one of two clients that are nearest to each other, with exactly equal m_i, is
-    lost; here every client keeps its own. Ties, common for that reason, are left open; here they go to the client
-    whose second largest cosine is smaller, then the third, and so on (12 decimals), and at last to the lower id, so
-    that renaming the clients renames the choice.
+    The paper's pseudo-code is corrected in three places. It returns k + 1 clients (``<=`` instead of ``<``). It keeps
+    the m_i in a set and so loses one of two mutually nearest clients; here each client keeps its own m_i. It leaves
+    ties open; here the client with the smaller second largest cosine wins, then the third, and so on (12 decimals), and
+    finally the lower id. Renaming the clients therefore renames the choice.
 
-    Without `refresh`, clients that are not chosen keep their row of round 1, when all updates still point alike, while
-    those chosen send new ones, which differ: the clients of round 1 may then be chosen in every round of the run. With
-    `explore`, some of the cohort are drawn at random, and rows become young without further bytes.
+    Without `refresh`, clients that are not selected keep their update of round 1. In round 1 all updates are similar,
+    so the clients selected first may be selected in every round. `explore` draws part of the cohort at random, which
+    renews updates at no extra cost.
 
-    Cosines are computed in float64, block by block; with n clients and rows of p numbers it takes n^2 p products and
-    memory for a block.
+    Cosines are computed in float64, block by block: n^2 p products for n clients and rows of p numbers.
 
-    When: updates of all clients may be asked for now and then, and the cohort should be as varied as possible.
+    When: the cohort should be as diverse as possible, and all clients can send updates now and then.
 
     Reference: "Advocating for the Silent" (arXiv 2310.07171), Algorithm 1 and eq. 11.
 
@@ -253,40 +248,39 @@ DIMENSIONS = 10  # principal axes that k-means works in
 
 @dataclass(frozen=True)
 class Rademacher(KeepsUpdates):
-    """Selection from clusters of updates with a low Rademacher score.
+    """Selection from clusters of clients with a low Rademacher score.
 
-    In round 1, and then every `every` rounds, all available clients are asked for an update and their score (see
-    `WLRC`), all of one broadcast model; in other rounds, those never heard from. These probes cost a model down and a
-    report up a client. Updates are scaled to length 1, projected on at most 10 principal axes and clustered by k-means;
-    a cluster's score is the mean of its members'. Then `use` says how scores decide:
+    In round 1 and then every `every` rounds, all available clients send an update and their score (see `WLRC`) for the
+    same broadcast model. In other rounds only new clients do. Each of these probes costs one download of the model and
+    one reply. Updates are scaled to length 1, projected on at most 10 principal axes and clustered by k-means. The
+    score of a cluster is the mean of its members' scores. `use` defines how scores select clients:
 
-    - ``"best"``: members of the cluster with the lowest score; if they are fewer than k, then of the second lowest, ...
-    - ``"soft"``: each place goes to a cluster drawn with probability proportional to 1 / score, of those with a member
-      left. A score of 0 takes all the places that its cluster can fill.
+    - ``"best"``: members of the cluster with the lowest score, then of the second lowest, until the cohort is full.
+    - ``"soft"``: each place goes to a cluster with probability proportional to 1 / score, among clusters with a member
+      left. Clusters with score 0 come first.
 
-    Members of a cluster are drawn at random. Clusters are numbered by their lowest id, whatever k-means calls them, and
-    of equal scores (12 decimals) the lower number comes first; renaming the clients thus renames clusters and scores.
-    Clients never heard from have no cluster and are chosen last.
+    Members of a cluster are drawn at random. Clusters are numbered by their lowest id; of equal scores (12 decimals)
+    the lower number wins, so renaming the clients renames the clusters. New clients have no cluster and are selected
+    last.
 
-    What the cohort reports in between changes neither clusters nor scores: a score changes with the model, and
-    those that train would be compared with others' scores under an older one. For the same reason scores of clients
-    that were away at the last probe are less comparable. n clients take memory for n^2 numbers.
+    Replies of the cohort change neither clusters nor scores, because a score is comparable only with scores under the
+    same model. Scores of clients that missed the last probe are less comparable. Memory is n^2 numbers for n clients.
 
-    When: to reproduce that paper, or to draw on clusters of clients that train alike.
+    When: to reproduce the paper, or to select among groups of clients with similar updates.
 
     Args:
-        use: See above; the paper gives no rule.
-        every: Rounds from one scoring of all clients to the next, at least 1; None scores each client once.
-        n_clusters: At least 1; None takes the number from 2 to 8 with the best silhouette. The paper asks for care.
-        average: Whether members of a cluster count equally or by their number of examples.
-        outputs: As of `WLRC`, like `draws`, `estimator` and `batch_size`.
-        sketch: Numbers kept of each update, see `GradientTable`; None keeps all.
+        use: Rule from scores to clients, ``"best"`` or ``"soft"``; the paper gives none.
+        every: Number of rounds between two scorings of all clients, at least 1. None: each client is scored once.
+        n_clusters: Number of clusters, at least 1. None: the number from 2 to 8 with the best silhouette.
+        average: ``"mean"``: members of a cluster count equally; ``"by_examples"``: by their number of examples.
+        outputs: Option of `WLRC`, as are `draws`, `estimator` and `batch_size`.
+        sketch: Number of values kept per update, see `GradientTable`. None: all.
 
     Raises:
-        ConfigError: If an option is out of its range.
+        ConfigError: If an option is out of range.
 
-    Reference: "Client Selection with Rademacher Complexity for Federated Learning", section 3. That a lower score means
-    a better cluster is argued there for clusters of equal size and one class of functions.
+    Reference: "Client Selection with Rademacher Complexity for Federated Learning", section 3. Its argument that a
+    lower score means a better cluster assumes clusters of equal size and one class of functions.
 
     Example:
         >>> policy, view = Rademacher(), ServerView.of(np.arange(4), np.full(4, 10))
@@ -329,10 +323,10 @@ class Rademacher(KeepsUpdates):
         return self._table.probe(state, view, k, rng)
 
     def observe(self, state: State, reports: ClientResults) -> State:
-        """Return the state with new clusters after the answers to a probe; the reports of a round change nothing.
+        """Return the state with new clusters after a probe; replies of the cohort change nothing.
 
         Raises:
-            ComponentError: If scores are missing or not numbers.
+            ComponentError: If scores are missing, negative or not finite.
         """
         if not reports.probe or len(reports.ids) == 0:
             return state
@@ -350,7 +344,7 @@ class Rademacher(KeepsUpdates):
         return {**state, "score": score, "cluster": cluster}
 
     def scores(self, state: State, view: ServerView) -> Floats:
-        """Return the (clusters,) scores, lower is better; none before anybody was heard."""
+        """Return the (clusters,) scores, lower is better; empty before the first probe."""
         has_cluster = state["cluster"] >= 0
         if not has_cluster.any():
             return np.empty(0)
@@ -366,7 +360,7 @@ class Rademacher(KeepsUpdates):
         return Cohort(np.concatenate([*chosen, ids[cluster < 0][: k - places.sum()]]))
 
     def _places(self, scores: Floats, members: Ints, k: int, rng: np.random.Generator) -> Ints:
-        """Return how many of each cluster's available members are chosen, k together."""
+        """Return the number of available members to select from each cluster; the sum is k."""
         places = np.zeros_like(members)
         if self.use == "best":
             for number in np.argsort(scores, kind="stable"):

@@ -18,16 +18,15 @@ from fedreach.wireless.solve import solve
 
 @dataclass(frozen=True)
 class BestChannels(Selection):
-    """Choose the k available clients that could send fastest in this round.
+    """Selection of the k available clients with the fastest channels in this round.
 
-    Their rate R over the whole band is compared (see `fedreach.wireless.radio.bits_per_second`); ties go to the
-    lower id. Clients far away are hardly ever chosen: what they know, the model never learns. This is the
-    baseline that "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks" calls SAE.
+    Compares the rates R over the whole band (see `fedreach.wireless.radio.bits_per_second`); ties go to the lower id.
+    Distant clients are hardly ever selected, so the model learns nothing from their data.
 
-    When: only seconds count, and as the baseline for what ignoring the data costs; needs `[radio]`.
+    When: only time matters, and as the baseline that ignores the data. Needs `[radio]`.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section V-A,
-    baseline (a), of which it says no more than this.
+    baseline (a), called SAE there. The paper gives no further details.
 
     Example:
         >>> from fedreach.testing.problems import with_rates
@@ -52,37 +51,37 @@ PAPER = DC("rlt", (1.0,), shares="relaxed", allocation="paper")
 
 @dataclass(frozen=True)
 class CSRA(DivergenceFilter):
-    """CSRA: the cheapest set of clients with enough examples and labels close to those of all.
+    """Client selection with resource allocation (CSRA): the cheapest set of clients with enough suitable examples.
 
-    Among the available clients with KL(p || p_i) <= `threshold` (see `KLFilter`), the set S that holds at least
-    `min_examples`, its bandwidth shares b and CPU frequencies f are chosen together to
+    Among the available clients with KL(p || p_i) <= `threshold` (see `KLFilter`), selects the set S with at least
+    `min_examples` examples, its bandwidth shares b and CPU frequencies f that
 
-        minimize  a1 T + a2 sum_{i in S} (P_i tau_i / b_i + eps W_i f_i^2)
+        minimize  a1 T + a2 sum_{i in S} (P_i tau_i / b_i + eps W_i f_i^2),
 
-    with T the time until the last of S is ready (see `fedreach.wireless.problem.AllocationProblem`). It has no
-    use for the cohort size k, but to set `min_examples` where that is None. The allocation is part of the selection;
-    a method's ``allocation`` replaces it, which makes the baselines of the paper: CS-Greedy is this policy with
-    ``allocation = "greedy"``, GA-Random is ``search = "genetic"`` with ``allocation = "random"``.
+    where T is the time until the last client of S is ready (see `fedreach.wireless.problem.AllocationProblem`). The
+    cohort size k only defines `min_examples` if that is None. The allocation is part of the selection; the option
+    ``allocation`` of a method replaces it. That gives the baselines of the paper: CS-Greedy is ``allocation =
+    "greedy"``, GA-Random is ``search = "genetic"`` with ``allocation = "random"``.
 
-    When: clients, bands and CPU frequencies should be chosen together at the least cost; needs `[radio]`.
+    When: clients, bandwidth and CPU frequencies should be chosen together at the least cost. Needs `[radio]`.
 
     Args:
-        threshold: e1, as of `KLFilter`, like `direction` and `smoothing` (kappa).
-        min_examples: e2, training examples that those chosen must hold together; None: as many as k clients of the
-            mean size.
-        search: ``"certified"`` proves that no set is cheaper, up to `tolerance`; ``"sorted"`` takes clients in
-            increasing sqrt(P tau) / d; ``"genetic"`` is the paper's baseline; ``"paper"`` its own algorithm with its
-            own allocation, see `DC` (needs the extra `reproduce`). Sets found by ``"sorted"`` and ``"genetic"`` are
-            given their exact allocation.
-        tolerance: Largest gap, relative to the cost, of ``"certified"``.
-        max_nodes: Where the proof ends at the latest; the row of the round then says how large the gap is. A limit in
+        threshold: Largest divergence e1 in nats, as in `KLFilter`, like `direction` and `smoothing`.
+        min_examples: Number of training examples e2 that the selected clients must hold together. None: as many as k
+            clients of mean size.
+        search: ``"certified"``: a set with a proof that no set is cheaper, up to `tolerance`. ``"sorted"``: clients in
+            increasing sqrt(P tau) / d. ``"genetic"``: the paper's baseline. ``"paper"``: the paper's algorithm with its
+            own allocation, see `DC` (needs the extra `reproduce`). ``"sorted"`` and ``"genetic"`` get the exact
+            allocation for their set.
+        tolerance: Largest gap of ``"certified"``, relative to the cost.
+        max_nodes: Limit of the proof's search. The remark of the round reports the gap if it ends there. A limit in
             seconds would make the choice depend on the machine.
 
     Raises:
-        ConfigError: If an option is out of its range, the radio is missing, or ``"paper"`` lacks its library.
+        ConfigError: If an option is out of range, the radio is missing, or ``"paper"`` lacks its library.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 37 and
-    algorithm 2, which ends far from the least cost: see ``benchmarks/allocation.py``.
+    Algorithm 2. Algorithm 2 ends far from the least cost, see ``benchmarks/allocation.py``.
 
     Example:
         >>> from dataclasses import replace
@@ -108,7 +107,7 @@ class CSRA(DivergenceFilter):
             check_solver()
 
     def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
-        """Return the cohort with its allocation; the remark says what could not be kept."""
+        """Return the cohort with its allocation; the remark reports constraints that could not be met."""
         assert view.radio is not None  # because of `needs_radio`
         admitted = self.admitted(view, k)
         problem = view.radio.problem().only(view.rows(admitted.ids))

@@ -41,9 +41,9 @@ class FunctionSelection(OfFunction, Selection):
 
 @dataclass(frozen=True)
 class Uniform(Selection):
-    """Uniform selection of k available clients, each set of k equally likely.
+    """Uniform random selection of k available clients; each set of k clients is equally likely.
 
-    When: always, as the baseline; it is unbiased and asks nothing of clients.
+    When: always, as the baseline. It is unbiased and needs no information about clients.
 
     Example:
         >>> view = ServerView.of(np.arange(5), np.full(5, 10))
@@ -62,7 +62,7 @@ class Uniform(Selection):
 class Full(Selection):
     """Full participation: all available participants, whatever the cohort size.
 
-    When: there are few clients, or to see what choosing costs.
+    When: there are few clients, or as the reference that shows the price of selection.
 
     Example:
         >>> Full().select({}, ServerView.of(np.arange(3), np.full(3, 10)), 1, None).ids
@@ -79,11 +79,11 @@ class Full(Selection):
 
 
 class Urns(Selection):
-    """Base of policies that draw one client from each of k urns, with repeats; write `urns`.
+    """Base class of policies that draw one client from each of k urns, with replacement; implement `urns`.
 
-    Each of k urns holds M = sum_i m_i balls, m_i the examples of client i. If client i has k m_i balls in them all, the
-    mean over the k draws is on average sum_i (m_i / M) u_i: what all clients together would have sent. That mean is
-    the weighting `by_draws`.
+    Each urn holds M = sum_i m_i balls, where m_i is the number of examples of client i. If client i has k m_i balls in
+    all urns together, the expected mean of the k updates is sum_i (m_i / M) u_i, the mean over all clients. The
+    weighting `by_draws` computes that mean.
     """
 
     def urns(self, state: State, view: ServerView, k: int) -> Ints:
@@ -98,12 +98,13 @@ class Urns(Selection):
 
 
 def fill_urns(balls: Ints, groups: Sequence[Sequence[int]], k: int) -> Ints:
-    """Return k equally full urns: the largest groups begin one each, the others fill up what room is left.
+    """Return k equally full urns: each of the largest groups starts an urn, the other groups fill the remaining space.
 
     Args:
-        balls: (a,) of each client, k times as many as an urn holds; no client in a group of several has more than that.
-        groups: Positions of clients, none of which has more balls than an urn holds unless it is a single client.
-        k: Urns. There are at least as many groups, or a single client fills several.
+        balls: (a,) balls of each client, k times its number of examples. A client in a group of several has at most as
+            many balls as an urn holds.
+        groups: Positions of the clients in each group.
+        k: Number of urns, at most the number of groups unless a single client fills several urns.
 
     Example:
         >>> fill_urns(np.array([3, 3, 2, 4]), [[0, 2], [1], [3]], 2)
@@ -134,10 +135,10 @@ def fill_urns(balls: Ints, groups: Sequence[Sequence[int]], k: int) -> Ints:
 
 
 def groups_within(tree: AnyArray, balls: Ints, max_balls: int) -> list[list[int]]:
-    """Return the largest groups of a tree of merges with at most `max_balls` balls; single clients may hold more.
+    """Return the largest groups of a merge tree with at most `max_balls` balls; single clients may have more.
 
     Args:
-        tree: (a - 1, 4) merges, as scipy's `linkage` returns them.
+        tree: (a - 1, 4) merges, as returned by scipy's `linkage`.
 
     Example:
         >>> tree = np.array([[0, 1, 1.0, 2], [2, 3, 1.0, 2], [4, 5, 9.0, 4]])
@@ -161,16 +162,15 @@ def groups_within(tree: AnyArray, balls: Ints, max_balls: int) -> list[list[int]
 class Multinomial(Urns):
     """Multinomial (MD) sampling: each of k places goes to client i with probability p_i = m_i / sum_j m_j.
 
-    m_i is its number of examples. With the weighting `by_draws` the mean update is on average that of all clients,
-    sum_i p_i u_i, and the weight of client i has the variance p_i (1 - p_i) / k. With `by_examples` large clients would
+    m_i is the number of examples of client i. With the weighting `by_draws`, the expected mean update is sum_i p_i u_i,
+    and the weight of client i has variance p_i (1 - p_i) / k. With the weighting `by_examples`, large clients would
     count twice.
 
-    *When to use it:* as the unbiased baseline of theory (MD sampling). `urns_by_size` is as unbiased and varies less.
+    When: as the unbiased baseline of theory; `urns_by_size` is unbiased too and varies less. Use the weighting
+    `by_draws`.
 
-    When: sizes differ much and an unbiased mean of equal weights is wanted; with the weighting `by_draws`.
-
-    Reference: Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith, "Federated Optimization in Heterogeneous Networks",
-    MLSys 2020, Algorithm 1; "MD sampling" in Fraboni et al., ICML 2021.
+    Reference: Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith, "Federated Optimization in Heterogeneous Networks", MLSys
+    2020, Algorithm 1; "MD sampling" in Fraboni et al., ICML 2021.
 
     Example:
         >>> view = ServerView.of(np.array([4, 6]), np.array([10, 990]))
@@ -191,22 +191,19 @@ class Multinomial(Urns):
 class UrnsBySize(Urns):
     """Clustered sampling by size (Fraboni et al., 2021): one client from each of k urns.
 
-    Client i has k m_i balls, m_i its number of examples, and each urn takes M = sum_j m_j. The largest client goes
-    first (of equal ones that with the lower id), and what an urn cannot take goes into the next. Client i is drawn
-    from urn l with probability r_li, its share of the balls there, so that sum_i r_li = 1 and sum_l r_li = k p_i, p_i =
-    m_i / M. With the weighting `by_draws` the mean update is on average sum_i p_i u_i, as by `multinomial`, and the
-    weight of each client has the variance sum_l r_li (1 - r_li) / k^2, which is never more than there.
+    Client i has k m_i balls, where m_i is its number of examples, and each urn holds M = sum_j m_j balls. The largest
+    client fills urns first (of equal ones the lower id); balls that do not fit go to the next urn. Client i is drawn
+    from urn l with probability r_li, its share of the balls there, so sum_i r_li = 1 and sum_l r_li = k p_i with p_i =
+    m_i / M. With the weighting `by_draws`, the expected mean update is sum_i p_i u_i, and the weight of each client has
+    variance sum_l r_li (1 - r_li) / k^2, never more than under `multinomial`.
 
     M counts the available clients. A client with m_i > M / k is drawn in every round.
 
-    *When to use it:* in place of `uniform` or `multinomial` wherever the mean over all examples is what you want, most
-    of all where clients differ much in size; it needs nothing but numbers of examples, and works under secure
-    aggregation. With `weighting = "by_draws"`.
-
-    When: as `multinomial`, with less variance and no more knowledge; with the weighting `by_draws`.
+    When: clients differ much in size and the mean over all examples is the goal. It needs only numbers of examples and
+    works under secure aggregation. Use the weighting `by_draws`.
 
     Reference: Fraboni, Vidal, Kameni and Lorenzi, "Clustered Sampling: Low-Variance and Improved Representativity for
-    Clients Selection in Federated Learning", ICML 2021, Algorithm 1. Not to be confused with `clustered`.
+    Clients Selection in Federated Learning", ICML 2021, Algorithm 1. `clustered` is another method.
 
     Example:
         >>> view = ServerView.of(np.arange(4), np.array([10, 20, 10, 20]))
@@ -251,7 +248,7 @@ class AdmittedClients(NamedTuple):
 
 @dataclass(frozen=True)
 class DivergenceFilter(Selection):
-    """What `KLFilter` and `CSRA` share: the filter of clients. See them for the options."""
+    """Base class of `KLFilter` and `CSRA`, which describe the options: the filter of clients by their labels."""
 
     threshold: Annotated[float, "[0, inf]"] = 0.2
     direction: Direction = "global_to_local"

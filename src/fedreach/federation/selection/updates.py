@@ -18,10 +18,10 @@ from fedreach.federation.types import Cohort, ServerView, State
 
 @dataclass(frozen=True, kw_only=True)
 class MaxSimilarity(geometry.NearestTable):
-    """Selection of the k clients with the most similar neighbor: the opposite of `Minimax`, to compare with.
+    """Selection of the k clients with the most similar neighbor: the opposite of `Minimax`, for comparison.
 
-    The k largest m_i = max_{j != i} cos(g_i, g_j); ties go to the client whose second largest cosine is larger, then
-    the third, and so on, and at last to the lower id. A client whose update is zero has m_i = 1.
+    Selects the k largest m_i = max_{j != i} cos(g_i, g_j). Ties go to the client whose second largest cosine is larger,
+    then the third, and so on, and finally to the lower id. A client with a zero update has m_i = 1.
 
     When: only as the contrast to `minimax`.
 
@@ -41,7 +41,7 @@ class MaxSimilarity(geometry.NearestTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Hull(geometry.GradientTable):
-    """Base of policies that use the hull of the updates along their principal axes."""
+    """Base class of policies that use the convex hull of the updates along their principal axes."""
 
     components: int = 2
     normalize: bool = False
@@ -56,18 +56,17 @@ class Hull(geometry.GradientTable):
 class ConvexHull(Hull):
     """Selection of the vertices of the convex hull of all updates, along a few principal axes.
 
-    The paper takes the vertices of the hull of the whole updates, however many there are. But n points in p >= n - 1
-    dimensions are all vertices, as a rule, so that this chooses all clients; the reduction to few dimensions that must
-    have been there is not described. Here the updates are first projected on their principal axes, and the cohort is
-    filled exactly: of too many vertices, those farthest apart; after too few, the vertices of the hull of the rest.
-    `HullDistance` does without the projection.
+    The paper takes all vertices of the hull of the whole updates. But n points in p >= n - 1 dimensions are usually all
+    vertices, so that rule selects all clients. Here updates are first projected on their principal axes, and the cohort
+    is filled exactly: of too many vertices, those farthest apart; of too few, further vertices of the hull of the rest.
+    `HullDistance` needs no projection.
 
-    When: the cohort should span all others in the few directions in which updates differ most.
+    When: the cohort should span all clients in the few directions in which updates differ most.
 
     Args:
-        components: Principal axes, 1 to 5.
+        components: Number of principal axes, 1 to 5.
         normalize: Divide updates by their length first, so that only directions count.
-        exact: Choose exactly the cohort; False, as in the paper, chooses all vertices, whatever the cohort.
+        exact: Select exactly k clients. False: select all vertices, as in the paper.
 
     Reference: "Advocating for the Silent" (arXiv 2310.07171), section 4.2.2 and appendix C.2.2; Barber, Dobkin and
     Huhdanpaa, "The Quickhull Algorithm for Convex Hulls", ACM TOMS 22(4), 1996.
@@ -101,16 +100,17 @@ NO_DISTANCE = 3e-7  # what is less is 0: the root of rounding in float64, and wh
 class HullDistance(geometry.GradientTable):
     """Selection of the k clients whose updates are farthest from all mixtures of the others.
 
-    The k largest e_i = min |g_i - sum_{j != i} l_j g_j| over l_j >= 0 with sum 1, g_i the latest update of client i.
-    It is positive exactly for the vertices of the convex hull of all updates. Unlike `ConvexHull` this needs no
-    projection on few axes, and unlike `Minimax`, which looks at one neighbor's direction, it looks at mixtures of
-    all others. Ties go to the lower id. After too few vertices come, one by one, those farthest from all chosen.
+    Selects the k largest e_i = min |g_i - sum_{j != i} l_j g_j| over l_j >= 0 with sum 1, where g_i is the latest
+    update of client i. e_i is positive exactly for vertices of the convex hull of all updates. Unlike `ConvexHull` it
+    needs no projection on few axes. Unlike `Minimax`, which compares with one neighbor, it compares with mixtures of
+    all others. Ties go to the lower id. If there are too few vertices, the clients farthest from all selected ones
+    follow.
 
-    It takes n quadratic programs of n numbers, on the inner products of the updates.
+    The cost is n quadratic programs with n variables each, on the inner products of the updates.
 
-    When: as `convex_hull`, without giving up directions: a ranking of all clients.
+    When: like `convex_hull`, with all directions of the updates and a ranking of all clients.
 
-    Reference: the hull of "Advocating for the Silent" (arXiv 2310.07171), appendix C.2.2, made a ranking here.
+    Reference: the hull of "Advocating for the Silent" (arXiv 2310.07171), appendix C.2.2, turned into a ranking.
 
     Example:
         >>> ids, rows = np.array([3, 5, 8, 9]), np.array([[0, 0], [2, 0], [1, 0], [1, 3]], np.float32)
@@ -213,15 +213,16 @@ def _squared_distance(inner: Floats, i: int, independent: bool) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Interior(Hull):
-    """Random selection inside the hull: the opposite of `ConvexHull`, to compare with.
+    """Random selection inside the convex hull: the opposite of `ConvexHull`, for comparison.
 
-    If fewer than k are inside, all of these are chosen. If all clients are vertices, k are drawn of all. The remark of
-    the round reports either.
+    If fewer than k clients are inside, all of them are selected. If all clients are vertices, k clients are drawn from
+    all. The remark of the round reports both cases.
 
     When: only as the contrast to `convex_hull`.
 
     Args:
-        components: As of the `ConvexHull` it is compared with, like `normalize`. With more axes fewer are inside.
+        components: Number of principal axes of the `ConvexHull` to compare with, like `normalize`. More axes leave
+            fewer clients inside.
 
     Reference: "Advocating for the Silent" (arXiv 2310.07171), section 5, baseline c).
 
@@ -250,31 +251,28 @@ NUMBERS = 2**22  # that are made at a time on the way to the distances
 
 @dataclass(frozen=True, kw_only=True)
 class DivFL(geometry.GradientTable):
-    """DivFL (Balakrishnan et al., 2022): k clients such that each update is close to one of theirs.
+    """DivFL (Balakrishnan et al., 2022): k clients whose updates represent those of all clients.
 
-    The greedy algorithm for the smallest G(S) = sum_i min_{j in S} |g_i - g_j| over the available clients, g_i the
-    latest update of client i: the first is the client to which all others are nearest, and each further one is that
-    which lowers G most. G is submodular, so that its fall from any one bound is at least 1 - 1/e of the largest that k
-    clients can reach. Ties (12 decimals), which the last two of a group always have, go to the client that is nearer to
-    all others, and then to the lower id.
+    Greedy minimization of G(S) = sum_i min_{j in S} |g_i - g_j| over the available clients, where g_i is the latest
+    update of client i. The first client has the smallest total distance to all others; each further client lowers G
+    most. The reduction of G is submodular, so the greedy set reaches at least 1 - 1/e of the largest reduction. Ties
+    (12 decimals) go to the client that is closer to all others, then to the lower id.
 
-    Distances are computed in float64, block by block; n clients take memory for n^2 numbers.
+    Distances are computed in float64, block by block. Memory is n^2 numbers for n clients.
 
-    When: a small cohort should represent all clients, by the updates of all.
+    When: a small cohort should represent all clients, and all clients can send updates.
 
     Args:
-        candidates: Number of clients, drawn again for each place, that are compared (stochastic greedy), at least 1;
-            None compares all. A number near (n / k) log(1 / e) keeps all but e of the bound, on average.
+        candidates: Number of clients to compare for each place, drawn anew per place (stochastic greedy), at least 1.
+            None: all. A number near (n / k) log(1 / e) keeps all but a share e of the guarantee on average.
 
     Raises:
-        ConfigError: If an option is out of its range.
+        ConfigError: If an option is out of range.
 
     Reference: Balakrishnan, Li, Zhou, Himayat, Smith and Bilmes, "Diverse Client Selection for Federated Learning via
-    Submodular Maximization", ICLR 2022, eq. (5) and Algorithm 1. There those that were not chosen keep their old
-    updates, as here without `refresh`. The authors' code, github.com/melodi-lab/divfl, compares gradients of all local
-    data at the broadcast model in place of updates: of all clients in round 1, later of those that were chosen. From
-    the same rows it chooses as this, but for ties. Its stochastic greedy looks at k clients or a tenth, whichever is
-    more.
+    Submodular Maximization", ICLR 2022, eq. (5) and Algorithm 1. Clients that were not selected keep their old update,
+    as here without `refresh`. The authors' code (github.com/melodi-lab/divfl) compares gradients at the broadcast model
+    instead of updates; from the same rows it selects the same clients, except for ties.
 
     Example:
         >>> ids, rows = np.array([3, 5, 8, 9, 11]), np.array([[0], [1.5], [10], [11], [13]], np.float32)
@@ -330,37 +328,34 @@ Measure = Literal["angle", "l2", "l1"]
 class UrnsBySimilarity(geometry.KeepsUpdates, Urns):
     """Clustered sampling by similarity (Fraboni et al., 2021): one client from each of k urns.
 
-    Urns are those of `UrnsBySize`, filled otherwise: client i has k m_i balls, m_i its number of examples, and each urn
-    takes M = sum_j m_j over the available clients. Ward's method joins clients by the distances of their latest
-    updates; of its tree the largest groups that an urn can hold are taken. The k largest of these begin an urn each,
-    and the others fill up what is left, in the order of their size. A client with more balls than an urn takes fills
-    as many as it can alone, and shares the next one.
+    Urns hold the same balls as in `UrnsBySize`, but are filled by groups of similar clients. Ward's method clusters the
+    available clients by the distances of their latest updates; the largest groups that fit into an urn are used. The k
+    largest groups start one urn each, and the others fill the remaining space by size. A client with more balls than an
+    urn holds fills urns alone and shares the next one.
 
-    Whatever the groups, the mean update is on average sum_i (m_i / M) u_i with the weighting `by_draws`, and the
-    weight of a client never has a larger variance than under `multinomial`. If groups are right, each kind of client
-    is heard in every round.
+    For any groups, the expected mean update with the weighting `by_draws` is sum_i (m_i / M) u_i, and no weight has a
+    larger variance than under `multinomial`. With suitable groups, every kind of client is selected in every round.
 
-    Nobody is asked before: a client never heard from has an update of zeros, at a right angle to all others. Distances
-    take memory for a^2 numbers, and `"l1"` time for a^2 updates.
+    No probe is needed: a client without an update has a row of zeros, with angle pi/2 to all others. Distances take
+    memory for a^2 numbers; ``"l1"`` takes a^2 passes over the updates.
 
-    *When to use it:* where clients come in kinds, such as a few classes each, and a cohort should have all kinds
-    without a bias to any. It reads updates of single clients, so it cannot be used under secure aggregation. With
-    `weighting = "by_draws"`.
-
-    When: as `urns_by_size`, where updates show which clients are alike; with the weighting `by_draws`.
+    When: clients come in kinds that updates reveal, such as a few classes each, and every cohort should contain all
+    kinds without bias. It reads single updates, so secure aggregation excludes it. Use the weighting `by_draws`.
 
     Args:
-        measure: ``"angle"``: arccos of the cosine; ``"l2"``: Euclidean distance; ``"l1"``: sum of absolute differences.
-        sketch: Numbers kept of each update, see `GradientTable`; None keeps all. Sketches keep angles and ``"l2"``.
+        measure: Distance of two updates. ``"angle"``: arccos of the cosine; ``"l2"``: Euclidean; ``"l1"``: sum of
+            absolute differences.
+        sketch: Number of values kept per update, see `GradientTable`. None: all. Sketches preserve ``"angle"`` and
+            ``"l2"``.
 
     Raises:
-        ConfigError: If an option is out of its range.
+        ConfigError: If an option is out of range.
 
     Reference: Fraboni, Vidal, Kameni and Lorenzi, "Clustered Sampling: Low-Variance and Improved Representativity for
-    Clients Selection in Federated Learning", ICML 2021, Algorithm 2. The authors' code,
-    github.com/Accenture/Labs-Federated-Learning, hands Ward's method the matrix of distances as if its rows were
-    points, squares ``"l2"``, takes a client never heard from to be at angle 0 to all, and fills up with the smallest
-    groups first, their clients in random order. Not to be confused with `clustered`.
+    Clients Selection in Federated Learning", ICML 2021, Algorithm 2. The authors' code
+    (github.com/Accenture/Labs-Federated-Learning) deviates: it passes distances to Ward's method as if they were
+    points, squares ``"l2"``, gives clients without an update angle 0 to all, and fills urns with the smallest groups
+    first. `clustered` is another method.
 
     Example:
         >>> from fedreach.federation.types import ClientResults
