@@ -1,8 +1,7 @@
-"""Base classes of the components of a federation; small, so that users can write their own.
+"""Base classes of the components of a federation.
 
-A component is a frozen dataclass of hyper-parameters, derived from the base class of its type. What changes during a
-run is its `State`, which comes in and goes out, so saving the states saves the run. No method writes into its
-arguments.
+A component is a frozen dataclass of options, derived from the base class of its type. What changes during a run is its
+`State`, which methods take and return; saving the states saves the run. No method writes to its arguments.
 """
 
 # mypy: disable-error-code="empty-body"
@@ -24,7 +23,7 @@ from fedreach.federation.types import NO_STATE, ClientResults, Cohort, LocalOutp
 
 @dataclass(frozen=True)
 class OfFunction(Component):
-    """Base of components that wrap a plain function, whose attributes, such as ``needs``, count."""
+    """Base class of components that wrap a function, whose attributes, such as ``needs``, are used."""
 
     function: Callable[..., Any]
 
@@ -53,7 +52,7 @@ class Selection(Component):
         return NO_STATE
 
     def probe(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Probe | None:
-        """Return the clients to ask for a loss or an update first (it costs bytes), or None."""
+        """Return the clients to ask for a loss or an update before the selection, at extra cost, or None."""
         return None
 
     @abstractmethod
@@ -61,22 +60,22 @@ class Selection(Component):
         """Return at most k available clients; k is never larger than the number available."""
 
     def observe(self, state: State, reports: ClientResults) -> State:
-        """Return the state after hearing the reports of a round, or the answers to a probe for updates."""
+        """Return the state after the client results of a round, or after the answers to a probe for updates."""
         return state
 
     def clusters(self, state: State) -> Ints:
-        """Return (n,) the number 0, 1, ... of each participant's model after `observe`.
+        """Return (n,) the number 0, 1, ... of the model of each participant after `observe`.
 
-        A new number's model starts as that of the cluster its members come from.
+        The model of a new number starts as the model of the cluster that its members come from.
         """
 
 
 class Weighting(Component):
-    """Decides how much each report counts.
+    """Computes the aggregation weight of each client result.
 
-    With a method `raw`, each weight is a number of the client's own, divided by the sum of all: clients can then scale
-    their updates themselves. With a method `mean_scale`, the weighted mean is also scaled, as the weights of some
-    papers do not sum to 1.
+    With a method `raw`, each weight depends on the client's own number, divided by the sum over clients; clients can
+    then scale their updates themselves. With a method `mean_scale`, the weighted mean is scaled as well, because the
+    weights of some papers do not sum to 1.
     """
 
     component_type = "weighting"
@@ -94,27 +93,27 @@ class Weighting(Component):
         """Return the (r,) numbers, each from the client's own metrics only."""
 
     def mean_scale(self, state: State, reports: ClientResults, n: int) -> float:
-        """Return what the mean update of one model is multiplied by, finite and not negative; buffers are not.
+        """Return the factor of the mean update of one model, finite and at least 0; buffers are not scaled.
 
         Args:
-            state: As `weights` was given it.
-            reports: Of those that train this model.
-            n: Participants that share it, whether they were chosen or not.
+            state: State that was passed to `weights`.
+            reports: Results of the clients that train this model.
+            n: Number of participants that share it, selected or not.
         """
 
 
 class LocalSolver(Component):
-    """One correction of the gradient in the local loop.
+    """Corrects the gradient in the local training loop.
 
-    A correction acts on each number by itself. The arguments are torch tensors of one shape, or with one more
-    dimension in front for a stack of clients: all trainable parameters of a model in a row, or some of them. Written
-    with +, - and * the same line works for all. None of them may be written to.
+    A correction acts on each parameter independently. Arguments are torch tensors of one shape, or with an additional
+    first dimension for a stack of clients: all trainable parameters of a model in a row, or some of them. An expression
+    of +, - and * works for all of them. No argument may be written to.
 
-    With `affine` the correction is g + pull (w - w0) + shift, with one number `pull` and one vector `shift` a client
-    that stay the same through a round; then the engine `native` trains with it, too.
+    With `affine`, the correction is g + pull (w - w0) + shift, with one number `pull` and one vector `shift` per client
+    that are constant during a round; the engine `native` then trains with it, too.
 
-    With the methods `prepare`, `remember` and `conclude` each client keeps a (p,) vector between rounds, 0
-    at first. The server also keeps a `State` of the solver, empty at first.
+    With the methods `prepare`, `remember` and `conclude`, each client stores a (p,) vector between rounds, initially 0.
+    The server stores a `State` of the solver, initially empty.
     """
 
     component_type = "solver"
@@ -129,58 +128,57 @@ class LocalSolver(Component):
 
     @abstractmethod
     def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
-        """Return the gradient that the step follows, at the local `params`, given the `broadcast` ones.
+        """Return the gradient to step along, at the local `params`, given the `broadcast` ones.
 
-        A stateful solver is also handed, by name, what its `prepare` returned.
+        A stateful solver also gets, by name, the arrays that its `prepare` returned.
         """
 
     def prepare(self, memory: Float32s, state: State, share: Floats) -> Mapping[str, Float32s]:
-        """Return what `correct` is handed by name: arrays (k, p), or (k, 1) for one number per client.
+        """Return the arguments of `correct` by name: arrays (k, p), or (k, 1) for one number per client.
 
         Args:
-            memory: (k, p) of the clients that are about to train.
-            state: The server's, of this solver.
-            share: (k,) N m_i / sum_j m_j, each client's number of examples relative to the mean over participants.
+            memory: (k, p) stored vectors of the clients about to train.
+            state: The server's state of this solver.
+            share: (k,) N m_i / sum_j m_j, the number of examples of each client relative to the mean over participants.
         """
 
     def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, lr: float) -> Float32s:
-        """Return the (k, p) memory after local training, kept by those whose report counts.
+        """Return the (k, p) vectors to store after local training, for clients whose result counts.
 
         Args:
-            memory: (k, p) before.
-            state: The server's, as it was when the round began.
-            update: (k, p) local - broadcast.
-            steps: (k,) local steps that each client ran; with momentum, the sum of what each gradient moved in steps.
-            lr: Step size of the round.
+            memory: (k, p) vectors before.
+            state: The server's state of this solver at the start of the round.
+            update: (k, p) local minus broadcast parameters.
+            steps: (k,) local steps of each client; with momentum, the equivalent number of plain steps.
+            lr: Local learning rate of the round.
         """
 
     def conclude(self, state: State, reports: ClientResults, mean_update: Floats, n: int) -> tuple[Floats, State]:
-        """Return the (p,) step that is handed to the server, and the solver's new state.
+        """Return the (p,) step for the server, and the solver's new state.
 
         Args:
-            state: Before the round.
-            reports: Of the round, with `note` where the solver sends one.
+            state: State before the round.
+            reports: Client results of the round, with `note` if the solver sends one.
             mean_update: (p,) weighted mean update.
-            n: Participants that share this model, whether they were chosen or not.
+            n: Number of participants that share this model, selected or not.
         """
 
     def adapted(self, params: Float32s, state: State) -> Float32s:
-        """Return the (d,) model that is evaluated and handed out, given the one that is broadcast."""
+        """Return the (d,) model to evaluate and distribute, given the broadcast model."""
         return params
 
 
 class Aggregator(Component):
-    """Aggregates the updates of a round into one.
+    """Aggregates the updates of a round into one update.
 
-    With `linear` it is sum_i w_i u_i: then secure aggregation may replace it, and engines may add up in their own way,
+    With `linear`, the result is sum_i w_i u_i; secure aggregation may replace it, and engines may sum in their own way,
     to the same bits.
 
-    With `remembers_updates` the server keeps what each client sent last, a row of p float32 numbers, r w_i u_i / lr:
-    its update without buffers, weighed so that the plain mean over the r reports is the weighted one, per unit of the
-    round's local learning rate. Rows are 0 at first. `update` then holds these rows, and `combine` takes two more
-    arguments by
-    name: `last`, (r, p) what was kept of these clients before, and `n`, the participants that share this model. It
-    returns a (p,) update, which is then multiplied by the rate. Buffers take their weighted mean.
+    With `remembers_updates`, the server stores the last result of each client, a row of p float32 numbers r w_i u_i /
+    lr: the update without buffers, times its weight and the number r of replies, per unit of the round's local learning
+    rate. Rows are initially 0. `combine` then gets these rows as `update`, and two more arguments by name: `last`, the
+    (r, p) rows stored before, and `n`, the number of participants that share this model. It returns a (p,) update,
+    which is multiplied by the learning rate. Buffers take their weighted mean.
     """
 
     component_type = "aggregation"
@@ -196,24 +194,23 @@ class Aggregator(Component):
         """Return the (d,) float64 update, and the new state (`NO_STATE` at first).
 
         Args:
-            state: Of this model's aggregator.
-            weights: (r,) not negative, summing to 1.
-            update: (r, d) local - broadcast, ids increasing.
-            rng: A stream of its own for each round and model.
+            state: State of this model's aggregator.
+            weights: (r,) weights, at least 0, summing to 1.
+            update: (r, d) local minus broadcast parameters, in increasing order of ids.
+            rng: Random generator for this round and model.
         """
 
 
 class Loss(Component):
-    """The objective that a client's model minimizes in training.
+    """The objective that local training minimizes.
 
-    With `cross_entropy` it is the cross-entropy of the outputs as they are, whose gradient some engines have written
-    out, and with `squared_error` their mean squared error; others are trained by `sequential` and `vmap`.
+    With `cross_entropy`, it is the cross-entropy of the outputs; with `squared_error`, their mean squared error. Some
+    engines have gradients of these two built in; the engines `sequential` and `vmap` train any other loss.
 
-    With a method `shift` it is the loss of outputs shifted by the client's label counts, in training only. With a
-    method `objective` it depends on more than outputs and targets, and the engine `sequential` trains by it. What else
-    asks for the loss of a model, such as probes, the row of a round and a server that trains on its own data, still
-    means that of `per_example`. With a method `keep`, too, each client keeps a vector of the model's length d between
-    rounds, 0 at first.
+    With a method `shift`, outputs are shifted by the client's label counts, in training only. With a method
+    `objective`, the loss depends on more than outputs and targets, and the engine `sequential` trains it. Probes, the
+    row of a round and servers with their own data use `per_example`. With a method `keep`, each client also stores a
+    (d,) vector between rounds, initially 0.
     """
 
     component_type = "loss"
@@ -239,36 +236,35 @@ class Loss(Component):
         """Return the loss of each example, a (b,) tensor that torch can differentiate.
 
         Args:
-            outputs: (b, c) tensor, the outputs of the model; (b, t) where targets are numbers.
-            targets: (b,) tensor of classes, or (b, t) of numbers.
+            outputs: (b, c) tensor of model outputs; (b, t) for numeric targets.
+            targets: (b,) tensor of classes, or (b, t) tensor of numbers.
         """
 
     def shift(self, counts: Ints) -> Floats:
-        """Return (n, c) finite numbers, which are added to the outputs before `per_example` is given them.
+        """Return (n, c) finite numbers to add to the outputs before `per_example`.
 
         Args:
-            counts: (n, c) labels of clients' training examples, or of the server's where it trains on its own. Each row
-                by itself says what is added for this client.
+            counts: (n, c) label counts of the training examples of clients, or of the server if it trains on its own
+                data. Each row of the result depends on the same row of the counts only.
         """
 
     def objective(self, step: LocalStep) -> Any:
-        """Return the objective of this step's batch: a tensor of one number that torch can differentiate."""
+        """Return the objective of this step's batch: a scalar tensor that torch can differentiate."""
 
     def keep(self, memory: Float32s, local: Float32s) -> Float32s:
-        """Return the (k, d) float32 vectors that clients keep once their reports count; each from its own row.
+        """Return the (k, d) float32 vectors that clients store once their results count, row by row.
 
         Args:
-            memory: (k, d) what they kept before.
-            local: (k, d) their models after local training.
+            memory: (k, d) vectors stored before.
+            local: (k, d) local models after training.
         """
 
 
 class ServerOptimizer(Component):
-    """Turns the weighted mean update into new parameters.
+    """Computes new parameters from the weighted mean update.
 
-    With a method `trains` the server trains in some rounds on data of its own instead of asking clients. With a method
-    `tunes` it continues with data of its own once the clients' updates are in; `reads_updates` says that it reads the
-    clients' local models for that.
+    With a method `trains`, the server trains on its own data in some rounds instead of asking clients. With a method
+    `tunes`, it trains on its own data after clients' updates; `reads_updates` gives it access to the local models.
     """
 
     component_type = "server"
@@ -282,19 +278,19 @@ class ServerOptimizer(Component):
         """Return the new (d,) parameters and the new state (`NO_STATE` at first)."""
 
     def trains(self, rng: np.random.Generator) -> bool:
-        """Return whether the server trains in this round; `rng` is a stream of its own for each round."""
+        """Return whether the server trains in this round; `rng` is a generator for this round."""
 
     def tunes(self, round_: int, rounds: int) -> bool:
-        """Return whether it does so after round `round_` of `rounds`."""
+        """Return whether the server trains on its own data after round `round_` of `rounds`."""
 
     def learn(self, params: Float32s, state: State, data: ServerOperations) -> tuple[Float32s, State]:
-        """Return the (d,) model after the server's work on its own data, and the new state, which `apply` shares."""
+        """Return the (d,) model after training on the server's data, and the new state, shared with `apply`."""
 
 
 class ServerOperations(Protocol):
-    """Operations of a server on its own data in one round, for one model; it never sees a test set.
+    """Operations of a server on its own data in one round, for one model. Test sets are not accessible.
 
-    An `index` says which of its examples, (b,) numbers below `examples`.
+    An `index` selects examples of the server: (b,) numbers below `examples`.
     """
 
     @property
@@ -306,10 +302,10 @@ class ServerOperations(Protocol):
         """The stream of the round's batches, the same for each model."""
 
     def split(self, held_out: float) -> tuple[Ints, Ints]:
-        """Return what it trains on and what it holds out, a share of each class; the same in every round.
+        """Return the examples to train on and those to hold out, stratified by class; the same in every round.
 
         Raises:
-            ConfigError: If nothing would be left of either.
+            ConfigError: If either part would be empty.
         """
 
     def step(self, params: Float32s, index: Ints, lr: float) -> Float32s:
@@ -318,13 +314,13 @@ class ServerOperations(Protocol):
     def distill(self, params: Float32s, index: Ints, teacher: Float32s, lr: float) -> Float32s:
         """Return the (d,) model after one gradient step on the mean KL(softmax(teacher) || softmax(logits)).
 
-        The model is in evaluation mode: dropout rests, and BatchNorm uses its running statistics.
+        The model is in evaluation mode: no dropout, running statistics of BatchNorm.
 
         Args:
-            params: (d,) the model before.
-            index: (b,) the examples; their labels are not used.
+            params: (d,) model before the step.
+            index: (b,) examples; their labels are not used.
             teacher: (b, c) logits.
-            lr: Step size.
+            lr: Learning rate.
         """
 
     def logits(self, params: Float32s, index: Ints) -> Float32s:
@@ -338,16 +334,16 @@ class ServerOperations(Protocol):
 
 
 class Adaptation(Component):
-    """What an unseen client does with the model before it predicts.
+    """Adapts the model to a client that did not train, before it predicts.
 
-    After training, participants are asked in several exchanges what they see on their held-out examples. What they
-    answer is added up over them, so that secure aggregation may do it; `fold` sees sums only. The fitted state is
-    handed out with the model. A client then adapts by its own inputs, which have no labels.
+    After training, participants evaluate their held-out examples in several exchanges. The server only sees sums of
+    their answers, so secure aggregation may compute them; `fold` gets the sums. The fitted state is distributed with
+    the model. A client then adapts with its own unlabeled inputs.
 
-    Optional methods: `with_prior` predicts as if the client's class prior were known, a reference that needs labels.
-    `with_labels` learns from the first `labels` labeled examples of a client, which are never scored: a reference, too,
-    unless `learn_labels` lets a deployed client learn from labels as they arrive. `predict_online` predicts each input
-    before it learns from it.
+    Optional methods: `with_prior` predicts with a known class prior, as a reference that needs labels. `with_labels`
+    learns from the first `labels` labeled examples of a client, which are never scored; it is also a reference unless
+    `learn_labels` lets a deployed client learn from labels as they arrive. `predict_online` predicts each input before
+    it learns from it.
     """
 
     component_type = "adaptation"
@@ -380,21 +376,22 @@ class Adaptation(Component):
         return self.needs_labels and not self.learns_more_labels
 
     def query(self, state: State) -> State | None:
-        """Return what participants are sent in the next exchange, by name; None once the rule is fitted.
+        """Return the data to send to participants in the next exchange, by name; None once the rule is fitted.
 
         Args:
-            state: The rule's, `NO_STATE` before the first exchange.
+            state: State of the rule, `NO_STATE` before the first exchange.
         """
         return None
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        """Return one participant's float64 numbers by name, the same names and shapes for all: only ever added up.
+        """Return float64 arrays of one participant by name, the same names and shapes for all; only their sums are
+        used.
 
         Args:
-            query: What it was sent.
-            outputs: Of the model on the participant's m held-out examples, m at least 1.
-            labels: (m,) of these.
-            counts: (c,) of the labels that it trained on, as `LabelStatistics` releases them.
+            query: Data that the participant received.
+            outputs: Model outputs on the participant's m held-out examples, m at least 1.
+            labels: (m,) labels of these examples.
+            counts: (c,) counts of its training labels, as `LabelStatistics` releases them.
         """
         return NO_STATE
 
@@ -412,7 +409,9 @@ class Adaptation(Component):
 
     @abstractmethod
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
-        """Return (m, c) log-probabilities of the classes; with what `start` returned, those of the calibrated model."""
+        """Return (m, c) log-probabilities of the classes; for the client state of `start`, those of the calibrated
+        model.
+        """
 
     def update_many(self, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
         """Update each of these clients, as `update` does."""
@@ -428,25 +427,25 @@ class Adaptation(Component):
         """Return the state of a client with labeled examples.
 
         Args:
-            state: As the rule was fitted.
-            outputs: Of the model on these m examples, m at most `labels`, and 0 of a client with a single example.
-            labels: (m,) of these.
+            state: Fitted state of the rule.
+            outputs: Model outputs on these m examples, m at most `labels`; m = 0 for a client with a single example.
+            labels: (m,) labels of these examples.
         """
 
     def learn_labels(self, state: State, client: State, outputs: Outputs, labels: Ints) -> State:
-        """Return the client's state after further labeled examples.
+        """Return the state of a client after further labeled examples.
 
         Args:
-            state: As the rule was fitted.
-            client: What it kept.
-            outputs: Of the model on these m examples; one that the client saw without its label counts as labeled from
-                now on.
-            labels: (m,) of these.
+            state: Fitted state of the rule.
+            client: State of the client before.
+            outputs: Model outputs on these m examples. An input that the client saw without its label now counts as
+                labeled.
+            labels: (m,) labels of these examples.
         """
 
 
 class Measurement(Component):
-    """A number that each client computes on its own training data after local training, and sends with its report."""
+    """A number that each client computes on its training data after local training and sends with its result."""
 
     component_type = "measurement"
 
@@ -463,7 +462,7 @@ class Measurement(Component):
 
 
 class LabelStatistics(Component):
-    """What the server learns of clients' labels."""
+    """Defines what the server learns about the labels of clients."""
 
     component_type = "label_statistics"
 
@@ -485,7 +484,7 @@ class ForwardPass(Protocol):
         """(b, c) tensor."""
 
     def features(self, layer: str | None = None) -> Any:
-        """Return (b, h) what goes into the last linear layer, or what a named layer returns, one row per example.
+        """Return (b, h) inputs of the last linear layer, or outputs of a named layer, one row per example.
 
         Raises:
             ComponentError: If the layer does not exist, or does not return one tensor of b rows once per pass.
@@ -493,10 +492,9 @@ class ForwardPass(Protocol):
 
 
 class LocalStep(ForwardPass, Protocol):
-    """One step of a client's training, as `Loss.objective` is handed it; outputs and features are of the local model.
+    """One step of local training, the argument of `Loss.objective`; outputs and features are those of the local model.
 
-    Models are vectors of d numbers, the p that are trained first, see `Layout`. Nothing here may
-    be written to.
+    Models are vectors of d numbers, of which the first p are trained, see `Layout`. Nothing may be written to.
     """
 
     @property
@@ -534,7 +532,7 @@ class LocalStep(ForwardPass, Protocol):
         """Return the (p,) gradient of `loss`, as a constant."""
 
     def loss_at(self, move: Any) -> Any:
-        """Return `loss` where the trained numbers are moved by (p,) `move`, with its gradient there.
+        """Return `loss` at the trained parameters plus the (p,) `move`, with its gradient there.
 
-        Dropout is drawn again, and running statistics stay as they are.
+        Dropout is drawn again, and running statistics stay unchanged.
         """

@@ -389,8 +389,7 @@ class FineTune(WithInner):
         x <- x - lr * gradient of the mean loss at x over a batch of the server's examples
 
     This happens after each round, so that clients start from the tuned model, or once at the end. It sends no bytes. As
-    the control experiment of `Safari`, it uses the server's data in addition to clients' rounds instead of in place of
-    them.
+    the control experiment of `Safari`, it uses the server's data in addition to all clients' rounds.
 
     When: the server holds labeled data, and every round may use them.
 

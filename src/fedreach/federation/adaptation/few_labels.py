@@ -99,37 +99,33 @@ ROUNDING = 1e-14
 
 @dataclass(frozen=True)
 class FewLabels(Adaptation):
-    """Fine-tuning of the last layer on m labeled examples of the client: a reference.
+    """Fine-tuning of the last layer on m labeled examples of the client, as a reference.
 
-    h are features, what goes into the last linear layer, and z = V h + v the model's logits. With D and d, what is
-    added to V and v, and the labeled examples (x_i, y_i):
+    With features h (inputs of the last linear layer) and logits z = V h + v, D and d are added to V and v, and
 
         minimize  (1/m) sum_i -log softmax(z_i + D h_i + d)_{y_i} + strength/(2 m) (|D|^2 + |d|^2)
         log p(y|x) = log softmax(z + D h + d)
 
-    That is the mode of the posterior when D and d are normal with variance 1/strength: many examples outweigh the pull
-    to the model, few do not. There is one optimum, found to rounding by Newton's method, so that the order of the
-    examples does not matter. As strength grows, and without any labeled example, predictions are the model's.
+    This is the posterior mode for normal D and d with variance 1/strength, so many examples outweigh the regularization
+    and few do not. The optimum is unique and computed to rounding by Newton's method; the order of the examples does
+    not matter. With a large strength, or without labeled examples, predictions are the model's.
 
-    When to use it: next to rules without labels, to see what m labels would buy. A client that has them may do
-    better; FedReach's other rules use none. So it is a reference like `OraclePrior`, is marked as
-    one, and cannot be exported. The labeled examples are the client's first m and are never scored: all prediction
-    modes are scored on the others. `with N` inputs, it has at most N labels, and is scored on the same other examples
-    as every rule: there it may be compared with `label_shift`. A client with no more than m examples keeps one to be
-    scored on and learns from the rest. Participants are not asked for anything.
+    The labeled examples are the first m of the client and are never scored: all prediction modes are scored on the
+    others. With `evaluation.inputs` of N, the client has at most N labels. A client with at most m examples keeps one
+    of them to be scored on. Participants are not involved. The rule is marked as a reference and cannot be exported.
 
-    When: clients could label a handful of examples: what that would buy.
+    When: clients could label a few examples, and you want to know how much that would gain.
 
     Args:
-        labels: m, how many labeled examples a client has, 0 or more.
-        strength: Of the pull to the model, positive. The right one goes with the square of the features' length.
+        labels: Number m of labeled examples per client, at least 0.
+        strength: Strength of the regularization, positive; a suitable value grows with the squared length of features.
 
     Raises:
-        ConfigError: If an option is outside its range, or the model has no last linear layer.
+        ConfigError: If an option is out of range, or the model has no last linear layer.
 
-    Reference: fine-tuning the head alone on a client's own data is FedPer's and FedRep's personal layer (Arivazhagan et
-    al., 2019, arXiv 1912.00818; Collins et al., ICML 2021, arXiv 2102.07078), here from a model that was trained whole,
-    and with a pull to it as in the L2-SP penalty of Li, Grandvalet and Davoine, ICML 2018 (arXiv 1802.01483).
+    Reference: fine-tuning the last layer on a client's own data is the personal layer of FedPer and FedRep (Arivazhagan
+    et al., 2019, arXiv 1912.00818; Collins et al., ICML 2021, arXiv 2102.07078), here from a model that was trained as
+    a whole, with the L2-SP penalty of Li, Grandvalet and Davoine, ICML 2018 (arXiv 1802.01483).
 
     Example:
         >>> rule = FewLabels(labels=2, strength=1.0)
@@ -160,17 +156,17 @@ class FewLabels(Adaptation):
 
 
 def fit_head(features: Floats, logits: Floats, labels: Ints, pull: float) -> Floats:
-    """Return the (h + 1, c) head, to be added to the model's, that minimizes mean cross-entropy + pull/2 |head|^2.
+    """Return the (h + 1, c) change of the last layer that minimizes mean cross-entropy + pull/2 |head|^2.
 
-    Newton's method from 0; a step is halved while the objective rises. Each step solves the linear system by conjugate
-    gradients, as the Hessian of h + 1 times c numbers would be too large to be written down. With fewer examples than
-    features, the head is sought in their span, where the optimum lies.
+    Newton's method from 0, with steps that are halved while the objective rises. Conjugate gradients solve the linear
+    systems, because the Hessian of (h + 1) c numbers would be too large to store. With fewer examples than features,
+    the solution lies in the span of the examples and is computed there.
 
     Args:
         features: (m, h), m at least 1.
-        logits: (m, c) of the model.
-        labels: (m,).
-        pull: Positive.
+        logits: (m, c) logits of the model.
+        labels: (m,) labels.
+        pull: Strength of the regularization, positive.
 
     Example:
         >>> fit_head(np.zeros((1, 1)), np.zeros((1, 2)), np.array([0]), 0.25).round(3).tolist()
@@ -250,45 +246,43 @@ OWN_SUMS = ("feature_squares", "label_gains")
 
 @dataclass(frozen=True)
 class FewShot(OnLabelShift):
-    """Few-shot adaptation: class prior from labels, then the last layer as labels grow; inputs where they help.
+    """Few-shot adaptation: the class prior from a client's labels, then the last layer, and inputs if they help.
 
-    With the counts n of a client's m labels, the participants' class prior base and the pseudo-counts B of the client's
-    own class prior:
+    With the counts n of a client's m labels, the participants' class prior base, and the pseudo-counts B of the
+    client's own class prior:
 
         own = (n + B base)/(m + B)
         log p(y|x) = a z + b + log own - log base + constant
 
-    Where participants find that inputs can be trusted (see `LabelShift`), B is their Dirichlet fit A, and the client's
-    unlabeled inputs start from its own prior: as `LabelShift`, with own in place of base and m + A in place of A.
-    Elsewhere inputs are left out, and participants choose B among multiples of A, whether b counts, and whether labels
-    count at all, by what a few of their training labels would have done to their held-out examples.
+    If participants find that inputs can be trusted (see `LabelShift`), B is their Dirichlet fit A, and the client's
+    unlabeled inputs are used as in `LabelShift`, with own in place of base and m + A in place of A. Otherwise inputs
+    are ignored. Participants then choose B among multiples of A, whether b is used, and whether labels are used at all,
+    by the effect of a few of their training labels on their held-out examples.
 
-    From ten labels on, the last layer moves by D and d to minimize mean cross-entropy + 10/(2m) (|D|^2 + |d|^2), for
-    features of mean squared length 1, on top of the prior; unless five-fold cross-validation on the client's own labels
-    finds no gain (one-sided, 5%).
+    From ten labels on, the last layer changes by D and d that minimize mean cross-entropy + 10/(2m) (|D|^2 + |d|^2),
+    for features of mean squared length 1, unless five-fold cross-validation on the client's labels finds no gain
+    (one-sided, 5%).
 
-    Without any label it is `LabelShift`. The order of labels and inputs changes no bit, nor whether they come at once.
-    An input whose label arrives later counts as a labeled example from then on, and as an input no longer.
+    Without labels it is `LabelShift`. The result does not depend on the order or grouping of labels and inputs. An
+    input whose label arrives later counts as a labeled example from then on.
 
-    Use when: clients learn some labels after they have predicted, such as a shop, a keyboard or a hospital.
-
-    When: clients have a few labels of their own, or see them after they have predicted.
+    When: clients have a few labels, or see labels after they predicted, as in a shop, a keyboard or a hospital.
 
     Args:
-        labels: How many labeled examples clients have where they are evaluated, the first ones; 0 or more. A deployed
-            client may have any number.
-        head: Let the last layer move; it needs a model with a last linear layer.
-        odds: See `LabelShift`, as the next three.
+        labels: Number of labeled examples per client in the evaluation, the first ones, at least 0. A deployed client
+            may have any number.
+        head: Let the last layer change; the model must have a last linear layer.
+        odds: See `LabelShift`, like the next three options.
         pseudo_counts: A, or ``"fitted"``.
-        guard: Use the safeguard of inputs; it never changes their intensity here.
-        strength: Of inputs, or ``"fitted"``.
+        guard: Use the safeguard of inputs, without the correction of their intensity.
+        strength: Strength of inputs, or ``"fitted"``.
 
     Raises:
-        ConfigError: If an option is outside its range.
+        ConfigError: If an option is out of range.
 
     Reference: the prior is the posterior mean of a Dirichlet-multinomial model whose spread participants fit, as in
-    empirical Bayes (Robbins, 1956); moving the last layer alone is FedPer's and FedRep's personal layer (Arivazhagan et
-    al., 2019, arXiv 1912.00818; Collins et al., ICML 2021, arXiv 2102.07078).
+    empirical Bayes (Robbins, 1956). Changing the last layer alone is the personal layer of FedPer and FedRep
+    (Arivazhagan et al., 2019, arXiv 1912.00818; Collins et al., ICML 2021, arXiv 2102.07078).
 
     Example:
         >>> source = {"a": np.ones(1), "b": np.zeros(2), "base": np.full(2, 0.5), "pseudo_counts": np.full(1, 2.0)}
