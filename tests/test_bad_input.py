@@ -283,8 +283,8 @@ def alone(y_true):
 @pytest.mark.parametrize(
     ("metrics", "code", "message"),
     [
-        ('["mae"]', 2, "metric mae needs targets that are numbers, and those of digits are classes."),
-        ('["r2"]', 2, "metric r2 needs targets that are numbers, and those of digits are classes."),
+        ('["mae"]', 2, "metric mae needs numbers as targets; those of digits are classes."),
+        ('["r2"]', 2, "metric r2 needs numbers as targets; those of digits are classes."),
         ('["aurok"]', 2, "there is no metric 'aurok'. Did you mean 'auroc'? Your own: 'FILE.py:NAME'."),
         ('["auroc", "my.py:auroc"]', 2, "--set evaluation.metrics: The name of a metric must be its own, "),
         ('["my.py:nameless"]', 2, "got '<lambda>'. Give the function a name, by `def`."),

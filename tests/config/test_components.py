@@ -277,18 +277,16 @@ def test_two_parts_that_measure_differently_under_one_name_are_told_with_the_met
     wide, by_gap = {"name": "own.py:Widest", "margin": 1.0}, {"name": "own.py:ByGap", "margin": 1.0}
     assert said({"methods": {"a": {"selection": wide, "weighting": by_gap}}}, own) == []
     (line,) = said({"methods": {"a": {"selection": wide, "weighting": "own.py:ByGap"}, "b": {}}}, own)
-    assert line.startswith("methods.a: Two parts ask for 'gap', but not the same: Gap(margin=1.0) and Gap(margin=0.0)")
+    assert line.startswith("methods.a: Two components measure 'gap' differently: Gap(margin=1.0) and Gap(margin=0.0)")
 
 
 def test_a_part_that_looks_at_single_clients_is_refused_under_secure_aggregation() -> None:
     (line,) = said({"methods": {"a": {"label_statistics": "secure_aggregation", "selection": "entropy_topk"}, "b": {}}})
-    assert line.startswith(
-        "methods.a: SecureAggregation shows the server sums only, but EntropyTopK looks at single clients'"
-    )
+    assert line.startswith("methods.a: SecureAggregation shows the server only sums, but EntropyTopK reads labels")
     mixed = {"name": "mix", "parts": ["equal", "entropy"]}
     (line,) = said({"method": {"label_statistics": "secure_aggregation", "weighting": mixed}})
     assert line.startswith(
-        "method: SecureAggregation shows the server sums only, so that each client must know its own weight"
+        "method: SecureAggregation shows the server only sums, so each client must know its own weight"
     )
 
 

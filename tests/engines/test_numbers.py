@@ -148,9 +148,7 @@ def test_a_model_returns_as_many_numbers_as_there_are_targets():
     [(Sequential, CrossEntropy()), (Native, CrossEntropy()), (Manual, FedLC()), (Sequential, LabelSmoothing())],
 )
 def test_losses_of_classes_refuse_numbers(kind, loss):
-    with pytest.raises(
-        ConfigError, match=r"needs targets that are classes, and those of made up are numbers\. Take loss"
-    ):
+    with pytest.raises(ConfigError, match=r"needs classes as targets; those of made up are numbers\. Use loss"):
         engine(kind, loss)
 
 
@@ -170,12 +168,10 @@ def test_ones_own_loss_takes_both_unless_it_says_otherwise(federated):
     a, b = (made.train(made.initial, IDS, 1, 0.05) for made in (plain, own))
     assert np.array_equal(a.update, b.update)
     classes = federated(SIZES, (5,))
-    with pytest.raises(ConfigError, match="loss marked needs targets that are numbers"):
+    with pytest.raises(ConfigError, match="loss marked needs numbers as targets"):
         TorchEngine(Sequential, Task(build("linear", (5,), 3, seed=1), classes, FedAvg(), SGD, 3, FunctionLoss(marked)))
     for loss in (MSE(), Huber()):
-        with pytest.raises(
-            ConfigError, match=r"needs targets that are numbers, .* are classes\. Take loss = 'cross_entropy'"
-        ):
+        with pytest.raises(ConfigError, match=r"needs numbers as targets; .* are classes\. Use loss = 'cross_entropy'"):
             TorchEngine(Sequential, Task(build("linear", (5,), 3, seed=1), classes, FedAvg(), SGD, 3, loss))
 
 
@@ -190,17 +186,17 @@ def test_what_needs_classes_refuses_numbers_by_name():
     data = numbers().dataset
     check_federation_targets(federation(), data)
     for name in ("entropy_topk", "kl_filter", "hics"):
-        with pytest.raises(ConfigError, match=r"selection .* needs targets that are classes, .* Take another"):
+        with pytest.raises(ConfigError, match=r"selection .* needs classes as targets; .* Choose another"):
             check_federation_targets(federation(selection=SELECTIONS[name]()), data)
     for name in ("entropy", "disagreement"):
-        with pytest.raises(ConfigError, match=r"weighting .* needs targets that are classes"):
+        with pytest.raises(ConfigError, match=r"weighting .* needs classes as targets"):
             check_federation_targets(federation(weighting=WEIGHTINGS[name]()), data)
-    with pytest.raises(ConfigError, match=r"server FedDF needs targets that are classes"):
+    with pytest.raises(ConfigError, match=r"server FedDF needs classes as targets"):
         check_federation_targets(federation(server=FedDF()), data)
     for server in (ServerOnly(held_out=0.2, patience=2), FineTune(), Safari(client_probability=0.5)):
         check_federation_targets(federation(server=server), data)
     for name in set(ADAPTATIONS) - {"none"}:
-        with pytest.raises(ConfigError, match=r"adaptation .* needs targets that are classes, .* Take another"):
+        with pytest.raises(ConfigError, match=r"adaptation .* needs classes as targets; .* Choose another"):
             check_federation_targets(federation(adaptation=ADAPTATIONS[name]()), data)
     for name in ("power_of_choice", "oort", "divfl", "max_similarity", "clustered"):
         check_federation_targets(federation(selection=SELECTIONS[name]()), data)
@@ -234,7 +230,7 @@ def test_each_part_learns_numbers_or_refuses_them_by_name(kind, name):
     part = TABLES[kind][name](**OPTIONS.get(name, {}))
     chosen = federation(**{"radio": Radio(), kind: part})
     if name in OF_CLASSES:
-        with pytest.raises(ConfigError, match=f"{kind} {type(part).__name__} needs targets that are classes"):
+        with pytest.raises(ConfigError, match=f"{kind} {type(part).__name__} needs classes as targets"):
             simulate(data, "linear", chosen, rounds=3, engine="sequential")
         return
     simulation = simulate(replace(data, server=own), "linear", chosen, rounds=3, engine="sequential")

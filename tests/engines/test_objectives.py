@@ -293,7 +293,7 @@ def test_numbers_are_learnt_on_the_scale_of_the_inner_loss():
         found.append(numbers_learnt(loss))
     assert np.array_equal(found[0], found[1])
     assert 0 < abs(found[2] - found[0]).max() < 0.5
-    with pytest.raises(ConfigError, match="needs targets that are classes"):
+    with pytest.raises(ConfigError, match="needs classes as targets"):
         numbers_learnt(FedNTD(inner=MSE()))
 
 

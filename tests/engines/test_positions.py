@@ -386,12 +386,12 @@ def whole_texts(rng, size):
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ({"selection": "kl_filter"}, "selection .* goes by how many examples of each class"),
-        ({"weighting": "entropy"}, "weighting .* goes by how many examples of each class"),
-        ({"weighting": "disagreement"}, "weighting .* measures outputs of one row an example"),
+        ({"selection": "kl_filter"}, "selection .* needs the label counts"),
+        ({"weighting": "entropy"}, "weighting .* needs the label counts"),
+        ({"weighting": "disagreement"}, "weighting .* measures one row of outputs per example"),
         ({"adaptation": "label_shift"}, "adaptation .* estimates the class of an example"),
-        ({"loss": "logit_adjusted"}, "loss .* shifts outputs by how many examples of each class"),
-        ({"loss": "moon"}, "loss .* sees one output an example"),
+        ({"loss": "logit_adjusted"}, "loss .* shifts outputs by label counts"),
+        ({"loss": "moon"}, "loss .* reads one output per example"),
     ],
 )
 def test_parts_that_have_no_meaning_at_positions_are_refused_before_the_first_round(method, message, tmp_path):

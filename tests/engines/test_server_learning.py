@@ -219,7 +219,7 @@ def test_a_clusters_model_is_taught_by_its_own_clients():
 
 def test_under_secure_aggregation_fine_tuning_works_and_feddf_is_refused():
     run(made(FineTune(), label_statistics=SecureAggregation()), 2)
-    with pytest.raises(ConfigError, match="shows the server sums only, but FedDF looks at single clients"):
+    with pytest.raises(ConfigError, match="shows the server only sums, but FedDF reads labels"):
         made(FedDF(), label_statistics=SecureAggregation())
 
 

@@ -450,5 +450,5 @@ def test_where_no_participant_holds_anything_out_that_is_said():
     sizes = [1, 1, 1, 25]
     clients = {f"c{i}": (rng.random((n, 4)), rng.integers(0, 3, n)) for i, n in enumerate(sizes)}
     data = fedreach.FederatedData.from_clients(clients, participants=["c0", "c1", "c2"], num_classes=3)
-    with pytest.raises(DataError, match="LabelShift is fitted by what participants hold out, and none holds out"):
+    with pytest.raises(DataError, match="LabelShift is fitted to held-out examples of participants; got none"):
         list(fedreach.run(data, fedreach.Method(adaptation="label_shift"), model="linear", rounds=1, cohort_size=2))

@@ -143,10 +143,10 @@ def test_an_extension_that_is_killed_goes_on(fedreach: Command, start: Start, ho
     ("options", "reason"),
     [
         (["local.schedule=cosine", "local.decay=0.1"], "local.schedule 'cosine' spreads its decay over all rounds"),
-        (["method.selection=hics"], "the selection HiCS goes by how many rounds a run has"),
+        (["method.selection=hics"], "the selection HiCS depends on the number of rounds"),
         (
             ["method.server={name='fine_tune',when='end'}", "server_data.examples=20"],
-            "the server step FineTune learns by how many rounds a run has",
+            "the server step FineTune depends on the number of rounds",
         ),
         (["budget.megabytes=0.03"], "a budget ended it after round "),
         (["evaluation.patience=1", "evaluation.every=1", UPWARD], "early stopping (evaluation.patience) ended it"),
@@ -186,7 +186,7 @@ def test_a_policy_is_told_the_length_only_where_it_says_that_it_reads_it(home: P
     if told == "of None":
         assert extend_run(folder, 6, base=home).rounds == 6
     else:
-        with pytest.raises(RunFolderError, match="the selection Late goes by how many rounds a run has"):
+        with pytest.raises(RunFolderError, match="the selection Late depends on the number of rounds"):
             extend_run(folder, 6, base=home)
 
 

@@ -164,18 +164,18 @@ def test_metrics_of_classes_refuse_numbers_and_the_other_way_round(tmp_path: Pat
     data = federate(from_arrays(np.eye(4), [1.0, 2.0, 3.0, 4.0]), Partition.from_owner([0, 1, 0, 1], 2, "natural"))
     engine = TorchEngine(Sequential, Task(build("linear", (4,), 1, seed=0), data, FedAvg(), LocalSGD(), 0, MSE()))
     Evaluator(engine, data, metrics=[Accuracy(), MeanLoss()])  # what is asked for by default
-    with pytest.raises(ConfigError, match="metric auroc needs targets that are classes"):
+    with pytest.raises(ConfigError, match="metric auroc needs classes as targets"):
         Evaluator(engine, data, metrics=[AUROC()])
-    with pytest.raises(ConfigError, match="metric r2 needs targets that are numbers"):
+    with pytest.raises(ConfigError, match="metric r2 needs numbers as targets"):
         list(fr.run(fr.load("digits").partition("iid", clients=4), model="linear", rounds=1, metrics=["r2"]))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--set", "method.loss=cross_entropy"], "Take loss = 'mse' or 'huber'"),
-        (["--set", "method.selection=entropy_topk"], "selection .* needs targets that are classes"),
-        (["--set", "method.adaptation=label_shift"], "adaptation LabelShift needs targets that are classes"),
+        (["--set", "method.loss=cross_entropy"], "Use loss = 'mse' or 'huber'"),
+        (["--set", "method.selection=entropy_topk"], "selection .* needs classes as targets"),
+        (["--set", "method.adaptation=label_shift"], "adaptation LabelShift needs classes as targets"),
         (["--set", "target_accuracy=0.5"], "target_accuracy is about shares of right answers"),
         (["--set", "partition.name=shards"], "Use the partition 'iid', 'natural'"),
         (["--set", "noise={name='symmetric', rate=0.1}"], "noise: "),
@@ -193,9 +193,9 @@ def test_what_is_about_classes_is_told(tmp_path: Path, options: list[str], messa
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("method.selection=hics", "error: methods.slow: selection HiCS needs targets that are classes"),
-        ("methods.slow.server=feddf", "error: methods.slow: server FedDF needs targets that are classes"),
-        ('evaluation.metrics=["auroc"]', "error: metric auroc needs targets that are classes"),
+        ("method.selection=hics", "error: methods.slow: selection HiCS needs classes as targets"),
+        ("methods.slow.server=feddf", "error: methods.slow: server FedDF needs classes as targets"),
+        ('evaluation.metrics=["auroc"]', "error: metric auroc needs classes as targets"),
     ],
 )
 def test_a_comparison_refuses_them_once_and_before_anything_runs(tmp_path: Path, option: str, message: str) -> None:
@@ -205,7 +205,7 @@ def test_a_comparison_refuses_them_once_and_before_anything_runs(tmp_path: Path,
         main, ["compare", str(tmp_path / "n.toml"), "--out", str(out), "--quiet", "--set", option]
     )
     assert done.exit_code != 0
-    assert done.output.count("needs targets") == 1
+    assert done.output.count("as targets") == 1
     assert done.output.startswith(message)
     assert not (out / "runs").exists()
 

@@ -61,8 +61,8 @@ def test_an_allocation_rule_of_ones_own_is_found_and_belongs_to_the_run(
         (["radio.power_dbm=23"], r"radio\.power_dbm: must be a list; got 23\.$"),
         (["radio={}", "method.allocation=gready"], "there is no allocation 'gready'. Did you mean 'greedy'"),
         (["radio={}", "method.allocation={name='greedy',unit=2.0}"], r"Greedy\.unit must be in \[1e-9, 1\]; got 2\.0"),
-        (["methods.uniform.selection=best_channels"], r"BestChannels needs to know channels.*`\[radio\]`"),
-        (["methods.uniform.allocation=equal"], r"EqualShares needs to know channels.*`\[radio\]`"),
+        (["methods.uniform.selection=best_channels"], r"BestChannels needs channels and devices.*`\[radio\]`"),
+        (["methods.uniform.allocation=equal"], r"EqualShares needs channels and devices.*`\[radio\]`"),
         (["radio={}", "methods.full.selection={name='csra',search='genetics'}"], "search"),
     ],
 )

@@ -63,7 +63,7 @@ def test_feddf_and_secure_aggregation_do_not_go_together(refused: Refused) -> No
         "--set",
         "method.label_statistics=secure_aggregation",
     )
-    assert "SecureAggregation shows the server sums only, but FedDF looks at single clients' labels or updates" in told
+    assert "SecureAggregation shows the server only sums, but FedDF reads labels, updates or measurements" in told
 
 
 def test_more_than_the_clients_can_give_is_refused(refused: Refused) -> None:

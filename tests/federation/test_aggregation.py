@@ -66,7 +66,7 @@ def test_its_stream_is_that_of_the_round():
 def test_what_is_no_weighted_sum_is_refused_under_secure_aggregation():
     federation = tiny_simulation().federation
     assert replace(federation, label_statistics=SecureAggregation(), aggregation=Mean())
-    with pytest.raises(ConfigError, match=r"Median is no weighted sum. Use 'mean'"):
+    with pytest.raises(ConfigError, match=r"Median is not a weighted sum. Use 'mean'"):
         replace(federation, label_statistics=SecureAggregation(), aggregation=Median())
 
 

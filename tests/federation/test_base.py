@@ -228,7 +228,7 @@ def test_parts_made_of_parts_need_what_those_need():
 
     whole = federation(Tries(Clustered()))
     assert whole.selection.declares("reads_updates")
-    with pytest.raises(ConfigError, match="looks at single clients' labels or updates"):
+    with pytest.raises(ConfigError, match="reads labels, updates or measurements of single clients"):
         replace(whole, label_statistics=SecureAggregation())
 
 
@@ -255,7 +255,7 @@ def test_what_any_part_needs_is_asked_for():
     whole = replace(federation(), server=made(Average, needs=("label_counts",), measures=(WLRC(),)))
     assert whole.needs() == {"label_counts"}
     assert whole.measurements() == (WLRC(),)
-    with pytest.raises(ConfigError, match="Mine looks at single clients' labels or updates"):
+    with pytest.raises(ConfigError, match="Mine reads labels, updates or measurements of single clients"):
         replace(whole, label_statistics=SecureAggregation())
 
 

@@ -97,7 +97,7 @@ def test_in_a_round_the_probe_is_asked_answered_and_chosen_by():
 
 
 def test_a_policy_that_reads_updates_is_refused_where_the_server_sees_sums_only():
-    with pytest.raises(ConfigError, match="Minimax looks at single clients' labels or updates"):
+    with pytest.raises(ConfigError, match="Minimax reads labels, updates or measurements of single clients"):
         replace(federation(selection=Minimax()), label_statistics=SecureAggregation())
 
 

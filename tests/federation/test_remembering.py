@@ -156,9 +156,9 @@ def _with(policy, clusters):
 @pytest.mark.parametrize("aggregation", BOTH, ids=lambda part: type(part).__name__)
 def test_what_cannot_go_with_it_is_refused_in_words(aggregation):
     made = tiny_simulation().federation
-    with pytest.raises(ConfigError, match=r"is no weighted sum\. Use 'mean'"):
+    with pytest.raises(ConfigError, match=r"is not a weighted sum\. Use 'mean'"):
         replace(made, aggregation=aggregation, label_statistics=SecureAggregation())
-    with pytest.raises(ConfigError, match=r"takes that over all clients already\. Use one of them"):
+    with pytest.raises(ConfigError, match=r"both correct for absent clients\. Use one:"):
         replace(made, aggregation=aggregation, weighting=FedAU())
 
 

@@ -302,7 +302,7 @@ def test_a_probe_for_updates_is_refused_where_the_server_sees_sums_only():
 
 def test_a_policy_that_measures_single_clients_is_refused():
     measuring = type("Measuring", (Curious,), {"measures": ByDisagreement().measures})
-    with pytest.raises(ConfigError, match="Measuring looks at single clients' labels or updates, or measures them"):
+    with pytest.raises(ConfigError, match="Measuring reads labels, updates or measurements of single clients"):
         under_a_sum(measuring())
 
 

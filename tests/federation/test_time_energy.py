@@ -155,9 +155,9 @@ def test_without_a_radio_nothing_is_counted_and_what_needs_one_is_refused():
 
     parts = (ByExamples(), FedAvg(), LocalSGD(), Average())
     assert spent(Federation(Uniform(), *parts, cohort_size=2, seed=0), [1]) is None
-    with pytest.raises(ConfigError, match=r"Needy needs to know channels.*Add a section `\[radio\]`"):
+    with pytest.raises(ConfigError, match=r"Needy needs channels and devices.*Add a section `\[radio\]`"):
         Federation(Needy(), *parts, cohort_size=2, seed=0)
-    with pytest.raises(ConfigError, match="EqualShares needs to know channels"):
+    with pytest.raises(ConfigError, match="EqualShares needs channels and devices"):
         Federation(Uniform(), *parts, cohort_size=2, seed=0, allocation=EqualShares())
     with pytest.raises(ConfigError, match="the view has no `radio`"):
         round_cost(federation(), replace(make_view(), radio=None), Cohort(np.array([1])), D)

@@ -154,7 +154,7 @@ def test_what_it_cannot_go_with_is_refused_in_words():
     made = tiny_simulation().federation
     with pytest.raises(ConfigError, match="FedNova compares clients"):
         replace(made, weighting=FedNova(), label_statistics=SecureAggregation())
-    with pytest.raises(ConfigError, match="FedNova scales the mean of those that are there"):
+    with pytest.raises(ConfigError, match="FedNova and MIFA both correct for absent clients"):
         replace(made, weighting=FedNova(), aggregation=MIFA())
     with pytest.raises(ConfigError, match=r"FedNova\.inner must be made of weightings"):
         FedNova("equal")

@@ -195,7 +195,7 @@ def test_what_is_inside_asks_and_measures():
 
 def test_two_measurements_of_one_name_are_told_apart():
     whole = federation(weighting=Mix((ByDisagreement(), ByDisagreement(radius=0.1))))
-    with pytest.raises(ComponentError, match="Two parts ask for 'disagreement', but not the same"):
+    with pytest.raises(ComponentError, match="Two components measure 'disagreement' differently"):
         whole.measurements()
     assert len(federation(weighting=Mix((ByDisagreement(), ByDisagreement()))).measurements()) == 1
 

@@ -97,10 +97,10 @@ def test_a_client_that_tells_accuracy_of_numbers_is_not_believed(tmp_path: Path)
 def test_what_needs_classes_is_refused_before_anybody_trains(tmp_path: Path) -> None:
     (tmp_path / "numbers.toml").write_text(NUMBERS)
     setup = FlowerExperiment(tmp_path / "numbers.toml", overrides=("method.weighting=entropy",))
-    with pytest.raises(ConfigError, match=r"weighting .* needs targets that are classes"):
+    with pytest.raises(ConfigError, match=r"weighting .* needs classes as targets"):
         setup.strategy(tmp_path / "flower", timeout=5, patience=5)
     setup = FlowerExperiment(tmp_path / "numbers.toml", overrides=("evaluation.metrics=['auroc']",))
-    with pytest.raises(ConfigError, match=r"metric .* needs targets that are classes"):
+    with pytest.raises(ConfigError, match=r"metric .* needs classes as targets"):
         setup.strategy(tmp_path / "flower", timeout=5, patience=5)
 
 

@@ -376,9 +376,9 @@ def test_a_node_without_a_table_is_named_with_what_to_do(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("override", "why"),
     [
-        ("method.adaptation=label_shift", r"adaptation .* needs targets that are classes.* are numbers"),
-        ("method.loss=cross_entropy", r"loss .* needs targets that are classes"),
-        ("evaluation.metrics=['auroc']", r"metric .* needs targets that are classes"),
+        ("method.adaptation=label_shift", r"adaptation .* needs classes as targets.* are numbers"),
+        ("method.loss=cross_entropy", r"loss .* needs classes as targets"),
+        ("evaluation.metrics=['auroc']", r"metric .* needs classes as targets"),
     ],
 )
 def test_what_needs_classes_is_refused_where_numbers_are_predicted(tmp_path: Path, override: str, why: str) -> None:

@@ -49,9 +49,8 @@ def check_draws(policy: object, method: str, selection: Cohort) -> Ints | None:
     draws = np.asarray(selection.draws)
     if draws.shape != np.shape(selection.ids) or draws.dtype.kind not in "iu" or not (draws >= 1).all():
         raise ComponentError(
-            f"{name_of(policy)}.{method} must say of each of its {np.size(selection.ids)} clients how often it was "
-            f"drawn, a whole number from 1 on; got {draws}. Return `Cohort.drawn(ids)`, each id as often as it came "
-            "up."
+            f"{name_of(policy)}.{method} must return a number of draws, at least 1, for each of its "
+            f"{np.size(selection.ids)} clients; got {draws}. Return `Cohort.drawn(ids)` with one id per draw."
         )
     return draws[np.argsort(selection.ids)].astype(np.int64)
 

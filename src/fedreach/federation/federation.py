@@ -67,53 +67,50 @@ class Federation:
             component.check_attributes()
         if self.radio is None and (self.allocation is not None or self.selection.declares("needs_radio")):
             raise ConfigError(
-                f"{name_of(self.allocation or self.selection)} needs to know channels and devices, and there is no "
-                "radio. Add a section `[radio]` to the experiment, or `radio=Radio()` to the `Federation`."
+                f"{name_of(self.allocation or self.selection)} needs channels and devices; got no radio. Add a section "
+                "`[radio]` to the experiment, or `radio=Radio()` to the `Federation`."
             )
         require(self, cohort_size="[1, inf)", seed="[0, inf)")
         if self.label_statistics.only_sum:
             self._refuse_what_sees_single_clients()
         if self.adapts and not isinstance(self.label_statistics, Exact | SecureAggregation):
             raise ConfigError(
-                f"{name_of(self.adaptation)} adds up what participants see of their own labels, and "
-                f"{name_of(self.label_statistics)} would not noise that. Use label_statistics = 'secure_aggregation', "
-                "by which the server sees sums only, or 'exact'."
+                f"{name_of(self.adaptation)} sums statistics of participants' labels, to which "
+                f"{name_of(self.label_statistics)} adds no noise. Use label_statistics = 'secure_aggregation', with "
+                "which the server sees only sums, or 'exact'."
             )
         if self.aggregation.remembers_updates and self.weighting.scales_mean:
             raise ConfigError(
-                f"{name_of(self.weighting)} scales the mean of those that are there, and {name_of(self.aggregation)} "
-                "takes that over all clients already. Use one of them: another weighting, such as 'equal', or "
-                "aggregation = 'mean'."
+                f"{name_of(self.weighting)} and {name_of(self.aggregation)} both correct for absent clients. Use one: "
+                "another weighting, such as 'equal', or aggregation = 'mean'."
             )
         if self.memory_solver is not None and self.memory_loss is not None:
             raise ConfigError(
-                f"{name_of(self.solver)} and {name_of(self.loss)} each have clients keep a vector between rounds, and "
-                "there is room for one. Use a solver without a memory, such as 'fedprox', or another loss."
+                f"{name_of(self.solver)} and {name_of(self.loss)} both store a vector at each client, which can store "
+                "one. Use a stateless solver, such as 'fedprox', or another loss."
             )
         if self.memory_solver is not None and self.local.optimizer is not None:
             raise ConfigError(
-                f"{name_of(self.solver)} works out what clients keep from how far plain gradient steps move; got "
-                f"local.optimizer {type(self.local.optimizer).__name__}. Use 'sgd', or a solver without a memory, such "
-                "as 'fedprox'."
+                f"{name_of(self.solver)} needs plain gradient steps; got local.optimizer "
+                f"{type(self.local.optimizer).__name__}. Use 'sgd', or a stateless solver, such as 'fedprox'."
             )
 
     def _refuse_what_sees_single_clients(self) -> None:
-        hidden = f"{name_of(self.label_statistics)} shows the server sums only"
+        hidden = f"{name_of(self.label_statistics)} shows the server only sums"
         for kind, component in self.components.items():
             clients_know = kind == "weighting"  # what a weighting needs, each client knows of itself
             for part in component.with_inner():
                 if part.reads_updates or ((part.needs or part.measures) and not clients_know):
                     raise ConfigError(
-                        f"{hidden}, but {name_of(component)} looks at single clients' labels or updates, or measures "
-                        "them."
+                        f"{hidden}, but {name_of(component)} reads labels, updates or measurements of single clients."
                     )
         if not self.aggregation.linear:
             raise ConfigError(
-                f"{hidden}, but {name_of(self.aggregation)} is no weighted sum. Use 'mean', or one that says `linear`."
+                f"{hidden}, but {name_of(self.aggregation)} is not a weighted sum. Use 'mean', or another `linear` one."
             )
         if not self.weighting.has_own_weights:
             raise ConfigError(
-                f"{hidden}, so that each client must know its own weight; {name_of(self.weighting)} compares clients. "
+                f"{hidden}, so each client must know its own weight; {name_of(self.weighting)} compares clients. "
                 "Choose a weighting with a method `raw`, such as 'by_examples', 'equal', 'entropy' or 'disagreement'."
             )
 
@@ -154,7 +151,7 @@ class Federation:
             for measurement in [measurement for part in component.with_inner() for measurement in part.measures]:
                 if measurements.setdefault(measurement.name, measurement) != measurement:
                     raise ComponentError(
-                        f"Two parts ask for {measurement.name!r}, but not the same: {measurements[measurement.name]} "
+                        f"Two components measure {measurement.name!r} differently: {measurements[measurement.name]} "
                         f"and {measurement}. Give both the same options."
                     )
         return tuple(measurements.values())
@@ -208,32 +205,35 @@ def check_targets(kind: str, component: Component, data: HasTargets) -> None:
     parts = [part for inner in component.with_inner() for part in (inner, *inner.measures)]
     needs_classes = any(part.needs_classes or part.needs for part in parts) or kind == "adaptation"
     if (needs_classes or component.declares("shifts_outputs")) and not data.num_classes:
-        advice = "Take loss = 'mse' or 'huber'" if kind == "loss" else "Take another, or make classes of them"
+        advice = (
+            "Use loss = 'mse' or 'huber'"
+            if kind == "loss"
+            else f"Choose another {kind}, or divide the targets into classes"
+        )
         raise ConfigError(
-            f"{kind} {name_of(component)} needs targets that are classes, and those of {data.name} are numbers. "
-            f"{advice}; where they stand for classes, write them as whole numbers."
+            f"{kind} {name_of(component)} needs classes as targets; those of {data.name} are numbers. {advice}. If "
+            "they are classes, write them as whole numbers."
         )
     if data.positions and kind != "metric" and (why := _why_not_at_positions(kind, component)):
         raise ConfigError(
-            f"{kind} {name_of(component)} {why}, and {data.name} has a label at every position. Take another, or "
-            "leave it out."
+            f"{kind} {name_of(component)} {why}; {data.name} has a label at every position. Choose another {kind}."
         )
     if component.declares("needs_numbers") and data.num_classes:
-        advice = "loss = 'cross_entropy'" if kind == "loss" else "another"
+        advice = "loss = 'cross_entropy'" if kind == "loss" else f"another {kind}"
         raise ConfigError(
-            f"{kind} {name_of(component)} needs targets that are numbers, and those of {data.name} are classes. Take "
-            f"{advice}, or give numbers: floats as labels, or of a table `target` instead of `label`."
+            f"{kind} {name_of(component)} needs numbers as targets; those of {data.name} are classes. Use {advice}, or "
+            "give numbers: floats as labels, or `target` instead of `label` for a table."
         )
 
 
 def _why_not_at_positions(kind: str, component: Component) -> str:
     """Return why a component cannot be used if each position of an example has a label; "" if it can."""
     reasons = {
-        "goes by how many examples of each class a client has": any(part.needs for part in component.with_inner()),
-        "measures outputs of one row an example": any(part.measures for part in component.with_inner()),
-        "shifts outputs by how many examples of each class a client has": component.declares("shifts_outputs"),
-        "sees one output an example": component.declares("has_objective"),
-        "learns from outputs of one row an example": component.declares("tunes_server"),
+        "needs the label counts of clients": any(part.needs for part in component.with_inner()),
+        "measures one row of outputs per example": any(part.measures for part in component.with_inner()),
+        "shifts outputs by label counts": component.declares("shifts_outputs"),
+        "reads one output per example": component.declares("has_objective"),
+        "learns from one row of outputs per example": component.declares("tunes_server"),
         "estimates the class of an example": kind == "adaptation",
         "changes inputs alone": kind == "augmentation",
     }

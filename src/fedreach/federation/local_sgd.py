@@ -1,4 +1,4 @@
-"""Local training: steps, step sizes and optimizers."""
+"""Local training: steps, learning rates and optimizers."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 class Adam(Options):
     """Adam (Kingma and Ba, 2015) as the local optimizer.
 
-    With g the corrected and clipped gradient plus weight_decay * w, in the steps t = 1, 2, ... of a round, from m = v =
-    0::
+    With g the corrected and clipped gradient plus weight_decay * w, in the steps t = 1, 2, ... of a round, starting
+    from m = v = 0::
 
         m <- beta1 * m + (1 - beta1) * g
         v <- beta2 * v + (1 - beta2) * g^2
         w <- w - lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
 
-    m and v start from 0 in every round, as momentum does: nothing of them is sent or kept. A step moves each number by
-    about `lr`, whatever the gradient; so choose a rate of a hundredth of what suits plain steps, such as 0.001.
+    m and v start from 0 in every round; they are neither sent nor stored. A step moves each parameter by about `lr`,
+    whatever the gradient, so choose about a hundredth of a suitable learning rate of plain steps, such as 0.001.
 
-    *When to use it:* for models that plain steps train badly, such as those with embeddings or attention. With few
-    steps per round, m and v hardly settle; take plain steps then, and Adam at the server (`server = "adam"`).
+    When: plain steps train the model badly, as with embeddings or attention, and a round has many steps. With few
+    steps, use plain steps and Adam at the server (`server = "adam"`).
 
     Args:
-        beta1: How much of m is kept, in [0, 1).
-        beta2: How much of v is kept, in [0, 1).
-        epsilon: Positive.
+        beta1: Decay of m, in [0, 1).
+        beta2: Decay of v, in [0, 1).
+        epsilon: Constant that keeps the denominator from 0, positive.
 
     Raises:
-        ConfigError: If a value is outside its range.
+        ConfigError: If a value is out of range.
 
     Reference: Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, Algorithm 1.
 
@@ -88,13 +88,13 @@ class Adam(Options):
 class AdamW(Adam):
     """AdamW (Loshchilov and Hutter, 2019): w <- w - lr * (Adam's step of the plain gradient + weight_decay * w).
 
-    With weight_decay 0 it is `Adam`. There, decay is part of the gradient and so is scaled away where gradients are
-    large; here all weights decay alike.
+    With weight_decay 0 it is `Adam`. In Adam, weight decay is part of the gradient, so it is small where gradients are
+    large; here all weights decay equally.
 
-    *When to use it:* wherever you would use `Adam` with weight decay.
+    When: like `Adam`, with weight decay.
 
     Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, Algorithm 2; as in torch, the
-    decay is multiplied by the rate.
+    decay is multiplied by the learning rate.
 
     Example:
         >>> import numpy as np
@@ -113,10 +113,10 @@ def optimizer_class(part: str, name: str) -> Any:
 
     Args:
         part: Name of the component, for errors.
-        name: Of the class.
+        name: Name of the class.
 
     Raises:
-        ConfigError: If torch has none of this name, or it calls for the loss itself, as L-BFGS does.
+        ConfigError: If torch has no such class, or it evaluates the loss itself, as L-BFGS does.
     """
     import torch
 
@@ -142,13 +142,13 @@ def check_optimizer(
 
     Args:
         part: Name of the component, for errors.
-        name: Of the class.
-        options: Its options other than the learning rate.
-        rate: The option that is the learning rate.
-        step: Takes steps with it.
+        name: Name of the class.
+        options: Options other than the learning rate.
+        rate: Name of the option that is the learning rate.
+        step: Function that takes steps with the optimizer.
 
     Raises:
-        ConfigError: If it cannot.
+        ConfigError: If a step fails.
     """
     optimizer_class(part, name)
     if "lr" in (options or {}):
@@ -172,16 +172,16 @@ def with_tuples(options: Mapping[str, Any] | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TorchSteps:
-    """An optimizer of PyTorch for the clients' steps.
+    """PyTorch optimizer for the local steps of clients.
 
-    It is handed the corrected and clipped gradient, and the rate of the round as its ``lr``. It begins again in every
-    round, so nothing of its state is sent or kept. The engine `sequential` trains with it.
+    It gets the corrected and clipped gradient, and the learning rate of the round as its ``lr``. It starts again in
+    every round, so its state is neither sent nor stored. Only the engine `sequential` trains with it.
 
-    When: an optimizer of PyTorch that is not built in, such as RMSprop, NAdam or Adafactor, is to be tried.
+    When: an optimizer of PyTorch that is not built in, such as RMSprop, NAdam or Adafactor, should be tried.
 
     Args:
-        optimizer: Class of `torch.optim` that steps from gradients alone, which LBFGS and SparseAdam do not.
-        options: Its options other than ``lr``, such as ``{"alpha": 0.9}``; None for torch's defaults.
+        optimizer: Name of a class of `torch.optim` that steps from gradients alone; LBFGS and SparseAdam do not.
+        options: Options other than ``lr``, such as ``{"alpha": 0.9}``. None: torch's defaults.
 
     Raises:
         ConfigError: If torch has no such optimizer, or it cannot be used here or with these options.
@@ -231,18 +231,18 @@ class TorchSteps:
 class UnevenSteps(Options):
     """Uneven numbers of local steps, uniform from `min` to `max` for each client.
 
-    The draw depends on the seed of the run and on client and round, and on nothing else: all methods of a comparison
-    have the same, and a client on a real network knows its own as the server does.
+    The draw depends only on the seed of the run, the client and the round. So all methods of a comparison use the same
+    numbers, and a client on a real network knows its number as the server does.
 
-    *When to use it:* to try methods on clients whose machines differ, as with the weighting `fednova`.
+    When: methods should be tried on clients of different speed, as with the weighting `fednova`.
 
     Args:
-        min: The fewest steps, at least 1.
-        max: The most steps, at least `min`; at most 10^9.
-        drawn: ``"client"``: once for each client, which keeps its number; ``"round"``: again in each round.
+        min: Smallest number of steps, at least 1.
+        max: Largest number of steps, from `min` to 10^9.
+        drawn: Time of the draw. ``"client"``: once per client; ``"round"``: in each round.
 
     Raises:
-        ConfigError: If a value is outside its range.
+        ConfigError: If a value is out of range.
 
     Example:
         >>> UnevenSteps(2, 20).of(np.array([0, 5, 7]), seed=0, round_=3)
@@ -285,34 +285,32 @@ class LocalSGD:
 
     With the solver's corrected gradient g, one step is::
 
-        g <- g * min(1, clip_norm / ||g||)        (where clip_norm is given)
+        g <- g * min(1, clip_norm / ||g||)        (if clip_norm is set)
         g <- g + weight_decay * w
         v <- momentum * v + g                     (v = 0 at the start of the round)
         w <- w - lr * v
 
     Args:
-        lr: Step size of round 1, positive.
-        batch_size: B, examples per step; of a client with fewer, all m of them. It and the next two are at most 10^9.
-        epochs: Passes over the client's training examples; used where `steps` is None.
-        steps: Exact number of steps for every client, whatever its size; or `UnevenSteps`, under which each has its
-            own; or None.
-        drop_last: Leave out m mod B examples in each epoch, those left after its full batches; others each time. If
-            not, they are a last, smaller batch. A client with fewer than B examples keeps its one batch. A weight
-            counts all of a client's examples.
-        momentum: Share of the last step that is kept, in [0, 1).
-        weight_decay: Share of the weights that is added to the gradient (L2 penalty), not negative.
-        clip_norm: Largest Euclidean norm of the corrected gradient, or None.
-        schedule: How the rate changes over rounds: ``constant``; ``exponential``, lr * decay^(round - 1);
-            ``cosine``, from rate down to rate * decay at the last round; ``step``, lr * decay^floor((round - 1) / n)
-            with n = `schedule_rounds`; ``warmup``, lr * min(1, round / n). Or a function round -> factor of the rate.
-        decay: See `schedule`; in (0, 1].
-        schedule_rounds: See `schedule`; of ``step`` and ``warmup``.
-        optimizer: `Adam` or `AdamW`, which then take the step in place of the last three lines; None: plain steps.
-            Solvers with a memory are rejected with them, and the engines `manual` and `native` do not know them. Or
-            `TorchSteps`, any optimizer of PyTorch, in the engine `sequential`; `weight_decay` is among its options.
+        lr: Learning rate of round 1, positive.
+        batch_size: Number of examples B per step, at most 10^9; a client with m < B examples uses all m.
+        epochs: Number of passes over the client's training examples, at most 10^9, if `steps` is None.
+        steps: Number of steps of every client, at most 10^9; `UnevenSteps` for different numbers; or None.
+        drop_last: Leave out the incomplete last batch of each epoch. A client with fewer than B examples keeps its one
+            batch. Aggregation weights count all examples of a client.
+        momentum: Share of the last step to keep, in [0, 1).
+        weight_decay: Multiple of the weights to add to the gradient (L2 penalty), at least 0.
+        clip_norm: Largest Euclidean norm of the corrected gradient. None: no limit.
+        schedule: Learning rate over the rounds. ``constant``; ``exponential``: lr * decay^(round - 1); ``cosine``: from
+            lr down to lr * decay in the last round; ``step``: lr * decay^floor((round - 1) / n) with n =
+            `schedule_rounds`; ``warmup``: lr * min(1, round / n); or a function from the round to a factor.
+        decay: Decay of the schedule, in (0, 1].
+        schedule_rounds: Number of rounds n of the schedules ``step`` and ``warmup``.
+        optimizer: `Adam` or `AdamW` in place of the last three lines, or `TorchSteps` for any optimizer of PyTorch,
+            which has `weight_decay` among its own options. None: plain steps. Solvers that store a vector per client
+            need plain steps, and the engines `manual` and `native` support only these.
 
     Raises:
-        ConfigError: If a value is outside its range.
+        ConfigError: If a value is out of range.
 
     Example:
         >>> LocalSGD(lr=0.1, schedule="exponential", decay=0.5).lr_at(3, rounds=10)
@@ -358,7 +356,7 @@ class LocalSGD:
             raise ConfigError(f"LocalSGD.decay must be {rule} with the schedule {named}; got {self.decay}.")
 
     def examples_per_epoch(self, sizes: Ints) -> Ints:
-        """Return how many of its examples a client goes through in an epoch, given (k,) sizes.
+        """Return (k,) the number of examples that a client uses in an epoch, given (k,) sizes.
 
         Example:
             >>> LocalSGD(batch_size=4, drop_last=True).examples_per_epoch(np.array([3, 8, 11]))
@@ -367,7 +365,7 @@ class LocalSGD:
         return sizes - sizes % self._batches(sizes) if self.drop_last else sizes
 
     def steps_per_epoch(self, sizes: Ints) -> Ints:
-        """Return how many batches these are.
+        """Return (k,) the number of batches of an epoch.
 
         Example:
             >>> LocalSGD(batch_size=4).steps_per_epoch(np.array([3, 8, 11]))
@@ -379,10 +377,10 @@ class LocalSGD:
         """Return the local steps of clients with these numbers of examples in a round.
 
         Args:
-            sizes: (k,) examples.
-            ids: (k,) the clients.
-            seed: Of the run.
-            round_: The round.
+            sizes: (k,) numbers of examples.
+            ids: (k,) ids of the clients.
+            seed: Seed of the run.
+            round_: Round.
 
         Example:
             >>> LocalSGD(batch_size=4, epochs=2).steps_of(np.array([3, 8, 11]), np.arange(3), seed=0, round_=1)
@@ -395,7 +393,7 @@ class LocalSGD:
         return np.full(len(ids), self.steps)
 
     def expected_steps(self, sizes: Ints) -> Floats:
-        """Return what `steps_of` is on average, to plan work by; it does not depend on the round and the clients.
+        """Return the mean of `steps_of` over rounds and clients, for planning.
 
         Example:
             >>> LocalSGD(steps=UnevenSteps(2, 5)).expected_steps(np.array([3, 8]))
@@ -410,10 +408,10 @@ class LocalSGD:
         return np.minimum(self.batch_size, np.maximum(sizes, 1))
 
     def lr_at(self, round_: int, rounds: int) -> float:
-        """Return the step size of a round (1, 2, ..., rounds).
+        """Return the learning rate of a round (1, 2, ..., rounds).
 
         Raises:
-            ComponentError: If the schedule is a function that returns no positive number.
+            ComponentError: If the schedule is a function that does not return a positive number.
         """
         if callable(self.schedule):
             return self.lr * _factor(self.schedule, round_)
@@ -429,11 +427,11 @@ class LocalSGD:
         return self.lr
 
     def furthest(self, steps: int, lr: float, size: float) -> float:
-        """Return what the norm of a client's update can be at most, in the numbers that are trained.
+        """Return the largest possible norm of a client's update, in the trained parameters.
 
-        rate clip_norm times what momentum makes of the steps, as each gradient is clipped; infinite without
-        `clip_norm`, under an `optimizer`, and with weight decay, which moves the further the larger the model is.
-        Allowed for is the rounding of each step to single precision, for a model of norm `size`.
+        That is lr times clip_norm times the equivalent number of plain steps, because each gradient is clipped, plus
+        the rounding of each step to single precision for a model of norm `size`. It is infinite without `clip_norm`,
+        with an `optimizer`, and with weight decay.
 
         Example:
             >>> local = LocalSGD(clip_norm=2.0)
@@ -447,13 +445,13 @@ class LocalSGD:
 
     @property
     def moments(self) -> int:
-        """How many vectors of the model's length FedReach's own steps keep from one to the next in a round."""
+        """Number of vectors of the model's length that FedReach's own steps keep within a round."""
         return 2 if isinstance(self.optimizer, Adam) else int(self.momentum > 0)
 
     def moved_steps(self, steps: Ints) -> Floats:
-        """Return (k,) how many plain steps of its mean gradient a client's local training amounts to.
+        """Return (k,) the number of plain steps of its mean gradient that a client's local training is equivalent to.
 
-        Without momentum these are the `steps`, of which momentum makes sum_(j=1..K) (1 - momentum^j) / (1 - momentum).
+        Without momentum that is `steps`; with momentum it is sum_(j=1..K) (1 - momentum^j) / (1 - momentum).
 
         Example:
             >>> LocalSGD(momentum=0.5).moved_steps(np.array([1, 2]))

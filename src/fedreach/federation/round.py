@@ -279,11 +279,11 @@ def refers_to_length(federation: Federation, rounds: int, longer: int | None = N
     if federation.local.schedule == "cosine":
         return "local.schedule 'cosine' spreads its decay over all rounds of a run"
     if federation.selection.declares("reads_length"):
-        return f"the selection {name_of(federation.selection)} goes by how many rounds a run has"
+        return f"the selection {name_of(federation.selection)} depends on the number of rounds"
     checked_rounds = [*range(1, min(rounds, CHECKED_ROUNDS) + 1), rounds]
     if any(
         server_tunes(federation, round_, rounds) != server_tunes(federation, round_, longer)
         for round_ in checked_rounds
     ):
-        return f"the server step {name_of(federation.server)} learns by how many rounds a run has"
+        return f"the server step {name_of(federation.server)} depends on the number of rounds"
     return ""

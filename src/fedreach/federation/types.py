@@ -1,4 +1,4 @@
-"""The values of a round: views, probes, selections and results."""
+"""Values of a round: views, probes, cohorts and results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_STATE: State = MappingProxyType({})
 
 @dataclass(frozen=True, eq=False)
 class ServerView:
-    """All that the server may read before it selects; arrays over the n participants, ids increasing."""
+    """Data that the server may read before the selection; arrays over the n participants, ids increasing."""
 
     ids: Ints  # (n,)
     available: Bools  # (n,) is available in this round
@@ -43,7 +43,7 @@ class ServerView:
     def of(
         cls, ids: Ints, num_examples: Ints, *, available: Bools | None = None, loss: Floats | None = None
     ) -> ServerView:
-        """Return a view in which, by default, all clients are available and nothing was heard yet.
+        """Return a view in which, by default, all clients are available and no client has replied yet.
 
         Example:
             >>> ServerView.of(np.arange(3), np.array([10, 20, 30])).available
@@ -70,12 +70,12 @@ class ServerView:
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Clients that are sent the model before the selection, and what they are asked for.
+    """Clients that receive the model before the selection, and the request to them.
 
-    - ``loss``: their mean training loss. ``view.loss`` holds it when the policy selects.
-    - ``batch_loss``: the same over `batch_size` of their examples, drawn for the round.
-    - ``update``: they train as if they were chosen and send their update, which counts for nothing but the
-      policy's `observe`, and their metrics. One of them that is then chosen has done its work already.
+    - ``loss``: mean training loss, which the policy then finds in ``view.loss``.
+    - ``batch_loss``: mean loss of `batch_size` examples, drawn for the round.
+    - ``update``: the clients train and send their update and metrics, which only the policy's `observe` uses. A client
+      that is selected afterwards does not train again.
     """
 
     ids: Ints  # (p,)
@@ -88,7 +88,7 @@ class Cohort:
     """The cohort of a round.
 
     A policy that draws with replacement stores in `draws` how often it drew each client. Such a client trains once and
-    sends one report; `draws` is among its metrics, and counts under the weighting `by_draws`.
+    sends one result; `draws` is one of its metrics, used by the weighting `by_draws`.
     """
 
     ids: Ints  # (k,)
@@ -116,7 +116,7 @@ class Cohort:
 
 @dataclass(frozen=True, eq=False)
 class RoundCost:
-    """Simulated seconds and joules of a round, of all clients that were asked, whether their replies arrived or not."""
+    """Simulated seconds and joules of a round, for all clients that were asked, including those without a reply."""
 
     seconds: float  # the probe's, then until the last of the cohort is ready
     joules: float  # of all clients, to compute and to send
@@ -127,7 +127,7 @@ class RoundCost:
 
 @dataclass(frozen=True, eq=False)
 class ClientResults:
-    """The r replies of a round, ids increasing, so that the result never depends on which client answered first."""
+    """The r replies of a round in increasing order of ids, so the result does not depend on the order of arrival."""
 
     ids: Ints  # (r,)
     update: Float32s  # (r, d) local - broadcast, always this sign
@@ -163,9 +163,9 @@ class ClientResults:
 
 @dataclass(frozen=True, eq=False)
 class LocalOutputs:
-    """Outputs of a client's local model on its own training data, in evaluation mode.
+    """Outputs of a client's local model on its training data, in evaluation mode.
 
-    Local means after local training, before aggregation.
+    The local model is the one after local training, before aggregation.
     """
 
     logits: Float32s  # (m, c)
@@ -175,7 +175,7 @@ class LocalOutputs:
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """Outputs of a model on m inputs in evaluation mode: all that adaptation sees of a client, without labels."""
+    """Model outputs on m inputs of a client in evaluation mode, without labels: the input of adaptation."""
 
     logits: Floats  # (m, c)
     features: Floats | None = None  # (m, h) of the layer before the last; these and what follows where asked for
@@ -204,7 +204,7 @@ class Outputs:
 
 
 class RunningStatistics(Protocol):
-    """Means and variances by which BatchNorm layers after convolutions normalize: s numbers, all layers together."""
+    """Means and variances of the BatchNorm layers after convolutions: s numbers, all layers together."""
 
     def refreshed(self, inputs: Float32s, strength: float) -> Float32s:
         """Return the (s,) statistics after m inputs, (m, ...); the model stays as it is.
@@ -221,7 +221,7 @@ class RunningStatistics(Protocol):
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What a round did, as its row stores it."""
+    """Result of a round, as its row stores it."""
 
     cohort: tuple[int, ...]
     weights: tuple[float, ...]  # of the clients in `cohort` that replied, summing to 1; clusters renormalize theirs
@@ -237,7 +237,7 @@ class RoundResult:
 
 
 class LocalUpdates(NamedTuple):
-    """What local training returns, rows in the order of the ids that were asked for."""
+    """Result of local training, with rows in the order of the requested ids."""
 
     update: Float32s  # (k, d) local - broadcast
     loss: Floats  # (k,) mean training loss over all examples of all local steps

@@ -318,5 +318,5 @@ def test_options_outside_their_range_are_refused(options):
 
 
 def test_without_anybody_to_fit_by_it_says_so():
-    with pytest.raises(DataError, match="LabelShift is fitted by what participants hold out, and none holds out"):
+    with pytest.raises(DataError, match="LabelShift is fitted to held-out examples of participants; got none"):
         fit(LabelShift(), [])

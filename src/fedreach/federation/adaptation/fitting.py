@@ -100,8 +100,8 @@ def fit(
 def no_held_out_error(rule: Adaptation) -> DataError:
     """Return the error for a rule that no participant can help to fit."""
     return DataError(
-        f"{name_of(rule)} is fitted by what participants hold out, and none holds out an example. Let more "
-        "clients with at least two examples take part, or set adaptation to 'none'."
+        f"{name_of(rule)} is fitted to held-out examples of participants; got none. Let more clients with at least two "
+        "examples participate, or set adaptation = 'none'."
     )
 
 

@@ -333,7 +333,7 @@ class Rademacher(KeepsUpdates):
         scores = reports.metrics.get("wlrc", np.array([np.nan]))
         if not np.isfinite(scores).all() or (scores < 0).any():
             raise ComponentError(
-                f"Rademacher must be told a number 'wlrc', not negative, of each client that answers in round "
+                f"Rademacher needs a number 'wlrc', at least 0, from each client that replies in round "
                 f"{reports.round}; got {scores.tolist()}. Measure what `measures` lists."
             )
         state = self._table.observe(state, reports)
