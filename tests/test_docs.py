@@ -25,7 +25,7 @@ from .installed import EXTRAS, environment, extras_named, packages_named
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
-QUICK_PAGES = {"own_loss.md"}  # with commands; the others take five minutes together
+QUICK_PAGES = {"methods.md"}  # with commands; the others take five minutes together
 FEW = [
     word
     for option in ("rounds=2", "evaluation.every=2", "evaluation.samples_per_client=20", "statistics.last_rounds=1")
@@ -140,19 +140,21 @@ def refused(made: Callable[[], object]) -> set[str]:
     return set()
 
 
-def test_the_readme_is_short_and_has_a_picture_of_the_page() -> None:
-    said = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert said.count("\n") <= 120
-    (picture,) = re.findall(r"!\[[^]]+\]\((\S+?)\)", said)
+def test_the_readme_is_short_and_has_a_picture_of_the_report() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text.count("\n") <= 120
+    assert [line for line in text.splitlines() if len(line) > 100] == []
+    assert len(re.findall(r"\]\(", text)) <= 15
+    (picture,) = re.findall(r"!\[[^]]+\]\((\S+?)\)", text)
     assert 10_000 < (ROOT / picture).stat().st_size < 300_000
 
 
 def test_a_page_names_every_example_and_experiment() -> None:
-    said = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
     files = [path for path in (ROOT / "examples").rglob("*.*") if path.suffix in (".py", ".toml")]
     apart = {"flower_app", "papers"}  # folders with a page of their own
     names = {path.relative_to(ROOT).as_posix() for path in files if not apart & set(path.parts)}
-    assert {name for name in names if f"(../{name})" not in said} == set()
+    assert {name for name in names if f"(../{name})" not in page} == set()
     assert len(names) > 20
 
 

@@ -1,8 +1,8 @@
-"""The site: all that is public is on it, no link on it is dead, and nothing is loaded from elsewhere."""
+"""The site documents all public names, has no dead links, and loads nothing from other servers."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import os
 import re
@@ -38,7 +38,7 @@ def build(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The text of every page, by its place."""
+    """The text of every page, by its path."""
     folder = tmp_path_factory.mktemp("pages")
     done = build(folder, "--pages")
     assert done.returncode == 0, done.stderr
@@ -78,7 +78,7 @@ def test_every_key_is_on_the_site_with_its_meaning(pages: dict[str, str]) -> Non
 
 
 def fields(path: str, model: type[BaseModel]) -> Iterator[tuple[str, str, bool]]:
-    """Yield table, key, and whether it holds a table of its own, of all that an experiment file may say."""
+    """Yield the table, the key, and whether its value is a table, of all keys of an experiment file."""
     for key, field in model.model_fields.items():
         inner = [each for each in models_of(field.annotation) if each is not Choice]
         named = "dict" in str(field.annotation) and inner
@@ -95,7 +95,7 @@ def models_of(annotation: Any) -> list[type[BaseModel]]:
 
 @pytest.mark.parametrize("kind", registry.KINDS)
 @pytest.mark.slow
-def test_every_part_is_on_the_site_and_says_when_to_use_it(kind: str, pages: dict[str, str]) -> None:
+def test_every_component_is_on_the_site_with_when_to_use_it(kind: str, pages: dict[str, str]) -> None:
     page = pages[f"reference/components/{kind}.md"]
     assert registry.KINDS[kind].meaning in page
     for name, thing in registry.table(kind).items():
@@ -119,8 +119,11 @@ def test_every_command_and_option_is_on_the_site(pages: dict[str, str]) -> None:
 
 
 def test_every_written_page_is_in_the_navigation() -> None:
-    said = (ROOT / "mkdocs.yml").read_text("utf-8")
-    assert {path.name for path in (ROOT / "docs").glob("*.md") if f": {path.name}\n" not in said} == set()
+    """Decision records and pages of papers are not: only links lead to them."""
+    config = (ROOT / "mkdocs.yml").read_text("utf-8")
+    assert {path.name for path in (ROOT / "docs").glob("*.md") if f": {path.name}\n" not in config} == set()
+    assert "decisions/" not in config
+    assert "results/" not in config
 
 
 @pytest.mark.slow
@@ -131,14 +134,14 @@ def test_a_link_to_a_file_that_is_not_there_ends_the_build(tmp_path: Path) -> No
     )
     done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == "docs/page.md links to ../src/gone.py, and there is no file src/gone.py.\n"
+    assert done.stderr == "docs/page.md: links to ../src/gone.py, but src/gone.py does not exist.\n"
 
 
 # ------------------------------------------------------------------------------------------------- as it is built
 
 
 class Page(HTMLParser):
-    """What a page loads, where it leads to, and what may be led to in it."""
+    """The files that a page loads, its links, and its anchors."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -164,7 +167,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
-    """Every page of the site, by its place; it is built as `make docs` builds it."""
+    """Every page of the site, by its path; built as by `make docs`."""
     if not Path(sys.executable).with_name("zensical").exists():
         pytest.skip("the site's generator is not installed: pip install 'fedreach[docs]'")
     folder = tmp_path_factory.mktemp("site")
@@ -175,7 +178,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
 
 
 @pytest.mark.slow
-def test_nothing_is_loaded_from_elsewhere(site: dict[str, Page]) -> None:
+def test_nothing_is_loaded_from_other_servers(site: dict[str, Page]) -> None:
     loaded = {address for page in site.values() for address in page.loaded}
     assert [address for address in loaded if urlsplit(address).netloc] == []
     folder = site["index.html"].folder
@@ -216,9 +219,7 @@ def test_every_picture_is_described(site: dict[str, Page]) -> None:
 
 @pytest.mark.slow
 def test_the_tutorial_runs_as_a_notebook(pages: dict[str, str], tmp_path: Path) -> None:
-    """One process runs the cells in their order, as a kernel does, and knows its two ways beside Python."""
-    if importlib.util.find_spec("ray") is None:  # imported, it would put libraries of its own on the path
-        pytest.skip("Flower's simulation is not installed")
+    """One process runs the cells in order, as a kernel does, with `%%writefile` and `!`."""
     script = [PRELUDE]
     for cell in json.loads(pages["tutorial.ipynb"])["cells"]:
         source = "".join(cell["source"])
@@ -231,9 +232,9 @@ def test_the_tutorial_runs_as_a_notebook(pages: dict[str, str], tmp_path: Path) 
             script += [f"subprocess.run({quick(line.removeprefix('!'))!r}, check=True)" for line in source.splitlines()]
         else:
             script.append(source)
-    run([sys.executable, "-c", "\n".join(script)], tmp_path, {"flower"})
-    for name in ("hospitals/runs/adapted/seed-0", "flower"):
-        result = json.loads((tmp_path / "runs" / name / "result.json").read_text("utf-8"))
+    run([sys.executable, "-c", "\n".join(script)], tmp_path, set())
+    for name in ("hospitals/runs/adapted", "own-method/runs/by_root"):
+        result = json.loads((tmp_path / "runs" / name / "seed-0" / "result.json").read_text("utf-8"))
         assert result["status"] == "finished"
 
 

@@ -1,7 +1,7 @@
-"""Build the site: ``python docs/build`` writes ``site/``; a dead link, a missing anchor or an unknown name ends it.
+"""Build the site: ``python docs/build`` writes ``site/`` and fails on a dead link, a missing anchor or an unknown name.
 
-The generator runs no hooks, so all that is not written by hand is made before it starts: pages in ``build/docs``, and
-``build/mkdocs.yml``, which is the one of the repository with the paths and the list of generated pages filled in.
+The generator runs no hooks, so all generated files are written before it starts: pages in ``build/docs``, and
+``build/mkdocs.yml``, a copy of the repository's file with paths and the list of generated pages filled in.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def main(arguments: list[str]) -> int:
-    """Write the pages, and the site from them, below a folder; ``--pages`` writes the pages alone."""
+    """Write the pages and the site into a folder; with ``--pages`` only the pages."""
     if unknown := [word for word in arguments if word.startswith("-") and word != "--pages"]:
         sys.exit(f"python docs/build [FOLDER] [--pages]; got {unknown[0]}.")
     folder = Path(next((word for word in arguments if word != "--pages"), ROOT))
@@ -41,12 +41,12 @@ def main(arguments: list[str]) -> int:
     done = subprocess.run(command, env={**os.environ, "NO_COLOR": "1"}, check=False)
     if done.returncode == 0:
         shutil.rmtree(folder / "site", ignore_errors=True)
-        shutil.move(folder / "build" / "site", folder / "site")  # it writes below its configuration only
+        shutil.move(folder / "build" / "site", folder / "site")  # the generator writes next to its configuration
     return done.returncode
 
 
 def write_pages(docs: Path) -> None:
-    """Write every page and figure below `docs`: those of the repository, and those made from the sources."""
+    """Write all pages and figures into `docs`: those of the repository and the generated ones."""
     for source in sorted((ROOT / "docs").iterdir()):
         if source.is_dir() and source.name != "build":
             shutil.copytree(source, docs / source.name)
@@ -60,41 +60,29 @@ def write_pages(docs: Path) -> None:
 
 
 def configured() -> dict[str, Any]:
-    """Return the configuration with paths as seen from its folder, and a folder in the navigation made its pages."""
-    import yaml  # comes with the generator
+    """Return the configuration with absolute paths, and with generated pages in place of their folder in `nav`."""
+    import yaml  # installed with the generator
 
-    records = sorted((ROOT / "docs" / "decisions").glob("*.md"), key=lambda path: path.name != "README.md")
-    order = [*names.pages(), *components.pages(), *(f"decisions/{path.name}" for path in records)]
+    generated = [*names.pages(), *components.pages()]
     config: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     config["docs_dir"], config["site_dir"] = "docs", "site"
 
-    def opened(item: Any) -> Any:
+    def with_pages(item: Any) -> Any:
         if isinstance(item, dict):
-            return {title: opened(below) for title, below in item.items()}
+            return {title: with_pages(entry) for title, entry in item.items()}
         if isinstance(item, list):
-            return [opened(below) for below in item]
-        if item == "results/":
-            return papers()
+            return [with_pages(entry) for entry in item]
         if item.endswith("/"):
-            return [page for page in order if page.startswith(item)]
+            return [page for page in generated if page.startswith(item)]
         return item
 
-    config["nav"] = opened(config["nav"])
+    config["nav"] = with_pages(config["nav"])
     for plugin in config["plugins"]:
         if isinstance(plugin, dict) and "mkdocstrings" in plugin:
             handler = plugin["mkdocstrings"]["handlers"]["python"]
             handler["paths"] = [str(ROOT / path) for path in handler["paths"]]
             handler["options"]["extensions"] = [str(ROOT / path) for path in handler["options"]["extensions"]]
     return config
-
-
-def papers() -> list[Any]:
-    """Return the overview of what papers state, and below each paper the pages of its items."""
-    below: dict[str, list[dict[str, str]]] = {}
-    for path in sorted((ROOT / "docs" / "results").glob("*.json")):
-        paper, _, item = json.loads(path.read_text(encoding="utf-8"))["recipe"].partition("/")
-        below.setdefault(paper, []).append({item: f"results/{path.stem}.md"})
-    return ["results/index.md", *({paper: pages} for paper, pages in below.items())]
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from fedreach.cli import main
 HEAD = """\
 # Commands
 
-`fedreach --help` and `fedreach COMMAND --help` say the same. Exit codes: 0 if what was asked was done, 1 if it
-failed, 2 for a wrong request, 3 for data or stored files that cannot be used, 130 after Ctrl-C. With `--json` the
-answer, or the error, is one JSON document on standard output.
+`fedreach --help` and `fedreach COMMAND --help` print the same text. Exit status: 0 if the command did what you asked,
+1 if it failed, 2 for a wrong request, 3 for data or stored files that cannot be used, 130 after Ctrl-C. With `--json`,
+the command prints one JSON document, errors included.
 """
 
 
@@ -24,7 +24,7 @@ def pages() -> dict[str, str]:
 
 
 def section(name: str, parent: click.Context) -> str:
-    """Return what is said of one command."""
+    """Return the section of one command."""
     command = main.commands[name]
     context = click.Context(command, info_name=name, parent=parent)
     lines = [f"\n## fedreach {name} {{ #{name} }}", f"```text\n{command.get_usage(context)}\n```"]
@@ -39,7 +39,7 @@ def section(name: str, parent: click.Context) -> str:
 
 
 def option(parameter: click.Parameter, context: click.Context) -> str:
-    """Return a line of the table; "" for an argument of which the usage says all."""
+    """Return a row of the table; "" for an argument that the usage describes completely."""
     names, meaning = parameter.get_help_record(context) or ("", "")
     if not meaning and isinstance(parameter, click.Argument):
         return ""

@@ -1,4 +1,4 @@
-"""Reference pages of all that has a name, a kind a page: what it does, when to use it, its options and source."""
+"""Reference pages of components, one page per type: summary, when to use it, options and source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from fedreach._util import registry
 from fedreach.cli.listing import entries
 
-FROM_CATALOGUE = ("data",)  # known by what the catalogue says, not by their loaders
+FROM_CATALOGUE = ("data",)  # described by the catalog, not by the docstring of the loader
 BLOCK = """\
 ::: {where}
     options:
@@ -19,27 +19,27 @@ BLOCK = """\
 
 
 def pages() -> dict[str, str]:
-    """Return a page of each kind."""
+    """Return one page per component type."""
     return {f"reference/components/{kind}.md": page(kind) for kind in registry.KINDS}
 
 
 def page(kind: str) -> str:
-    """Return a table of the names of a kind, and below it all that is said about each."""
+    """Return a table of the components of a type, followed by the documentation of each."""
     row, found = registry.KINDS[kind], entries([kind])
     lines = [f"# {kind}", row.meaning]
     if row.path is not None:
         table = ".".join((*row.path, kind))
         lines.append(f"Key: `{table}`" + (f'; default: `"{row.default}"`.' if row.default else "."))
     if row.checked:
-        lines.append("`fedreach verify NAME` runs the checks of this kind, on your own as well.")
+        lines.append("`fedreach verify NAME` runs the checks of this type, also on custom components.")
     if row.users_own and row.base:
-        lines.append(f"Your own derives from [`{row.base.rpartition(':')[2]}`][{row.base.replace(':', '.')}].")
+        lines.append(f"Custom components derive from [`{row.base.rpartition(':')[2]}`][{row.base.replace(':', '.')}].")
     in_full = kind not in FROM_CATALOGUE
     things = registry.table(kind)
     rows = [f"| {named(entry['name'], things[entry['name']], in_full)} | {cell(entry)} |" for entry in found]
-    lines.append("\n".join(["| name | what it does, and when |", "| --- | --- |", *rows]))
+    lines.append("\n".join(["| name | summary, and when to use it |", "| --- | --- |", *rows]))
     if in_full:
-        first: dict[str, str] = {}  # several names may stand for one thing
+        first: dict[str, str] = {}  # several names may refer to one component
         for name, thing in things.items():
             first.setdefault(dotted(thing), name)
         lines += [BLOCK.format(where=where, name=name) for where, name in first.items()]
@@ -47,17 +47,17 @@ def page(kind: str) -> str:
 
 
 def dotted(thing: Any) -> str:
-    """Return where a thing is defined."""
+    """Return the full name of a class or function."""
     return f"{thing.__module__}.{thing.__qualname__}"
 
 
 def named(name: str, thing: Any, in_full: bool) -> str:
-    """Return the name, as a link where there is more below."""
+    """Return the name, as a link if the page documents it."""
     return f"[`{name}`][{dotted(thing)}]" if in_full else f"`{name}`"
 
 
 def cell(entry: dict[str, str]) -> str:
-    """Return what a line of the table says."""
+    """Return the text of a row of the table."""
     when = f" *When:* {entry['when']}" if entry["when"] else ""
     reference = f" ({entry['reference']})" if entry["kind"] in FROM_CATALOGUE else ""
     options = (

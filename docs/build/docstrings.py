@@ -1,4 +1,4 @@
-"""Docstrings as the site shows them: `Example:` is code, `Reference:` and `When:` are paragraphs of their own."""
+"""Docstrings for the site: `Example:` becomes code, `Reference:` and `When:` become separate paragraphs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORDS = re.compile(r"^(References?|When|Cover): *\n? *", re.MULTILINE)
 
 
 class Docstrings(griffe.Extension):
-    """Rewrites each docstring before it is taken apart."""
+    """Rewrites each docstring before it is parsed."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the docstring of one object."""

@@ -1,7 +1,7 @@
-"""Draw the figures of the site anew: ``python docs/build/figures.py`` runs the commands of the gallery, as they stand.
+"""Draw the figures of the site: ``python docs/build/figures.py`` runs all commands of the gallery.
 
 An image ``figures/A-B.svg`` of that page is the figure B of the run folder or folder A, and ``figures/A.svg`` a file of
-that name. ``page.png`` is the top of the page of ``runs/digits`` in a browser.
+that name. ``page.png`` is the top of the HTML report of ``runs/digits`` in a browser.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ WIDTH, HEIGHT = 1280, 1000
 
 
 def main() -> None:
-    """Run every command of the gallery in an empty folder, and copy what it shows."""
+    """Run every command of the gallery in an empty folder, and copy the figures."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
-        sys.exit(f"A browser draws figures/page.png, and none of {', '.join(BROWSERS)} is here. Install Chromium.")
+        sys.exit(f"figures/page.png needs a browser; {', '.join(BROWSERS)} not found. Install Chromium.")
     text = GALLERY.read_text(encoding="utf-8")
     shown = re.findall(r"\]\(figures/([\w-]+)\.svg\)", text)
     FIGURES.mkdir(exist_ok=True)
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def drawn(folder: Path, image: str) -> Path:
-    """Return which file an image of the gallery is."""
+    """Return the file of an image of the gallery."""
     where, _, figure = image.partition("-")
     places = [f"runs/{where}/report/figures/{figure}.svg", f"{where}/{figure}.svg", f"{image}.svg"]
     found = [Path(place) for place in places if (folder / place).is_file()]

@@ -14,13 +14,13 @@ BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiv
 HEAD = """\
 # Keys of an experiment file
 
-An experiment is a TOML file; every key may be left out. `fedreach init` writes one with comments, `--set` changes
-single keys (`--set local.lr=0.05`), and in Python the tables are dictionaries (`local={"lr": 0.05}`). Unknown keys,
-wrong types and values out of their range are refused before anything is read, all at once.
+An experiment is a TOML file. Every key is optional. `fedreach init` writes a file with comments, and `--set` changes
+single keys (`--set local.lr=0.05`). In Python, the tables are dictionaries (`local={"lr": 0.05}`). FedReach reports
+all unknown keys, wrong types and values out of range at once, before it reads data.
 
-Where the type is *name*, a name stands for a built-in thing or one of your own, alone (`"adam"`) or with its options
-beside it (`{ name = "adam", lr = 0.05 }`); the options are those of [the component](components/selection.md). A default
-of – means that there is none, or that it is told under *meaning*.
+Where the type is *name*, name a built-in or custom component, alone (`"adam"`) or with its options
+(`{ name = "adam", lr = 0.05 }`); each [component](components/selection.md) lists its options. A default of – means
+that there is no default, or that the column *meaning* describes it.
 """
 
 
@@ -36,7 +36,7 @@ def pages() -> dict[str, str]:
 
 
 def tables(path: str, schema: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str, str, str]], str]]:
-    """Yield each table of the file by its path: its rows, and what it is about; then those below it."""
+    """Yield the path, rows and description of each table of the file, then those of the tables in it."""
     rows, below = [], []
     required = schema.get("required", [])
     for key, said in schema["properties"].items():
@@ -56,7 +56,7 @@ def tables(path: str, schema: dict[str, Any]) -> Iterator[tuple[str, list[tuple[
 
 
 def table_of(said: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the schema of the table that a key holds; None where it holds something else, or a bare name."""
+    """Return the schema of the table that is the value of a key; None for any other value, or a name alone."""
     for option in (said, *said.get("anyOf", ())):
         inner = option.get("additionalProperties")
         name = (inner if isinstance(inner, dict) else option).get("$ref", "").rpartition("/")[2]
@@ -67,7 +67,7 @@ def table_of(said: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def kinds(key: str, said: dict[str, Any]) -> list[str]:
-    """Return in words what may stand there."""
+    """Return the accepted types in words."""
     if "anyOf" in said:
         return [word for option in said["anyOf"] if option.get("type") != "null" for word in kinds(key, option)]
     if "$ref" in said:
@@ -86,7 +86,7 @@ def kinds(key: str, said: dict[str, Any]) -> list[str]:
 
 
 def value(key: str, path: str, default: Any) -> str:
-    """Return a default as TOML has it."""
+    """Return a default value as TOML."""
     if path == "method" and PARTS.get(key):
         return f'`"{PARTS[key]}"`'
     if default is None:

@@ -1,4 +1,4 @@
-"""Pages of the repository for the site: a link from one to a file of the repository leads to a page with that file."""
+"""Pages of the repository for the site: a linked file of the repository becomes a page with its text."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path, PurePosixPath
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
 FENCES = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 LANGUAGES = {".py": "python", ".toml": "toml", ".csv": "text", ".c": "c", ".h": "c", ".yml": "yaml"}
-UNSEARCHED = "---\nsearch: { exclude: true }\n---\n\n"  # who searches means the pages
-ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")  # they stand in the navigation
+UNSEARCHED = "---\nsearch: { exclude: true }\n---\n\n"  # files of code are not found by a search
+ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")  # they are in the navigation
 
 
 def pages(root: Path) -> dict[str, str]:
-    """Return the text of every page of ``docs/`` and of every file that one leads to, by place.
+    """Return the text of every page of ``docs/`` and of every file that a page links to, by its path on the site.
 
     Raises:
-        SystemExit: If a link leads to nothing.
+        SystemExit: If the target of a link does not exist.
     """
     folders = [root / "docs", root / "docs" / "decisions", root / "docs" / "results"]
     waiting = [path.relative_to(root) for folder in folders for path in sorted(folder.glob("*.md"))]
@@ -39,7 +39,7 @@ def pages(root: Path) -> dict[str, str]:
 
 
 def place(path: Path) -> str:
-    """Return where a file of the repository stands on the site."""
+    """Return the path on the site of a file of the repository."""
     if path.parts[0] == "docs":
         return PurePosixPath(*path.parts[1:]).as_posix()
     shown = PurePosixPath("repository", *(part.lstrip(".") for part in path.parts))  # the generator skips hidden ones
@@ -47,7 +47,7 @@ def place(path: Path) -> str:
 
 
 def with_links(root: Path, page: Path, text: str) -> tuple[str, list[Path]]:
-    """Return the text of a page with links as on the site, and the files of the repository that it leads to."""
+    """Return the text of a page with the links of the site, and the files of the repository that it links to."""
     linked: list[Path] = []
     folder = PurePosixPath(place(page)).parent
 
@@ -56,7 +56,7 @@ def with_links(root: Path, page: Path, text: str) -> tuple[str, list[Path]]:
         if target.parts[:2] == ("docs", "reference"):  # made from the sources
             return match[0]
         if not (root / target).is_file():
-            raise SystemExit(f"{page} links to {match[1]}, and there is no file {target}.")
+            raise SystemExit(f"{page}: links to {match[1]}, but {target} does not exist.")
         if target.parts[0] != "docs" or target.suffix == ".md":
             linked.append(target)
         return os.path.relpath(place(target), folder) + (match[2] or "")

@@ -1,4 +1,4 @@
-"""Reference pages of what Python sees: the public names, each from its docstring."""
+"""Reference pages of the public names in Python, each from its docstring."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import inspect
 PUBLIC: dict[str, tuple[str, str, list[str]]] = {
     "comparisons": (
         "Comparisons",
-        "What `import fedreach as fr` brings: data of clients, methods, and what compares or runs them.",
+        "The names in `import fedreach as fr`: data, methods, comparisons and runs.",
         ["fedreach"],
     ),
     "models": (
         "Models and deployed clients",
-        "The model of a finished run, and a client that is adapted without it.",
+        "The model of a finished run, and adapters for deployed clients.",
         ["fedreach.deploy"],
     ),
     "components": (
-        "Base classes and what components are handed",
-        "A component of your own derives from the base class of its type, and is handed these values.",
+        "Base classes and arguments of components",
+        "A custom component derives from the base class of its type. FedReach passes it these values.",
         [
             "fedreach.federation.types",
             "fedreach.federation.base",
@@ -33,7 +33,7 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
     ),
     "federations": (
         "Federations by hand",
-        "The objects below a comparison, for those who write the loop themselves.",
+        "The objects that a comparison consists of, to write the loop yourself.",
         [
             "fedreach.data.federated:federate",
             "fedreach.data.assignment:Partition",
@@ -47,11 +47,11 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
             "fedreach._util.streams:generator",
         ],
     ),
-    "flower": ("Flower", "Real federations; `pip install 'fedreach[flower]'`.", ["fedreach.flower"]),
-    "testing": ("Checks", "Checks of your own components.", ["fedreach.testing"]),
+    "flower": ("Flower", "FedReach on Flower; needs `pip install 'fedreach[flower]'`.", ["fedreach.flower"]),
+    "testing": ("Checks", "Checks of custom components.", ["fedreach.testing"]),
     "wireless": (
-        "Seconds, joules and bandwidth",
-        "Channels, costs, and who gets which share of the band.",
+        "Time, energy, bandwidth",
+        "Channels, costs, and shares of the bandwidth.",
         [
             "fedreach.wireless.radio",
             "fedreach.wireless.problem",
@@ -61,27 +61,27 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
     ),
     "theory": (
         "Theory",
-        "What the papers bound and measure, as numpy functions.",
+        "Bounds and measures of the papers, as numpy functions.",
         [
             "fedreach.federation.bounds",
             "fedreach.federation.convergence",
             "fedreach._util.divergence",
         ],
     ),
-    "run-folders": ("Run folders", "What stands in the files of a run, a field a key.", ["fedreach.runs.schema"]),
+    "run-folders": ("Run folders", "The files of a run; each field is a key.", ["fedreach.runs.schema"]),
     "errors": (
         "Errors",
-        "All that FedReach raises of its own.",
+        "All errors that FedReach raises.",
         [
             "fedreach._util.errors:FedReachError,ConfigError,ComponentError,InfeasibleError,DataError,RunFolderError,TrainingError",
         ],
     ),
 }
-"""Page -> its title, a sentence, and modules, each with all of its names or with those after the colon."""
+"""Page -> title, description and modules, each with all of its names or with those after the colon."""
 
 
 def pages() -> dict[str, str]:
-    """Return a page of each group of names."""
+    """Return one page per group of names."""
     found = {}
     for page, (title, sentence, modules) in PUBLIC.items():
         lines = [f"# {title}", sentence]
@@ -98,7 +98,7 @@ def pages() -> dict[str, str]:
 
 
 def public(where: str) -> list[str]:
-    """Return the public names of a module: those after the colon, or those that it exports, or that it defines."""
+    """Return the public names of a module: those after the colon, else those that it exports or defines."""
     name, _, chosen = where.partition(":")
     if chosen:
         return chosen.split(",")

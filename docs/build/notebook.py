@@ -1,4 +1,4 @@
-"""The tutorial as a notebook: its prose as it stands, Python as cells, commands as cells of the shell."""
+"""The tutorial as a notebook: text as Markdown cells, Python and commands as code cells."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 BLOCK = re.compile(r"^```(python|sh|toml)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"\A# (\S+\.(?:py|toml))\n")
-NOTE = "The same [as a notebook](tutorial.ipynb), made from this page.\n"
+NOTE = "You can also open this page [as a notebook](tutorial.ipynb).\n"
 
 
 def made(page: str) -> tuple[str, str]:
     """Return the notebook, and the page with a link to it below its title.
 
-    A block whose first line names a file becomes a cell that writes it; other Python is run, and so are commands.
+    A block whose first line names a file becomes a cell that writes it. Other Python and all commands become cells to
+    run.
     """
     pieces = BLOCK.split(page)
     cells: list[dict[str, Any]] = []

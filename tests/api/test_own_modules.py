@@ -1,4 +1,4 @@
-"""The table of docs/python.md: which engine trains which modules of one's own, and how."""
+"""The table of docs/components.md: which engine trains which custom modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 
 import fedreach as fr
 
-PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "components.md").read_text(encoding="utf-8")
 HEAD, *ROWS = re.findall(
     r"^\| (.*?) \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", PAGE[PAGE.index("| a module with |") :], re.M
 )
@@ -87,10 +87,10 @@ MODULES: dict[str, Any] = {
     "`LayerNorm`": lambda: Dense(nn.LayerNorm(12)),
     "`BatchNorm1d`, with `drop_last`": lambda: Dense(nn.BatchNorm1d(12)),
     "`LSTM`": Words,
-    "an `if` on values": Asking,
-    "random numbers other than dropout's": Noisy,
-    "hooks, a `train()` or gradients of its own": Hooked,
-    "a part under `torch.no_grad()`": Probe,
+    "`if` on tensor values": Asking,
+    "random numbers other than dropout": Noisy,
+    "hooks, custom `train()` or gradients": Hooked,
+    "code under `torch.no_grad()`": Probe,
 }
 LOCAL: dict[str, dict[str, Any]] = {
     "plain": {},

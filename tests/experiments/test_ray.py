@@ -21,7 +21,7 @@ from fedreach.experiment.ray import TOKEN, Site, check_reachable, unfit, version
 
 from ..conftest import Command, Start, exact, wait_until  # noqa: TID252 (tests are no package that has a name)
 
-PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
+PAGE = Path(__file__).parents[2] / "docs" / "running.md"
 SLOW = """\
 import time
 
@@ -244,8 +244,8 @@ def test_a_cluster_is_joined_by_its_address(start: Start, home: Path, cluster: s
 
 @pytest.mark.slow
 def test_the_commands_of_the_page_run(start: Start, home: Path, cluster: str) -> None:
-    (home / "tiny.toml").rename(home / "study.toml")
-    lines = re.findall(r"^fedreach (compare .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    (home / "tiny.toml").rename(home / "comparison.toml")
+    lines = re.findall(r"^fedreach (compare .*--executor ray.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(lines) == 3
     for line in lines:
         words = [cluster if word == "auto" else word for word in shlex.split(line, comments=True)]

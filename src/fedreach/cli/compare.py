@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     type=click.Choice(["local", "ray"]),
     default="local",
     show_default=True,
-    help="ray: on a cluster, see docs/cluster.md.",
+    help="ray: on a cluster, see docs/running.md.",
 )
 @click.option("--address", help="Of the Ray cluster: auto, HOST:PORT, ray://HOST:PORT. Default: start one here.")
 @options.formats
