@@ -221,7 +221,7 @@ def main() -> None:
             f"{(time.monotonic() - began) / 60:.0f} minutes on {os.cpu_count()} cores of {processor()} (load when it "
             f"began: {load:.1f}): python {platform.python_version()}, {versions}. Median and range of "
             f"{arguments.repeats} runs, in a deployment of {min(2, arguments.repeats)}; the ratio is FedReach on "
-            "Flower to Flower's FedAvg, run by run. A ratio that differs from 1 by less than a step of waiting is not a "
+            "Flower to Flower's FedAvg, run by run. A ratio that differs from 1 by less than a step of waiting is no "
             "difference.",
             120,
         )
