@@ -160,8 +160,8 @@ def _pinned_sentence(decomposition: Decomposition) -> str:
     n = decomposition.results.seeds
     itself, elsewhere = (_find_way(decomposition, f"{FEDERATION}: about {whom}") for whom in ("itself", "others"))
     return (
-        f"With one federation pinned, {n} seeds estimate its own difference to {sd(itself.variance(n))} points. That is "
-        f"another question: they estimate the difference over federations to about {sd(elsewhere.variance(n))} points, "
+        f"With one federation pinned, {n} seeds estimate its own difference to {sd(itself.variance(n))} points. That "
+        f"is another question: they estimate the difference over federations to about {sd(elsewhere.variance(n))}, "
         f"and no number of seeds estimates it to less than about {sd(elsewhere.fixed)}."
     )
 
