@@ -1,11 +1,11 @@
-"""Whether the statistics keep what they promise: studies with a known truth, repeated often.
+"""Check the promises of the statistics: comparisons with a known truth, repeated often.
 
-    python benchmarks/coverage.py                    # the table, 4000 studies a line; a few minutes on one core
-    python benchmarks/coverage.py --studies 20000 --write    # into docs/statistics.md
+    python benchmarks/coverage.py                    # 4000 comparisons a line; a few minutes on one core
+    python benchmarks/coverage.py --comparisons 20000 --write    # into docs/records/coverage.md
 
-A study draws the accuracies of several methods over seeds (what all methods of a seed share, and noise of their own),
-takes differences seed by seed as a comparison does, and judges them. What happens in how many studies is held against
-the promise; the error is the Monte-Carlo standard error of that share. `tests/test_coverage.py` runs the same lines.
+Each comparison draws accuracies of several methods over seeds: a term that all methods of a seed share, and noise of
+their own. It takes differences seed by seed and tests them as a report does. Each line compares how often something
+happens with the promise; the error is the Monte-Carlo standard error. `tests/test_coverage.py` runs the same lines.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fedreach.evaluation.statistics import (
 )
 from tables import table
 
-PAGE = Path(__file__).parents[1] / "docs" / "statistics.md"
+PAGE = Path(__file__).parents[1] / "docs" / "records" / "coverage.md"
 SD = 0.04  # of a difference, as on the digits
 MARGIN = 0.02
 Pairs = Sequence[tuple[int, int]]
@@ -214,20 +214,20 @@ def text(studies: int, families: Sequence[Callable[[Studies], Iterable[Line]]] =
         for line in family(Studies(studies))
     ]
     looked = (
-        "Who looks after each of 3 to 20 seeds and stops at the first p < 0.05 finds a difference that is none in "
-        f"{100 * peeking(studies):.1f} % of studies."
+        "Testing after each seed from 3 to 20, and stopping at the first p < 0.05, finds a difference where there is "
+        f"none in {100 * peeking(studies):.1f}% of comparisons."
     )
-    return f"{table(head, rows, 1)}\n\n{studies} studies a line. {looked}"
+    return f"{table(head, rows, 1)}\n\n{studies} comparisons per line. {looked}"
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=[each.__name__ for each in FAMILIES], help="these promises alone")
-    parser.add_argument("--studies", type=int, default=4000, help="a line")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/statistics.md")
+    parser.add_argument("--only", choices=[each.__name__ for each in FAMILIES], help="only these promises")
+    parser.add_argument("--comparisons", type=int, default=4000, help="per line")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/records/coverage.md")
     arguments = parser.parse_args()
-    found = text(arguments.studies, [each for each in FAMILIES if arguments.only in (None, each.__name__)])
+    found = text(arguments.comparisons, [each for each in FAMILIES if arguments.only in (None, each.__name__)])
     print(found)
     if arguments.write:
-        command = f"python benchmarks/coverage.py --studies {arguments.studies} --write        # minutes of one core"
+        command = f"python benchmarks/coverage.py --comparisons {arguments.comparisons} --write"
         page.put("coverage", f"```text\n{command}\n```\n\n{found}", PAGE)

@@ -1,7 +1,7 @@
 """What Flower costs: a round of one federation in FedReach's simulator, in FedReach on Flower, and in Flower alone.
 
     python benchmarks/flower.py                            # in Flower's simulation; prints a table
-    python benchmarks/flower.py --deployment --write       # also between processes; into docs/flower.md
+    python benchmarks/flower.py --deployment --write       # also between processes; into docs/records/flower.md
 
 The digits over 20 clients, 5 of them a round, chosen uniformly; MLP 64-32-10, one epoch, batch 16; only the first and
 the last model are evaluated. FedReach writes rows and checkpoints, as in any run. Flower's own FedAvg trains the same
@@ -37,7 +37,7 @@ sys.path[:0] = [str(HERE), str(HERE / "peers"), str(ROOT / "tests" / "flower")]
 
 from page import processor, put  # noqa: E402
 
-PAGE = ROOT / "docs" / "flower.md"
+PAGE = ROOT / "docs" / "records" / "flower.md"
 PEERS = {"fedreach": "flower_fedreach", "flower": "flower_stock"}  # the module that holds both apps
 TITLES = {"simulator": "FedReach's simulator", "fedreach": "FedReach on Flower", "flower": "Flower's FedAvg"}
 Ways = dict[str, list[float]]  # way -> seconds a round, of each run
@@ -221,8 +221,8 @@ def main() -> None:
             f"{(time.monotonic() - began) / 60:.0f} minutes on {os.cpu_count()} cores of {processor()} (load when it "
             f"began: {load:.1f}): python {platform.python_version()}, {versions}. Median and range of "
             f"{arguments.repeats} runs, in a deployment of {min(2, arguments.repeats)}; the ratio is FedReach on "
-            "Flower to Flower's FedAvg, run by run. Ratios that differ from 1 by less than a step of waiting say "
-            "nothing.",
+            "Flower to Flower's FedAvg, run by run. A ratio that differs from 1 by less than a step of waiting is no "
+            "difference.",
             120,
         )
         put("overhead", f"{about}\n\n{table(found)}", PAGE)

@@ -1,7 +1,7 @@
 """How often 95% confidence intervals of the mean over clients cover it: ten methods, six populations, 3 to 100 clients.
 
     python benchmarks/interval_coverage.py             # every method; half a minute on one core
-    python benchmarks/interval_coverage.py --write     # three of them into docs/statistics.md
+    python benchmarks/interval_coverage.py --write     # four of them into docs/records/interval_coverage.md
 
 A population gives accuracies of clients, whose mean is known. Each cell draws n clients 4000 times and counts the
 intervals that hold the mean; the Monte-Carlo standard error is 0.3 points at 95%. In parentheses is the mean length.
@@ -23,7 +23,7 @@ from fedreach._util.arrays import Floats
 from fedreach.evaluation.evaluator import mean_interval
 from tables import table
 
-PAGE = Path(__file__).parents[1] / "docs" / "statistics.md"
+PAGE = Path(__file__).parents[1] / "docs" / "records" / "interval_coverage.md"
 CLIENTS = (3, 5, 10, 20, 30, 100)
 REPEATS = 4000
 RESAMPLES = 1000
@@ -160,7 +160,7 @@ METHODS: dict[str, Method] = {
     "Hoeffding's bound": hoeffding,
 }
 SHOWN = ("t on the logit scale (used)", "t", "bootstrap, percentile (before)", "Gaffke's bound")
-"""Methods in docs/statistics.md."""
+"""Methods in docs/records/interval_coverage.md."""
 
 
 def covered(method: Method, draw: Draw, mean: float, n: int, repeats: int = REPEATS) -> tuple[float, float]:
@@ -185,7 +185,7 @@ def text(methods: Sequence[str] = tuple(METHODS), repeats: int = REPEATS) -> str
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=REPEATS, help="Intervals in each cell (default: %(default)s)")
-    parser.add_argument("--write", action="store_true", help="Put the methods of interest into docs/statistics.md")
+    parser.add_argument("--write", action="store_true", help=f"Write four methods into docs/records/{PAGE.name}")
     arguments = parser.parse_args()
     print(text(repeats=arguments.repeats))
     if arguments.write:

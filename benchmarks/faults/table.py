@@ -2,7 +2,7 @@
 
     python benchmarks/faults/table.py                    # all: some hours on one core
     python benchmarks/faults/table.py --quick            # a sample, some minutes
-    python benchmarks/faults/table.py lies --write       # one kind; its rows in docs/trust.md
+    python benchmarks/faults/table.py lies --write       # one kind; its rows in docs/records/faults.md
 
 It ends with 1 if anything was lost or wrong, and names it.
 """
@@ -22,7 +22,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "benchmarks"), str(ROOT)]
 
 from rows import Row, markdown, merged  # noqa: E402
 
-PAGE = ROOT / "docs" / "trust.md"
+PAGE = ROOT / "docs" / "records" / "faults.md"
 
 
 def crashes(quick: bool) -> list[Row]:
@@ -96,7 +96,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}; default: all")
     parser.add_argument("--quick", action="store_true", help="a sample of the faults of each kind")
-    parser.add_argument("--write", action="store_true", help="put its rows into docs/trust.md")
+    parser.add_argument("--write", action="store_true", help="put its rows into docs/records/faults.md")
     arguments = parser.parse_args()
     if unknown := set(arguments.kinds) - KINDS.keys():
         parser.error(f"KIND must be one of {', '.join(KINDS)}; got {', '.join(sorted(unknown))}")

@@ -84,8 +84,8 @@ def ways_table(decomposition: Decomposition) -> Cells:
 
 
 PINNED = (
-    "* About itself: how far the mean over seeds is from the true difference on what was pinned, which found another "
-    "question. About others: how far it is from the mean over all that could have been drawn."
+    "* About itself: distance of the mean over seeds from the true difference with the fixed draws, which is another "
+    "question. About others: distance from the mean over all possible draws."
 )
 
 
@@ -160,9 +160,9 @@ def _pinned_sentence(decomposition: Decomposition) -> str:
     n = decomposition.results.seeds
     itself, elsewhere = (_find_way(decomposition, f"{FEDERATION}: about {whom}") for whom in ("itself", "others"))
     return (
-        f"With one federation pinned, {n} seeds know its own difference to {sd(itself.variance(n))} points, which "
-        f"found another question: what holds over federations they know to about {sd(elsewhere.variance(n))}, and no "
-        f"number of seeds to less than about {sd(elsewhere.fixed)}."
+        f"With one federation pinned, {n} seeds estimate its own difference to {sd(itself.variance(n))} points. That "
+        f"is another question: they estimate the difference over federations to about {sd(elsewhere.variance(n))}, "
+        f"and no number of seeds estimates it to less than about {sd(elsewhere.fixed)}."
     )
 
 

@@ -257,7 +257,7 @@ def test_fedprox_pulls_on_top_of_what_the_objective_follows(simulated):
 
 @pytest.mark.parametrize("solver", [Scaffold(), FedDyn()], ids=["scaffold", "feddyn"])
 def test_two_parts_that_each_keep_a_vector_at_clients_are_refused(simulated, solver):
-    with pytest.raises(ConfigError, match=r"and MOON each have clients keep a vector .* 'fedprox'"):
+    with pytest.raises(ConfigError, match=r"and MOON both store a vector .* 'fedprox'"):
         simulated(MOON(), solver=solver)
     updates(simulated(FedSAM(), solver=solver), 1)
 
