@@ -32,15 +32,16 @@ DRAWS = 4
 
 
 def label_gains(query: State, z: Floats, labels: Ints, trained: Floats) -> Floats:
-    """Return (5, 2, 5): mean gain over `NUMBERS`, its square, the gain by one label; gain in accuracy and its square.
+    """Return (5, 2, 5): mean gain over `NUMBERS`, its square, the gain by one label, the gain in accuracy and its
+    square.
 
-    Without and with b, for each of `MULTIPLES`.
+    Each without and with b, for each of `MULTIPLES`.
 
     Args:
-        query: Of the second exchange of `trust`.
+        query: Query of the second exchange of `trust`.
         z: (m, c) centered logits of held-out examples.
-        labels: (m,) of these.
-        trained: (c,) counts of the labels that it trained on.
+        labels: (m,) labels of these examples.
+        trained: (c,) counts of its training labels.
     """
     point, base = trust.left_out_point(query, z, labels), trust.base_without(query, labels)
     plain, corrected = query["inverse_temperature"] * z, point[0] * z + point[1:]
@@ -67,11 +68,11 @@ def shrink_shares(counts: Floats | Ints, base: Floats, pseudo_counts: Floats) ->
 
 
 def fit_shrinkage(sums: Floats, participants: Floats, pseudo_counts: Floats) -> State:
-    """Return `label_pseudo_counts`, infinite if labels do not count, and `label_bias`, 0 or 1, that participants chose.
+    """Return `label_pseudo_counts`, infinite if labels do not count, and `label_bias`, 0 or 1, by participants' choice.
 
-    Of those by which one label did no harm on average, the choice whose mean gain minus one standard error is largest,
-    if its gain is decided: see `trust.fitted_trust`. `label_gain` (3,) is the gain in accuracy that it brought, in
-    points, over `NUMBERS` of labels, and its 95% confidence interval.
+    Among the choices with which one label did no harm on average, the one with the largest mean gain minus one standard
+    error is used, if its gain is significant: see `trust.fitted_trust`. `label_gain` (3,) is its gain in accuracy, in
+    points, over `NUMBERS` of labels, and the 95% confidence interval.
     """
     n = float(participants[0])
     mean, error = trust.spread(sums[:2], n)

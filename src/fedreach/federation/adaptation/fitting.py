@@ -1,4 +1,4 @@
-"""Fitting an adaptation rule by sums over participants.
+"""Fitting an adaptation rule to sums over participants.
 
 ```
 query -> contribute (each participant) -> sum -> fold -> query ... -> None: fitted
@@ -24,7 +24,7 @@ BYTES_PER_NUMBER = 8  # sums are of float64: an optimum is found by small differ
 
 
 class HeldOut(NamedTuple):
-    """The held-out data by which one participant fits an adaptation rule."""
+    """Held-out data of one participant, for fitting an adaptation rule."""
 
     outputs: Outputs  # on its m held-out examples
     labels: Ints  # (m,)
@@ -32,7 +32,7 @@ class HeldOut(NamedTuple):
 
 
 class FittedRule(NamedTuple):
-    """The state of a rule so far, and the cost of fitting it."""
+    """State of a rule, and the cost of fitting it so far."""
 
     state: State
     sent: tuple[int, ...]  # bytes that one participant sends, exchange by exchange
@@ -57,7 +57,7 @@ UNFITTED = FittedRule(NO_STATE, (), 0)
 
 
 def plain_sum(parts: Sequence[Floats]) -> Floats:
-    """Return the sum of arrays of one shape, added up in their order; at least one."""
+    """Return the sum of arrays of one shape, in their order; at least one array."""
     return sum(parts[1:], start=parts[0])
 
 
@@ -69,13 +69,13 @@ def fit(
     """Fit an adaptation rule.
 
     Args:
-        rule: The rule.
-        participants: In the order of their ids, in which sums are taken; at least one.
-        summed: How arrays of one shape are added up, such as by secure aggregation.
+        rule: Rule to fit.
+        participants: Participants in the order of their ids, which is the order of sums; at least one.
+        summed: Function that sums arrays of one shape, such as secure aggregation.
 
     Raises:
         DataError: If no participant holds out examples.
-        ComponentError: If participants contribute anything but finite numbers, or the rule never is fitted.
+        ComponentError: If a contribution is not finite numbers, or the rule does not end its exchanges.
 
     Example:
         >>> from fedreach.federation.adaptation.base import Unadapted
@@ -106,10 +106,10 @@ def no_held_out_error(rule: Adaptation) -> DataError:
 
 
 def next_query(rule: Adaptation, fitted: FittedRule) -> State | None:
-    """Return what participants are sent in the next exchange; None once the rule is fitted.
+    """Return the query of the next exchange; None once the rule is fitted.
 
     Raises:
-        ComponentError: If the rule never is fitted.
+        ComponentError: If the rule does not end its exchanges.
     """
     query = rule.query(fitted.state)
     if query is not None and fitted.exchanges == MAX_EXCHANGES:
@@ -118,13 +118,13 @@ def next_query(rule: Adaptation, fitted: FittedRule) -> State | None:
 
 
 def after_exchange(rule: Adaptation, fitted: FittedRule, query: State, sums: State) -> FittedRule:
-    """Return the rule after an exchange, given what participants were sent and the sums of what they answered."""
+    """Return the rule after an exchange, given the query and the sums of the answers."""
     sent, down = (*fitted.sent, _bytes(sums)), fitted.bytes_down + _bytes(query)
     return FittedRule(rule.fold(fitted.state, sums), sent, down)
 
 
 def check_contribution(rule: Adaptation, answer: State) -> State:
-    """Return what a participant contributes, or reject what cannot be added up."""
+    """Return the contribution of a participant, or reject one that cannot be summed."""
     for name, values in answer.items():
         if not isinstance(values, np.ndarray) or values.dtype != np.float64 or not np.isfinite(values).all():
             raise ComponentError(f"{name_of(rule)}.contribute must return finite float64 arrays; {name!r} is none.")

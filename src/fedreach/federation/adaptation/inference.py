@@ -1,7 +1,7 @@
 """Inference of class priors from inputs, with evidence; the order of the inputs changes no bit.
 
-Many clients are worked on at a time, and each gets what it would get alone: rows are padded to a length that depends on
-the client's own number of inputs only.
+Many clients are processed at a time, and each gets the result that it would get alone: rows are padded to a length that
+depends only on the client's own number of inputs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SORTED_COLUMNS = 3  # by which inputs are brought into an order, unless they tie
 
 
 class ClientPrior(NamedTuple):
-    """What a client infers from its inputs."""
+    """Class prior and evidence that a client infers from its inputs."""
 
     prior: Floats  # (c,)
     log_evidence: float  # log W against "its prior is base"
@@ -42,32 +42,32 @@ def infer_priors(
     """Estimate the class priors of k clients by MAP-EM with a design effect.
 
     n inputs of one client whose predictions have the intraclass correlation rho are worth n/d independent ones, with
-    the design effect d = 1 + (n - 1) rho. With q_i proportional to pi exp u_i, the prior pi is the mode of
+    the design effect d = 1 + (n - 1) rho. The prior pi is the mode of
 
         (1/d) sum_i log sum_c pi_c exp u_ic + A sum_c base_c log pi_c
 
-    A model that hardly separates classes overreacts: where p(y|x) of a client is a bit larger for a class,
-    repeated steps of EM can end at that class alone. So the estimate goes at most M times as far from the base prior as
-    the mean prediction does: pi = base + min(1, M |m - base|/|pi - base|) (pi - base), where m is the mean prediction
-    under the base prior and |.| the sum of absolute values.
+    If a model hardly separates classes, a small bias of its predictions grows in EM until one class is left. So the
+    estimate moves at most M times as far from the base prior as the mean prediction m under the base prior: pi = base +
+    min(1, M |m - base|/|pi - base|) (pi - base), where |.| is the sum of absolute values.
 
-    The evidence W against "no label shift" is prequential, each input judged by those before it only: pi^(0) = base and
+    The evidence W against "no label shift" is prequential: each input is judged by the inputs before it. With pi^(0) =
+    base,
 
         r_jc proportional to pi^(j-1)_c exp u_jc,  pi^(j) = (A base + r_1 + ... + r_j)/(A + j)
         log W = (1/d) sum_j log(sum_c pi^(j-1)_c exp u_jc / sum_c base_c exp u_jc)
 
-    As a mean of W over a few orders of the inputs, the same few whatever order they came in. Without shift and with
-    exact likelihood ratios the mean of W is 1 at most, so that W reaches x with probability 1/x at most (Markov).
+    W is averaged over a few fixed orders of the inputs, so it does not depend on the order of arrival. Without shift
+    and with exact likelihood ratios the mean of W is at most 1, so W reaches x with probability at most 1/x (Markov).
 
     Args:
-        us: k arrays (n, c) of log likelihood ratios, up to a constant a row; n may be 0.
-        base: (c,) positive, summing to 1.
+        us: k arrays (n, c) of log likelihood ratios, up to a constant per row; n may be 0.
+        base: (c,) participants' class prior, positive, summing to 1.
         pseudo_counts: A, positive.
-        correlation: rho, from 0 to 1, of all clients or (k,) of each.
-        amplification: M, positive; infinite: no limit.
+        correlation: rho, from 0 to 1, of all clients, or (k,) of each client.
+        amplification: Limit M, positive; infinity: no limit.
 
     Reference: Saerens, Latinne and Decaestecker, Neural Computation 14 (2002), for EM; Kish, Survey Sampling (1965),
-    for the design effect. The limit and the bound are ours.
+    for the design effect. The limit and the bound are extensions.
 
     Example:
         >>> copies = np.log(np.tile([0.9, 0.1], (20, 1)))
@@ -102,11 +102,11 @@ def _parts(rows: Ints, size: int) -> Iterator[Ints]:
 
 
 def input_order(logits: Floats, *ties: AnyArray | None) -> Ints:
-    """Return the order that rows are brought into, the same whatever order they came in, and classes have.
+    """Return an order of the rows that does not depend on their order of arrival, and the order of the classes.
 
     Args:
-        logits: (n, c), by whose largest numbers rows are ordered.
-        ties: Arrays of n rows, by which inputs are ordered that have the same numbers.
+        logits: (n, c) logits, whose largest values order the rows.
+        ties: Arrays of n rows that order inputs with equal logits.
     """
     sizes = np.sort(logits, axis=1)
     order = np.lexsort(sizes[:, -SORTED_COLUMNS:].T)
@@ -146,7 +146,7 @@ def _estimate(
 
 
 def _log_evidence(likelihoods: Sequence[Floats], base: Floats, pseudo_counts: float, correlation: Floats) -> Floats:
-    """Return (k,) log W of k clients, those with more inputs first; no number depends on the other clients."""
+    """Return (k,) log W of k clients, sorted by number of inputs; no value depends on other clients."""
     sizes = np.array([len(likelihood) for likelihood in likelihoods])
     used = np.minimum(sizes, EVIDENCE_INPUTS)
     k, steps = len(sizes), int(used[0])
@@ -176,7 +176,7 @@ def _responsibility_sums(ratios: Floats, sums: Floats) -> Floats:
 
 
 def _maximize_posterior(ratios: Floats, absent: Floats, base: Floats, pulls: Floats, sizes: Ints) -> Floats:
-    """Return (k, c) priors by EM, each client leaving once no share changes by 1e-7 or more."""
+    """Return (k, c) priors by EM; each client stops once no share changes by 1e-7 or more."""
     rows, priors = np.arange(len(sizes)), np.tile(base, (len(sizes), 1))
     done, total = np.empty_like(priors), (sizes + pulls)[:, None]
     pulled = pulls[:, None] * base
@@ -206,7 +206,7 @@ def fixed_orders(n: int) -> Ints:
 
 
 def limit_shift(prior: Floats, mean: Floats, base: Floats, amplification: float) -> Floats:
-    """Return (k, c) priors no further than M times as far from (c,) base as the (k, c) mean predictions are."""
+    """Return (k, c) priors at most M times as far from (c,) base as the (k, c) mean predictions."""
     if math.isinf(amplification):
         return prior
     apart = np.abs(prior - base).sum(axis=1, keepdims=True)
@@ -236,7 +236,7 @@ def evidence_path(
     counts: Floats | None = None,
     correlation: float = 0.0,
 ) -> EvidencePath:
-    """Return the evidence against "no label shift" as it grows, input by input, in their order.
+    """Return the evidence against "no label shift" before each input and after the last, in their order.
 
     For each half-life, with pi^(0) = base and A pseudo-counts,
 
@@ -245,18 +245,18 @@ def evidence_path(
         N^(j) = d N^(j-1) + r_j,   d = 2^(-1/half-life),   N^(0) = 0
         pi^(j) = (A base + N^(j)/e)/(A + sum_c N^(j)_c/e),   e = 1 + (sum_c N^(j)_c - 1)_+ rho
 
-    Each input is judged by those before it only. So, without shift and with exact likelihood ratios, W is a
-    nonnegative martingale that starts at 1, and it ever reaches x with a probability of 1/x at most (Ville), whatever
-    the half-life; and so is the mean of W over half-lives.
+    Each input is judged by the inputs before it. Without shift and with exact likelihood ratios, W is therefore a
+    nonnegative martingale that starts at 1 and reaches x with probability at most 1/x (Ville), whatever the half-life.
+    The same holds for the mean of W over half-lives.
 
     Args:
-        u: (n, c) log likelihood ratios, up to a constant a row; n may be 0.
-        base: (c,) positive, summing to 1.
+        u: (n, c) log likelihood ratios, up to a constant per row; n may be 0.
+        base: (c,) participants' class prior, positive, summing to 1.
         pseudo_counts: A, positive.
-        half_lives: (k,) numbers of inputs after which one counts half, positive. Infinite: nothing is forgotten.
-        log_w: (k,) of the inputs before these.
-        counts: (k, c) likewise, N; None: there were none.
-        correlation: rho, from 0 to 1: e is the design effect of as many inputs as are not forgotten.
+        half_lives: (k,) numbers of inputs after which an input counts half, positive. Infinity: never.
+        log_w: (k,) log evidence of earlier inputs.
+        counts: (k, c) counts N of earlier inputs; None: there are none.
+        correlation: rho, from 0 to 1: e is the design effect of the inputs that still count.
 
     Example:
         >>> two = evidence_path(np.log([[0.9, 0.1], [0.9, 0.1]]), np.full(2, 0.5), 2.0)
@@ -285,7 +285,7 @@ def prequential_prior(counts: Floats, base: Floats, pseudo_counts: float, correl
 
 
 def decayed_sums(rows: Floats, before: Floats, half_lives: Sequence[float] = (math.inf,)) -> Floats:
-    """Return (n + 1, k, c) sums of the rows before each row and after the last, a row counting half after a half-life.
+    """Return (n + 1, k, c) decayed sums of the rows before each row and after the last, for each half-life.
 
     Example:
         >>> decayed_sums(np.eye(2), np.zeros((1, 2)))[:, 0].tolist()
@@ -323,7 +323,7 @@ class OnlinePriors(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """What a client keeps of its stream of inputs."""
+    """State of a client that processes a stream of inputs."""
 
     n: float
     log_w: Floats  # (k,) evidence with each half-life
@@ -365,18 +365,17 @@ def follow_stream(
 
         W = mean_k W_k,   pi = sum_k W_k pi_k / sum_k W_k,   w = 1/(1 + odds/W)
 
-    So a client mixes base, of the probability odds before any input is seen, and the half-lives, alike among
-    themselves, as Bayes's rule has it for one that judges each input by those before it.
+    This is Bayesian averaging of base, with prior odds `odds`, and the half-lives, with equal prior probability.
 
     Args:
-        before: What was kept of earlier inputs.
+        before: State after earlier inputs.
         u: (m, c) log likelihood ratios of the inputs, in their order.
-        base: (c,) positive, summing to 1.
+        base: (c,) participants' class prior, positive, summing to 1.
         pseudo_counts: A, positive.
-        half_lives: (K,) positive, may be infinite.
-        odds: Of no shift against a shift.
+        half_lives: (K,) half-lives, positive, may be infinite.
+        odds: Prior odds of no shift against a shift.
         correlation: rho, from 0 to 1.
-        amplification: M, positive.
+        amplification: Limit M, positive.
 
     Example:
         >>> nothing = Stream(0.0, np.zeros(2), np.zeros((2, 2)), np.zeros((2, 2)))
@@ -405,7 +404,7 @@ def follow_stream(
 
 
 def decision_times(first: int, last: int) -> list[int]:
-    """Return after how many inputs, from first to last, a safeguard decides: 1, 2, 4 ... 128, 256, 384 ...
+    """Return the numbers of inputs from first to last after which a safeguard decides: 1, 2, 4 ... 128, 256, 384 ...
 
     Example:
         >>> decision_times(2, 400)
@@ -423,6 +422,6 @@ def empty_stream(classes: int, half_lives: Sequence[float]) -> Stream:
 
 
 def window(outputs: Outputs, end: int | None = None) -> Outputs:
-    """Return the last inputs, or the last of the first ones, by which a safeguard decides."""
+    """Return the inputs that a safeguard decides by: the last ones, or the last of the first ones."""
     end = len(outputs.logits) if end is None else end
     return outputs.at(slice(max(0, end - WINDOW), end))

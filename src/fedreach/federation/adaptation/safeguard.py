@@ -27,7 +27,7 @@ MOST_CHANNELS = 4
 
 
 def channels_of(inputs: AnyArray) -> int:
-    """Return for how many channels the intensity is repaired: those of an image in color, else 1 for all values."""
+    """Return the number of channels to correct: those of a color image, else 1 for all values."""
     return inputs.shape[1] if inputs.ndim == IMAGE_DIMENSIONS and inputs.shape[1] <= MOST_CHANNELS else 1
 
 
@@ -46,7 +46,7 @@ class Intensity(NamedTuple):
 
 
 class Values(NamedTuple):
-    """Moments of all values of a client's inputs, by which a repair is chosen."""
+    """Moments of all values of a client's inputs, from which a correction is computed."""
 
     mean: Floats  # (k,)
     deviation: Floats  # (k,)
@@ -77,9 +77,10 @@ def _moments(inputs: Float32s) -> tuple[float, float]:
 
 
 def channels_to_repair(outputs: Outputs, state: State) -> list[int]:
-    """Return for which numbers of channels the intensity can be changed, increasing.
+    """Return the numbers of channels for which the intensity can be corrected, increasing.
 
-    None where inputs are not many values, or words, or all equal, or not as participants' are.
+    The result is empty for inputs with few values, for text, for constant inputs and for shapes other than
+    participants'.
     """
     inputs = outputs.inputs
     if inputs is None or outputs.again is None or not len(inputs) or inputs.ndim < FEWEST_DIMENSIONS:
@@ -152,7 +153,7 @@ SAME_SPAN = 1e-6  # relative to the largest singular value; above the rounding o
 
 
 class Residue(NamedTuple):
-    """A client's features off the span of the class means, and their position in the span."""
+    """Features of a client outside the span of the class means, and their position in the span."""
 
     drift: float  # D
     size: float  # mean ||r_i||^2
@@ -179,7 +180,7 @@ class Frame(NamedTuple):
 
     @property
     def dimensions(self) -> int:
-        """H - q, in which drift is visible; 0 if class means span everything, so that none is."""
+        """Number of dimensions H - q in which drift is visible; 0 if the class means span all dimensions."""
         return len(self.span) - len(self.span.T)
 
     def residuals(self, features: Floats) -> Floats:
@@ -196,12 +197,13 @@ class Frame(NamedTuple):
         return Residue(drift(residuals), float(np.vdot(residuals, residuals)) / len(residuals), inside)
 
     def distance(self, inside: Floats, classes: Floats) -> float:
-        """Return R = mean_i sum_c q_ic ||Q' L (h_i - mu_c)||^2 / q: how far inputs lie from what they are taken for.
+        """Return R = mean_i sum_c q_ic ||Q' L (h_i - mu_c)||^2 / q, the distance of inputs from their estimated
+        classes.
 
-        About 1 for inputs like those of the participants, whatever their classes; 1 where the span has no dimension.
+        It is about 1 for inputs like those of participants, whatever their classes, and 1 if the span has no dimension.
 
         Args:
-            inside: (n, q) of a client's inputs, as `residue` returns them.
+            inside: (n, q) positions in the span, as returned by `residue`.
             classes: (n, C) probabilities q_ic, each row summing to 1.
         """
         if not self.span.shape[1]:
@@ -213,7 +215,7 @@ class Frame(NamedTuple):
         return float(apart) / inside.size
 
     def signal(self, prior: Floats, base: Floats) -> float:
-        """Return s = ||Q' L sum_c (prior_c - base_c) mu_c||^2: how far label shift moves the mean of the features."""
+        """Return s = ||Q' L sum_c (prior_c - base_c) mu_c||^2, the squared shift of the mean feature by label shift."""
         moved = ((prior - base) @ self.means) @ self.whiten @ self.span
         return float(moved @ moved)
 
@@ -221,11 +223,11 @@ class Frame(NamedTuple):
 def drift(residuals: Floats) -> float:
     """Return D = (||sum_i r_i||^2 - sum_i ||r_i||^2) / (n (n - 1)), an unbiased estimate of ||E r||^2.
 
-    Its mean is 0 under any label shift, whatever the prior. It needs only the sum of r_i, that of ||r_i||^2 and n, so
-    a client that sees its inputs one by one need not keep them. nan for fewer than two inputs.
+    Its mean is 0 under any label shift. It depends only on the sums of r_i and ||r_i||^2 and on n, so a client can
+    process inputs one by one without storing them. The result is nan for fewer than two inputs.
 
     Args:
-        residuals: (n, H) of a client's inputs.
+        residuals: (n, H) residuals of a client's inputs.
 
     Example:
         >>> drift(np.array([[1.0, 0.0], [1.0, 0.0]])), drift(np.array([[1.0, 0.0], [-1.0, 0.0]]))
@@ -239,18 +241,18 @@ def drift(residuals: Floats) -> float:
 
 
 def drift_deviation(dimensions: int, n: int) -> float:
-    """Return the standard deviation of D under no drift, sqrt(2 dimensions / (n (n - 1))), of white residuals.
+    """Return the standard deviation of D without drift, sqrt(2 dimensions / (n (n - 1))), for white residuals.
 
-    The ridge makes residuals smaller than white ones, so this is rather too large.
+    The ridge makes residuals smaller than white ones, so the result is slightly too large.
     """
     return math.sqrt(2.0 * dimensions / (n * (n - 1)))
 
 
 def project_features(outputs: Outputs) -> Floats:
-    """Return the (m, min(H, 128)) features in float64; wide ones on random directions, the same at every client.
+    """Return the (m, min(H, 128)) features in float64; wide features are projected on random directions.
 
-    The directions are signs / sqrt(H) from the raw bits of PCG64 with seed H, which no version of numpy changes, so
-    that they need not be sent. What is linear in the features stays so: D is 0 in mean under label shift as before.
+    The directions are signs / sqrt(H) from the raw bits of PCG64 with seed H, the same in every version of numpy and at
+    every client, so they need not be sent. Linear relations are preserved: D still has mean 0 under label shift.
     """
     if outputs.features is None:
         raise ValueError("outputs must hold features; got None. Ask for them with `reads_inputs`.")
@@ -268,11 +270,11 @@ def logit_statistics(logits: Floats) -> Floats:
 
 
 def first_sums(outputs: Outputs, labels: Ints, c: int) -> State:
-    """Return what one participant contributes to the first exchange; empty without features.
+    """Return the contribution of one participant to the first exchange; empty without features.
 
     Args:
-        outputs: Of the model on its m held-out examples.
-        labels: (m,) of these.
+        outputs: Model outputs on its m held-out examples.
+        labels: (m,) labels of these examples.
         c: Number of classes C.
     """
     if outputs.features is None:
@@ -294,8 +296,7 @@ def first_sums(outputs: Outputs, labels: Ints, c: int) -> State:
 def first_fit(sums: State, ridge: float = RIDGE) -> State:
     """Return the results of the first exchange: mu_c, L, and the mean and variance of input values by class.
 
-    A class without examples gets the values of all examples together: it then adds neither to the span
-    nor to the signal.
+    A class without examples gets the values of all examples together, so it adds neither to the span nor to the signal.
     """
     if not sums:
         return NO_STATE
@@ -314,17 +315,17 @@ def first_fit(sums: State, ridge: float = RIDGE) -> State:
 
 
 def second_query(state: State) -> State:
-    """Return what participants need for `second_sums`, of the state after `first_fit`."""
+    """Return the input of `second_sums` for participants, from the state after `first_fit`."""
     return {name: state[name] for name in ("guard_means", "guard_whitening") if name in state}
 
 
 def second_sums(query: State, outputs: Outputs, labels: Ints) -> State:
-    """Return what one participant contributes to the second exchange; the class prior plays no part in it.
+    """Return the contribution of one participant to the second exchange; it does not depend on the class prior.
 
     Args:
-        query: As `second_query` returned it.
-        outputs: Of the model on its m held-out examples, those of the first exchange.
-        labels: (m,) of these.
+        query: Result of `second_query`.
+        outputs: Model outputs on its m held-out examples, those of the first exchange.
+        labels: (m,) labels of these examples.
     """
     if not query:
         return NO_STATE
@@ -339,7 +340,7 @@ def second_sums(query: State, outputs: Outputs, labels: Ints) -> State:
 
 
 def second_fit(state: State, sums: State) -> State:
-    """Return the fitted state: that of `first_fit`, with e_c and what logits look like by class."""
+    """Return the fitted state: that of `first_fit`, with e_c and statistics of logits by class."""
     if not sums:
         return state
     counts = sums["guard_examples"]
@@ -428,7 +429,7 @@ Classes = Callable[[Outputs, Floats], Floats]
 class GuardedOutputs:
     """The outputs that a client uses, and the evidence for and against adapting to its class prior.
 
-    Later inputs are changed by `intensity` before the model sees them.
+    `intensity` corrects later inputs before the model processes them.
     """
 
     outputs: Outputs  # on repaired inputs where the repair was accepted
@@ -449,7 +450,8 @@ Steps = Generator[Outputs, Floats, GuardedOutputs]
 
 @dataclass(frozen=True)
 class Guard(Options):
-    """The safeguard: intensity correction, then the signal of label shift against the drift of features.
+    """Safeguard of adaptation: it corrects the intensity of inputs and compares the signal of label shift with the
+    drift.
 
     A client adapts if (s >= k max(R, 1)^power d and w >= min_weight) or d <= threshold + allowance sd(D), where
 
@@ -460,36 +462,36 @@ class Guard(Options):
     R = mean_i sum_c q_ic ||Q' L (h_i - mu_c)||^2 / (dimensions of the span)    distance, q_ic: estimated classes
     ```
 
-    It is the size of the drift against that of the signal that counts, not whether the drift is significant. Drift off
-    the span of the class means means that inputs look different; R shows whether that matters. It is about 1 while
-    inputs lie, in the span, where the classes lie that they are taken for, and then drift does little harm (a vignette,
-    blurred or bold strokes). Where they lie between or beyond the classes (low contrast, black for white, moved by some
-    pixels) it is 2 to 13, and what they are taken for means little. R is divided by what few held-out examples make of
-    it. The last term of d is left out after a repair.
+    The rule compares the size of the drift with that of the signal; it does not test whether the drift is significant.
+    Drift outside the span of the class means shows that inputs look different, and R shows whether that matters. R is
+    about 1 if inputs lie close to their estimated classes; then drift does little harm (a vignette, blurred or bold
+    strokes). If they lie between or beyond the classes (low contrast, inverted, shifted by some pixels), R is 2 to 13,
+    and the estimated classes mean little. R is divided by its expected value for few held-out examples. After a
+    correction, the last term of d is left out.
 
-    A repair is accepted if D - D' > max(2, D / 2), D' <= 8 + 2 sd(D') and what is left of d is at most `most_left`. Of
-    images in color each color may then get a repair of its own: if it takes away more of what the first one left,
-    D - D' > max(min(0.5 + 4 sd(D), 2), D / 2), and leaves a d of at most 1.
+    A correction is accepted if D - D' > max(2, D / 2), D' <= 8 + 2 sd(D'), and the remaining d is at most `most_left`.
+    For color images, each channel may then be corrected separately if that removes more of the remaining drift, D - D'
+    > max(min(0.5 + 4 sd(D), 2), D / 2), and leaves a d of at most 1.
 
-    D is not defined for a single input: a client with one abstains. Without features the guard is off, and clients
-    always adapt; without inputs, or with those of a table or of words, nothing is repaired. Where class means span all
-    H dimensions no drift can be seen, and only the logits speak.
+    D is undefined for a single input, so a client with one input abstains. Without features the safeguard is off, and
+    clients always adapt. Without inputs, or with tables and text, nothing is corrected. If the class means span all H
+    dimensions, drift is invisible, and only the logits count.
 
     Args:
-        k: Drift that a unit of signal may outweigh is 1 / (k R^power). 0 without thresholds and repair: always adapt;
-            infinite: adapt where there is hardly any drift, only.
-        power: Of R. 0: where inputs lie in the span does not matter.
-        c: Of the logarithm of the residuals' size, in units of D.
-        c_logits: Of the logits' shift, likewise.
+        k: Required ratio of signal to drift, for R = 1. 0 without thresholds and correction: always adapt; infinity:
+            adapt only with hardly any drift.
+        power: Exponent of R. 0: R does not count.
+        c: Weight of the logarithm of the residuals' size, in units of D.
+        c_logits: Weight of the logits' shift, in units of D.
         t0: Squared deviation of the logits' means that does not count as drift, in variances of the mean.
         threshold: Drift d below which a client adapts in any case.
-        allowance: Standard deviations of D that are added to the threshold. With 1 few inputs abstain less.
-        min_weight: Weight w of its own prior below which a client does not adapt for the signal's sake.
-        repair: Repair inputs.
-        most_left: Total drift d after a repair above which it is not accepted after all. Strong noise is only paled by
-            a repair, and with it the image: noise of standard deviation 1 on pixels in 0..1 cost up to 14, 38 and 60
-            points with 5, 20 and 200 inputs, and at most 1.6 with 4, on 13 fresh seeds of two data sets. The price is
-            that repairs of clipped noise and of uneven brightness are mostly rejected. Infinite: D' alone decides.
+        allowance: Standard deviations of D to add to the threshold. With 1, clients with few inputs abstain less.
+        min_weight: Weight w of its own prior below which a client does not adapt because of the signal.
+        repair: Correct inputs.
+        most_left: Largest total drift d after a correction. Noise of standard deviation 1 on pixels in [0, 1] cost up
+            to 14, 38 and 60 points with 5, 20 and 200 inputs without this limit, and at most 1.6 with a limit of 4 (13
+            seeds, two data sets). The price: corrections of clipped noise and of uneven brightness are mostly rejected.
+            Infinity: only D' decides.
 
     Raises:
         ConfigError: If an option is out of range.
@@ -517,16 +519,16 @@ class Guard(Options):
     def choose(
         self, state: State, client_outputs: Sequence[Outputs], base: Floats, priors_of: Estimates, classes_of: Classes
     ) -> list[GuardedOutputs]:
-        """Return the outputs that each client uses, repaired where that is accepted, in the order of the clients.
+        """Return the outputs that each client uses, corrected if that is accepted, in the order of the clients.
 
-        They take their steps together, so that priors are estimated for all of them at once.
+        All clients advance together, so that priors are estimated for all of them at once.
 
         Args:
-            state: Fitted, see `drift.second_fit`.
-            client_outputs: Of the model on each client's inputs, as they came.
+            state: Fitted state, see `drift.second_fit`.
+            client_outputs: Model outputs on each client's unchanged inputs.
             base: (C,) class prior of the participants.
-            priors_of: The rule's estimates; for each client at most four times.
-            classes_of: What the rule takes inputs for; for each client once.
+            priors_of: Estimates of the rule, requested at most four times per client.
+            classes_of: Estimated classes of inputs, requested once per client.
         """
         frame = Frame.of(state) if "guard_means" in state else None
         return _run_together(
@@ -568,11 +570,11 @@ class Guard(Options):
     def _may_accept(
         self, state: State, frame: Frame, plain: GuardedOutputs, least_gone: float, most_left: float
     ) -> bool:
-        """Return whether there are outputs on which a repair would be accepted: if not, the model need not be asked.
+        """Return whether any outputs could make a correction acceptable; if not, the model is not run again.
 
-        A repair takes away `least`, and D' >= -mean ||r'||^2 / (n - 1). An accepted one leaves d <= `most_left`,
-        so that ln E exceeds what few examples explain by sqrt(most_left / c + 0.5 / n) at most, under the prior that
-        allows for the largest residuals.
+        The drift must fall by `least`, and D' >= -mean ||r'||^2 / (n - 1). An accepted correction leaves d <=
+        `most_left`, so ln E exceeds its expected value by at most sqrt(most_left / c + 0.5 / n), under the prior that
+        allows the largest residuals.
         """
         usual, n = state["guard_residual"].astype(np.float64), len(plain.outputs.logits)
         if frame.dimensions == 0:
@@ -599,12 +601,12 @@ class Guard(Options):
 
 
 def least_gone_by_colors(deviation: float) -> float:
-    """Return the drift that a repair of each color takes away at least, given sd(D) without drift: less where known."""
+    """Return the smallest reduction of drift for which a correction per channel is accepted, given sd(D) without drift."""
     return min(0.5 + 4.0 * deviation, LEAST_GONE)
 
 
 def _run_together(clients: Sequence[Steps], priors_of: Estimates) -> list[GuardedOutputs]:
-    """Run all clients in parallel; at each step the priors that they wait for are estimated together."""
+    """Run all clients in parallel; priors that they need are estimated together at each step."""
     choices: dict[int, GuardedOutputs] = {}
     sent: dict[int, Floats | None] = dict.fromkeys(range(len(clients)))
     while sent:
@@ -621,7 +623,7 @@ def _run_together(clients: Sequence[Steps], priors_of: Estimates) -> list[Guarde
 def _try_repair(
     state: State, frame: Frame, plain: GuardedOutputs, before: GuardedOutputs, channels: int, least_gone: float
 ) -> Generator[Outputs, Floats, GuardedOutputs | None]:
-    """Return the outputs on repaired inputs, if the repair takes away most of the drift and leaves little."""
+    """Return the outputs on corrected inputs, if the correction removes most of the drift and leaves little."""
     inputs, rerun_model, prior = plain.outputs.inputs, plain.outputs.again, plain.prior
     assert inputs is not None  # channels_to_repair ensures it, and the next
     assert rerun_model is not None
@@ -641,7 +643,7 @@ def _try_repair(
 
 
 def _log_size(state: State, frame: Frame, chosen: GuardedOutputs) -> float:
-    """Return ln E, the residuals' size against that of participants with this (C,) prior; 0 where neither has any."""
+    """Return ln E, the size of the residuals relative to that of participants with this (C,) prior; 0 if both are 0."""
     usual = float(state["guard_residual"] @ chosen.prior)
     if frame.dimensions == 0 or usual <= 0.0:
         return 0.0
@@ -649,6 +651,6 @@ def _log_size(state: State, frame: Frame, chosen: GuardedOutputs) -> float:
 
 
 def _distance(state: State, frame: Frame, chosen: GuardedOutputs, classes: Floats) -> float:
-    """Return R, divided by the effect of few held-out examples on it, which is that on E."""
+    """Return R, divided by its expected value for few held-out examples."""
     _, log_factor = sampling_terms(state, frame.dimensions, chosen.prior)
     return min(frame.distance(chosen.residue.inside, classes), LARGEST_DISTANCE) / math.exp(log_factor)

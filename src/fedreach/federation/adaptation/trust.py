@@ -1,4 +1,4 @@
-"""Trust in adaptation, learned from what participants gain by it."""
+"""Trust in adaptation: what participants' labels show about its benefit."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def query(state: State) -> State:
 
 
 def class_sums(z: Floats, labels: Ints, point: Floats) -> State:
-    """Return what a participant contributes to the mean prediction of each class's examples, and to its variance.
+    """Return a participant's contribution to mean and variance of the predictions of each class.
 
     Args:
         z: (m, c) centered logits of held-out examples.
-        labels: (m,) of these.
-        point: (1 + c,) the calibration a and b.
+        labels: (m,) labels of these examples.
+        point: (1 + c,) calibration a and b.
     """
     one_hot = np.eye(z.shape[1])[labels]
     views = comparison_views(np.exp(log_softmax(point[0] * z + point[1:])))
@@ -86,9 +86,9 @@ def class_sums(z: Floats, labels: Ints, point: Floats) -> State:
 
 
 def comparison_views(probabilities: Floats) -> Floats:
-    """Return the (m, min(c, 32)) numbers by which predictions are compared: signs of fixed random directions.
+    """Return (m, min(c, 32)) projections of the predictions on fixed random directions, for comparisons.
 
-    The signs are raw bits of PCG64, which no version of numpy changes.
+    The directions are signs from the raw bits of PCG64, the same in every version of numpy.
     """
     classes = probabilities.shape[1]
     if classes <= WIDEST:
@@ -97,14 +97,14 @@ def comparison_views(probabilities: Floats) -> Floats:
 
 
 def miniature_sums(query: State, z: Floats, labels: Ints, trained: Floats, odds: float, amplification: float) -> State:
-    """Return what a participant contributes as an unseen client in miniature.
+    """Return the contribution of a participant that simulates a small unseen client.
 
     Args:
-        query: `point`, `pseudo_counts`, the sums of `class_sums`, and `curvature` where calibration was fitted.
+        query: `point`, `pseudo_counts`, the sums of `class_sums`, and `curvature` if calibration was fitted.
         z: (m, c) centered logits of held-out examples.
-        labels: (m,) of these.
-        trained: (c,) counts of the labels that it trained on.
-        odds: Of no shift against a shift.
+        labels: (m,) labels of these examples.
+        trained: (c,) counts of its training labels.
+        odds: Prior odds of no shift against a shift.
         amplification: See `infer_priors`.
     """
     point, base = left_out_point(query, z, labels), base_without(query, labels)
@@ -127,7 +127,7 @@ def miniature_sums(query: State, z: Floats, labels: Ints, trained: Floats, odds:
 
 
 def left_out_point(query: State, z: Floats, labels: Ints) -> Floats:
-    """Return the calibration as the other participants would have fitted it, by one step of Newton's method."""
+    """Return the calibration fitted without this participant, by one step of Newton's method."""
     if "curvature" not in query:
         return query["point"]
     bias = len(query["curvature"]) > 1
@@ -139,11 +139,11 @@ def base_without(query: State, labels: Ints) -> Floats:
 
 
 def _correlation_sums(query: State, z: Floats, labels: Ints) -> Floats:
-    """Return numerator and denominator of the intraclass correlation, their squares and product, and 1 if it counts.
+    """Return numerator and denominator of the intraclass correlation, their squares and product, and 1 if they count.
 
-    r_i is how far a prediction lies from the mean of its class at the other participants. A participant of m examples
-    adds (|sum r_i|^2 - sum |r_i|^2)/(m - 1) to the numerator and sum |r_i|^2 to the denominator, each minus what the
-    error of those means makes of it: examples of one class share it.
+    r_i is the deviation of a prediction from the mean of its class at the other participants. A participant with m
+    examples adds (|sum r_i|^2 - sum |r_i|^2)/(m - 1) to the numerator and sum |r_i|^2 to the denominator, each minus
+    the effect of errors of those means, which examples of a class share.
     """
     point = query["point"]
     views = comparison_views(np.exp(log_softmax(point[0] * z + point[1:])))
@@ -165,9 +165,9 @@ def _correlation_sums(query: State, z: Floats, labels: Ints) -> Floats:
 
 
 def _gains(scores: Floats, before: Floats, unadapted: Floats, labels: Ints) -> Floats:
-    """Return (6, ...): gain of (..., m, c) scores in log loss, in accuracy, and in accuracy over the unadapted model.
+    """Return (6, ...): gains of (..., m, c) scores in log loss, in accuracy, and in accuracy over the unadapted model.
 
-    Each is followed by its square.
+    Each gain is followed by its square.
     """
     after, start = smoothed_scores(scores, labels), smoothed_scores(before, labels)
     gains = (after[0] - start[0], after[1] - start[1], after[1] - smoothed_scores(unadapted, labels)[1])
@@ -182,9 +182,9 @@ def smoothed_scores(scores: Floats, labels: Ints) -> tuple[Floats, Floats]:
 
 
 def _share_gains(prior: Floats, base: Floats, trained: Floats) -> Floats:
-    """Return how much better a prior predicts the labels that a participant trained on than base, in nats per label.
+    """Return the gain of a prior over base in predicting a participant's training labels, in nats per label.
 
-    And the square of that, and how much better their own shares predict them.
+    The square of that gain, and the gain of the participant's own shares, follow.
     """
     shares = trained / max(float(trained.sum()), 1.0)
     is_present = shares > 0
@@ -195,19 +195,19 @@ def _share_gains(prior: Floats, base: Floats, trained: Floats) -> Floats:
 def fit_trust(sums: State) -> State:
     """Return the decision of the participants, given the sums of `miniature_sums`.
 
-    Adaptation is trusted in full where its assumptions hold: the correlation is small (its one-sided 95% confidence
-    limits are at most 0.02 and 0.25), inputs predict the class prior (decided, and at least a fifth of what labels
-    reveal), and participants gained in log loss and lost no accuracy, on average. Where at least four of them hold 50
-    examples, and so know what they gained, the gain in log loss must be decided, too: one that is not differs from
-    client to client. Elsewhere it is off, unless it is decided at some strength that participants gained in log loss
-    and in accuracy. Then the strength whose gain minus one standard error is largest is taken, with the correlation
-    that was found. "Decided" is a one-sided t test over participants at the 5% level, with Bonferroni's correction for
-    the number of strengths. In either case it must be harmless: of the participants that hold at least 50 examples, at
-    most 2.5% would have lost more than 5 points.
+    Adaptation is fully trusted if its assumptions hold. The correlation must be small: its one-sided 95% confidence
+    limits are at most 0.02 and 0.25. Inputs must predict the class prior, with at least a fifth of the information of
+    labels. Participants must gain in log loss and not lose accuracy, on average. If at least four participants hold 50
+    examples, the gain in log loss must also be significant.
+
+    Otherwise adaptation is off, unless participants gain significantly in log loss and in accuracy at some strength.
+    Then the strength with the largest gain minus one standard error is used, with the estimated correlation.
+    Significance is that of a one-sided t test over participants at the 5% level, with Bonferroni's correction for the
+    number of strengths. In either case adaptation must be harmless: of the participants with at least 50 examples, at
+    most 2.5% may lose more than 5 points.
 
     Returns:
-        `strength` and `correlation`, (1,) each; `expected_gain` (3,): the participants' mean gain in accuracy as it was
-        decided and its 95% confidence interval, in points.
+        `strength` and `correlation`, (1,) each; `expected_gain` (3,): mean gain of participants in accuracy and its 95% confidence interval, in points.
     """
     n = float(sums["miniatures"][0])
     correlation, error, participants = _correlation(sums["correlation"])
@@ -247,7 +247,7 @@ def in_points(sums: Floats, n: float) -> Floats:
 
 
 def _correlation(sums: Floats) -> tuple[float, float, float]:
-    """Return the intraclass correlation, its standard error over participants, and of how many it is."""
+    """Return the intraclass correlation, its standard error over participants, and their number."""
     numerator, denominator, squares, products, denominators, used = sums.tolist()
     if used < FEWEST or denominator <= 0:
         return 1.0, 1.0, used
@@ -257,7 +257,7 @@ def _correlation(sums: Floats) -> tuple[float, float, float]:
 
 
 def is_supported(state: State) -> bool:
-    """Return whether participants support that clients adapt; True where they were not asked."""
+    """Return whether participants support adaptation; True if they were not asked."""
     if "expected_gain" not in state:
         return True
     return bool(state["strength"][0] > 0) or math.isfinite(
@@ -266,9 +266,10 @@ def is_supported(state: State) -> bool:
 
 
 def expected_gain(state: State) -> Floats | None:
-    """Return (3,) points of accuracy that participants gained by what they decided, and the 95% confidence interval.
+    """Return (3,) the gain in accuracy of participants in points, and its 95% confidence interval.
 
-    By inputs where these are trusted, else by labels where these count; None where participants were not asked.
+    The gain is that by inputs if these are trusted, else that by labels if these count. None if participants were not
+    asked.
     """
     if "expected_gain" not in state or state["strength"][0] > 0:
         return state.get("expected_gain")
@@ -283,10 +284,10 @@ def spread(sums: Floats, n: float) -> tuple[Floats, Floats]:
 
 
 def is_decided(mean: Floats, error: Floats, n: float, tests: int) -> Bools:
-    """Return whether a mean over n participants is above 0, as one of `tests` tests."""
+    """Return whether a mean over n participants is significantly above 0, as one of `tests` tests."""
     return np.asarray(mean > _critical_value(1 - LEVEL / tests, n) * error) & np.asarray(mean > 0)
 
 
 def _critical_value(level: float, n: float) -> float:
-    """Return how many standard errors of n participants a mean must be above 0."""
+    """Return the number of standard errors above 0 that is significant for n participants."""
     return t_quantile(level, round(n) - 1) if n >= FEWEST else LARGEST_QUANTILE
