@@ -601,7 +601,7 @@ class Guard(Options):
 
 
 def least_gone_by_colors(deviation: float) -> float:
-        """Return whether a correction could be accepted on any outputs; if not, the model is not run again.
+    """Return the smallest reduction of drift to accept a correction per channel, given sd(D) without drift."""
     return min(0.5 + 4.0 * deviation, LEAST_GONE)
 
 

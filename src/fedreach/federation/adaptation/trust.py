@@ -207,7 +207,8 @@ def fit_trust(sums: State) -> State:
     most 2.5% may lose more than 5 points.
 
     Returns:
-    """Return (6, ...): gains of (..., m, c) scores in log loss, accuracy, and accuracy over the unadapted model.
+        `strength` and `correlation`, (1,) each; `expected_gain` (3,): mean gain of participants in accuracy and its 95%
+        confidence interval, in points.
     """
     n = float(sums["miniatures"][0])
     correlation, error, participants = _correlation(sums["correlation"])
