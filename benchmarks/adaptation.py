@@ -2,7 +2,7 @@
 
     python benchmarks/adaptation.py --quick    # a smoke test, some seconds
     python benchmarks/adaptation.py            # 1000 clients with 600 inputs of 784 numbers, 10 classes, 100 features
-    python benchmarks/adaptation.py --write    # the same; puts the table into docs/benchmarks.md
+    python benchmarks/adaptation.py --write    # the same; puts the table into docs/records/adaptation.md
 
 Inputs are patterns and noise, the model is random layers below a linear discriminant of its 100 features. Clients have
 class shares from Dirichlet(.1) for each class; none, every fourth or each has darker inputs, which a guard repairs.
@@ -180,12 +180,12 @@ def main() -> None:
     for name in given.ways:
         lines.append(row(name, given.quick, 1 if given.quick else given.repeats))
         print("\t".join(lines[-1]), flush=True)
-    head = "`label_shift`, seconds beside the model, in the model, passes a client, plain %, adapted %, repaired %"
+    head = "`label_shift`, adaptation s, model s, passes a client, unadapted %, adapted %, repaired %"
     text = table([*head.split(", "), "adapted %"], lines, left=1)
     if given.write:
         versions = f"numpy {np.__version__}, python {platform.python_version()}"
         made_by = f"Made by `python benchmarks/adaptation.py --write` on one core of {processor()}:\n{versions}."
-        put("adaptation", f"## Adaptation\n\n{made_by} {WORDS}\n\n{text}")
+        put("adaptation", f"{made_by} {WORDS}\n\n{text}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What refreshing BatchNorm statistics gains for clients that never took part, with and without shifts of their inputs.
 
     python benchmarks/batchnorm.py --seeds 2                 # printed only
-    python benchmarks/batchnorm.py --seeds 10 --write        # the table of docs/results.md
+    python benchmarks/batchnorm.py --seeds 10 --write        # docs/records/batchnorm.md
 
 For each seed a small convolutional network with BatchNorm is trained by FedAvg, once; then clients are adapted by the
 model as it is, by `label_shift` with and without its guard, and by `batchnorm`, as in `harm.py`: a client's first 5, 20
@@ -123,7 +123,7 @@ def text(rows: Sequence[Mapping[str, Any]]) -> str:
             line = [kind, shift, f"{each(kind, shift, 'unadapted')[-1].mean():.1f}"]
             line += [" / ".join(signed(v.mean()) for v in each(kind, shift, rule)) for rule in RULES]
             lines.append([*line, " / ".join(f"{signed(v.mean())} ± {half_width(v):.1f}" for v in apart)])
-    head = ["clients", "shift", "plain %", "`label_shift` without guard, 5 / 20 / 200 inputs", "`label_shift`"]
+    head = ["clients", "shift", "unadapted %", "`label_shift` without safeguard, 5 / 20 / 200 inputs", "`label_shift`"]
     head += ["`batchnorm`", "`batchnorm` − `label_shift`"]
     return "\n".join(
         [

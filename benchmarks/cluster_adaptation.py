@@ -1,7 +1,7 @@
 """Which of several clusters' models suits an unseen client best: by its own inputs, or none, or a pooled model?
 
     python benchmarks/cluster_adaptation.py --seeds 2 --first 20     # printed only
-    python benchmarks/cluster_adaptation.py --seeds 20 --write       # the tables of docs/results.md
+    python benchmarks/cluster_adaptation.py --seeds 20 --write       # docs/records/cluster_adaptation.md
 
 Each seed trains one model by uniform choice and one a cluster, with the same partition and cohorts: `clustered` as it
 is, and on the digits also three clusters by k-means of the participants' class shares, split after round 10. The
@@ -58,7 +58,6 @@ from fedreach.federation.types import ClientResults, Cohort, Outputs, ServerView
 from fedreach.runs.simulation import Simulation, simulate
 from harm_tables import signed
 from page import put
-from seeds import RESULTS
 from tables import table
 
 ROOT = Path(__file__).parents[1]
@@ -258,7 +257,7 @@ def record(name: str, builder: Builder, data: FederatedData, seed: int) -> list[
 
 
 def interval(differences: Floats, comparisons: int) -> tuple[float, float, float, float, float]:
-    """Return mean, Bonferroni's t interval for so many comparisons, p, and what four of five such tests would find."""
+    """Return mean, Bonferroni-adjusted t interval, p, and the minimum detectable effect (80% power)."""
     n = len(differences)
     error = float(differences.std(ddof=1)) / math.sqrt(n)
     reach = t.ppf(1 - (1 - LEVEL) / (2 * comparisons), n - 1)
@@ -287,7 +286,7 @@ def text(rows: Sequence[Mapping[str, Any]]) -> str:
         shown = f"{signed(mean)} [{signed(low)}, {signed(high)}]"
         lines.append([", ".join(cell), TESTED[way], AGAINST[other], shown, "< 0.001" if p < 0.001 else f"{p:.3f}"])
         lines[-1].append(f"{least:.1f}")
-    second = table(["clusters of", "way", "minus", "points [interval]", "p corrected", "least seen"], lines, left=3)
+    second = table(["clusters of", "way", "minus", "points [95% CI]", "adjusted p", "MDE, points"], lines, left=3)
     return f"{table(head, means, left=1)}\n\n{second}"
 
 
@@ -296,7 +295,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2, help="of Fashion-MNIST, from --first on; default: %(default)s")
     parser.add_argument("--first", type=int, default=1000, help="first seed; default: %(default)s")
     parser.add_argument("--rows", type=Path, default=Path("runs/cluster_adaptation.jsonl"), help="default: %(default)s")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/results.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into their record in docs/records")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     arguments.rows.parent.mkdir(parents=True, exist_ok=True)
@@ -318,7 +317,7 @@ def main() -> None:
     found = text([row for row in rows if row["seed"] in seeds[row["data"]]])
     command = f"python benchmarks/cluster_adaptation.py --seeds {arguments.seeds} --write        # one core"
     if arguments.write:
-        put("cluster_adaptation", f"```text\n{command}\n```\n\n{found}", RESULTS)
+        put("cluster_adaptation", f"```text\n{command}\n```\n\n{found}")
     print(found)
 
 

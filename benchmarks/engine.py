@@ -1,6 +1,6 @@
 """FedReach's engines beside pfl-research, Flower, plain torch and the machine's limit: speed and peak memory.
 
-    make bench                                       # all cases; writes its section of docs/benchmarks.md
+    make bench                                       # all cases; writes its section of docs/records/engine.md
     python benchmarks/engine.py --cases mlp lenet    # some cases, printed only
     python benchmarks/engine.py --check              # whether all contenders compute the same, in place of timings
     python benchmarks/engine.py --profile mlp        # where the time of a round goes, in place of timings
@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from cases import ON_A_CPU
 
 from contenders import CONTENDERS, CORES, ENGINE_NAMES, Row, end_cleanly, fedreach, measure, present
-from page import PAGE, processor, put
+from page import processor, put
 from tables import Rows, limit_table, main_table, phase_table
 from turns import ROUNDS, check, run_cases
 
@@ -74,7 +74,7 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="timings in one process (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="one pass with a fifth of the clients: a smoke test")
     parser.add_argument("--json", type=Path, help="also write all rows to this file")
-    parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/records/engine.md")
     parser.add_argument("--check", action="store_true", help="test the results instead of timing them")
     parser.add_argument(
         "--profile", nargs="*", choices=list(ON_A_CPU), metavar="CASE", help="only show where time goes"
@@ -107,7 +107,7 @@ def main() -> None:
         arguments.json.write_text(f"{text}\n", encoding="utf-8")
     if arguments.write:
         put("engine", page)
-        print(f"\nWrote {PAGE}")
+        print("\nWrote docs/records/engine.md")
 
 
 def flat(found: dict[str, Rows]) -> list[Row]:

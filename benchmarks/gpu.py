@@ -1,7 +1,7 @@
 """FedReach's engines on a GPU beside pfl-research, plain torch and the chip's limit.
 
     python benchmarks/gpu.py                         # needs CUDA; prints the table
-    python benchmarks/gpu.py --write                 # also puts it into docs/benchmarks.md
+    python benchmarks/gpu.py --write                 # also puts it into docs/records/gpu.md
     python benchmarks/gpu.py --zoo                   # whether all kinds of modules train there as on the CPU
     python benchmarks/gpu.py --device cpu --quick    # tests this script where there is no GPU
 
@@ -27,7 +27,7 @@ import torch
 
 from contenders import ENGINE_NAMES, PFL, PLAIN, Contender, Row, end_cleanly, fedreach, measure, present
 from gpu_zoo import zoo_outcomes, zoo_table
-from page import PAGE, processor, put
+from page import processor, put
 from tables import Rows, best, rates, ratios, spread, table
 from turns import check, run_cases
 
@@ -75,7 +75,7 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one pass with a fifth of the clients: a smoke test")
     parser.add_argument("--check", action="store_true", help="test the results in fp32 instead of timing them")
     parser.add_argument("--zoo", action="store_true", help="train the tests' zoo of modules instead, in fp32")
-    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/records/gpu.md")
     arguments = parser.parse_args(line)
     if arguments.quick:
         arguments.passes = arguments.repeats = 1
@@ -120,11 +120,11 @@ def main() -> None:
         f"CIFAR-10 setting: 1000 users of 50 samples, 50 a round, batch 10, a CNN of 1.6 million parameters with "
         f"dropout, `cifar_plain` the same without dropout."
     )
-    page = "\n\n".join(["## On a GPU", textwrap.fill(about, 120), gpu_table(found, chips)])
+    page = "\n\n".join([textwrap.fill(about, 120), gpu_table(found, chips)])
     print(page)
     if arguments.write:
         put("gpu", page)
-        print(f"\nWrote {PAGE}")
+        print("\nWrote docs/records/gpu.md")
 
 
 if __name__ == "__main__":

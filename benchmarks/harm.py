@@ -1,7 +1,7 @@
 """The table of harm: clients adapted by `label_shift` against the plain model, under shifts unknown to the guard.
 
     python benchmarks/harm.py --seeds 2                 # printed only
-    python benchmarks/harm.py --seeds 10 --write        # the tables of docs/results.md
+    python benchmarks/harm.py --seeds 10 --write        # docs/records/harm.md
 
 A model (FedAvg; an MLP, and for CIFAR-10 LeNet, too) is trained for each data set and seed, once; then clients are
 adapted under each shift by the rule as it is and by the rule without its guard. There are two kinds of clients:

@@ -1,7 +1,7 @@
 """MOON and FedAvg on CIFAR-10, in addition to plain loops written from MOON's paper and its published accuracies.
 
     python benchmarks/moon.py --seeds 2                 # printed only
-    python benchmarks/moon.py --seeds 4 --write         # the table of docs/results.md: about 15 minutes on one core
+    python benchmarks/moon.py --seeds 4 --write         # docs/records/moon.md: about 15 minutes on one core
 
 First both methods train on a subset of CIFAR-10 for a few rounds, by FedReach and by the loops of `moon_loop.py`, which
 import nothing of FedReach: the models must agree to `TOLERANCE`, or the benchmark exits with status 1. Then each seed

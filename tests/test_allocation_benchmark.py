@@ -115,13 +115,3 @@ def test_the_parts_of_a_profile_add_up_and_nothing_stays_replaced(allocation):
     assert tuple(spent) == allocation.PARTS
     assert all(seconds > 0 for seconds in spent.values())
     assert (search.priced, search.fractional_cover, candidates.cover_table) == before
-
-
-def test_the_page_is_put_before_the_decisions_and_then_between_its_markers(allocation, tmp_path, monkeypatch):
-    page = tmp_path / "benchmarks.md"
-    monkeypatch.setattr(allocation, "PAGE", page)
-    page.write_text("# Speed\n\n<!-- decisions -->\nslow\n<!-- /decisions -->\n", encoding="utf-8")
-    allocation._put("old")
-    allocation._put("new")
-    ours, theirs = "<!-- allocation -->\nnew\n<!-- /allocation -->", "<!-- decisions -->\nslow\n<!-- /decisions -->"
-    assert page.read_text() == f"# Speed\n\n{ours}\n\n{theirs}\n"

@@ -104,11 +104,11 @@ def test_a_stream_that_drifts_goes_on_with_the_inputs_of_another_client(better):
 
 
 def test_files_that_are_there_are_read_and_the_page_is_written(better, monkeypatch, tmp_path, capsys):
-    page = tmp_path / "results.md"
+    page = tmp_path / "better_adaptation.md"
     page.write_text("# Results\n", encoding="utf-8")
     for seed in (4, 5):
         np.savez(tmp_path / f"toy-{seed}.npz", **made_up(better, seed))
-    monkeypatch.setattr(sys.modules["seeds"], "RESULTS", page)
+    monkeypatch.setattr(sys.modules["page"], "RECORDS", tmp_path)
     monkeypatch.setattr(better.harm, "data_sets", lambda: {"toy": None})  # of which nothing could be recorded
     words = ["better_adaptation.py", "--seeds", "2", "--first", "4", "--rows", str(tmp_path), "--write"]
     monkeypatch.setattr(sys, "argv", words)
