@@ -34,12 +34,12 @@ def lines(comparison: RunSet, published: Mapping[str, float]) -> list[list[str]]
     """Return the head of the table, and a line for each method that has a run which finished or failed."""
     base, last = comparison.baseline, comparison.plan.last_rounds
     judged = {difference.first: difference.judged for difference in planned_differences(comparison, "last")}
-    head = ["method", "here, test set % ± sd", f"lowest to highest of the last {SHOWN} evaluations %"]
+    head = ["method", "FedReach, test set, % ± sd", f"lowest to highest of the last {SHOWN} evaluations, %"]
     head += [f"to `{base}`, points [95% CI]", "MDE, points", "conclusion (~ seeds)"]
     if published:
         head[1:1] = ["published %", f"published to `{base}`"]
     if comparison.target_accuracy is not None:
-        head.append(f"rounds to {100 * comparison.target_accuracy:g} %")
+        head.append(f"rounds to {100 * comparison.target_accuracy:g}%")
     told = [head]
     for method in comparison.methods:
         runs = comparison.counted(method)
