@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 DOCS = Path(__file__).parents[1]
-EXCERPT = re.compile(r"(<!-- excerpt: ([^>]*?) -->\n)(.*?)(<!-- /excerpt -->)", re.DOTALL)
+EXCERPT = re.compile(r"(<!-- excerpt: (.*?) -->\n)(.*?)(<!-- /excerpt -->)", re.DOTALL)
 SOURCE = re.compile(r"(\S+), table (\d+)(?:, columns: (.*?))?(?:, rows: (.*?))?")
 TABLE = re.compile(r"^\|.*\|\n\|[ :|-]+\|\n(?:\|.*\|\n?)*", re.MULTILINE)
 FENCES = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
