@@ -49,7 +49,7 @@ WAYS: dict[str, tuple[LabelShift, int]] = {  # the rule, and every how many clie
 SHARES = ("unadapted", "adapted_accuracy", "repaired", "adapted")  # accuracy twice, clients twice
 WORDS = """1000 unseen clients with 600 inputs of 784 numbers, 10 classes and 100 features learn from all their inputs
 and predict them; processor time, the smallest of three. An intensity correction queries the model again, three times to
-choose it and once to predict; clients that no correction could help skip it. The model is three small matrix products."""
+choose it and once to predict; clients that no correction could help skip it. The model is three matrix products."""
 
 
 @dataclass(eq=False)

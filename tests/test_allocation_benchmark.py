@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -13,15 +12,15 @@ import pytest
 
 from fedreach.wireless.solve import solve
 
+from .benchmarked import benchmarks
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "allocation.py"
 
 
 @pytest.fixture(scope="module")
 def allocation():
-    spec = importlib.util.spec_from_file_location("allocation_benchmark", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with benchmarks("allocation") as (module,):
+        yield module
 
 
 def test_a_quarter_of_the_examples_is_needed_and_the_band_grows_with_the_clients(allocation):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import signal
 import subprocess
@@ -15,15 +14,15 @@ import pytest
 from fedreach.federation.selection import SELECTIONS
 from fedreach.federation.weighting import WEIGHTINGS
 
+from .benchmarked import benchmarks
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "decisions.py"
 
 
 @pytest.fixture(scope="module")
 def decisions():
-    spec = importlib.util.spec_from_file_location("decisions", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with benchmarks("decisions") as (module,):
+        yield module
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,8 @@ def test_a_changed_number_is_found(excerpts: ModuleType, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("accuracy, % as %", "loss", "no column 'loss'"),
+        ("accuracy, % as %", "loss", "must have one column 'loss'"),
+        ("accuracy, % as %", "seeds", "table 2: must have one column 'seeds'"),
         ("rows: b", "rows: d", "0 rows are named 'd'"),
         ("table 2: c / late", "table 2: c", "2 rows are named"),
         ("table 1", "table 3", "has 2 tables"),

@@ -62,45 +62,54 @@ def split_name(name: str, known: set[str]) -> tuple[str, str]:
     return (old, new) if separator else (name, name)
 
 
-def row_of(name: str, tables: list[Table], number: int, source: str) -> tuple[list[str], str]:
-    """Return the row of this name and the name of its first cell on the page."""
+def row_of(name: str, tables: list[Table], number: int, source: str) -> tuple[int, list[str], str]:
+    """Return the number of the table that has the row of this name, the row, and its name on the page."""
     if other := re.match(r"table (\d+): ", name):
         number, name = int(other[1]), name[other.end() :]
-    if not 1 <= number <= len(tables):
-        raise ValueError(f"{source} has {len(tables)} tables; got table {number}.")
-    rows = tables[number - 1].rows
+    rows = table_of(tables, number, source).rows
     ways = [(" / ".join(row[:cells]), row) for cells in range(len(rows[0]), 0, -1) for row in rows]
     old, new = split_name(name, {way for way, _ in ways})
     found = [row for way, row in ways if way == old]
     if len(found) != 1:
         raise ValueError(f"{source}, table {number}: {len(found)} rows are named {old!r}; a row must be named once.")
-    return found[0], found[0][0] if new == old else new
+    return number, found[0], "" if new == old else new
+
+
+def table_of(tables: list[Table], number: int, source: str) -> Table:
+    """Return a table by its number, from 1 on."""
+    if not 1 <= number <= len(tables):
+        raise ValueError(f"{source} has {len(tables)} tables; got table {number}.")
+    return tables[number - 1]
+
+
+def places_of(names: list[str], table: Table, source: str, number: int) -> list[int]:
+    """Return the places of columns."""
+    if missing := [name for name in names if table.header.count(name) != 1]:
+        raise ValueError(
+            f"{source}, table {number}: must have one column {missing[0]!r}; the columns are {table.header}."
+        )
+    return [table.header.index(name) for name in names]
 
 
 def excerpt(description: str, docs: Path = DOCS) -> str:
     """Return the table that an excerpt describes.
 
     Raises:
-        ValueError: If the record has no such table, column or row.
+        ValueError: If the record has no such table, column or row, or several.
     """
     match = SOURCE.fullmatch(" ".join(description.split()))
     if match is None:
         raise ValueError(f"excerpt: must be 'PATH, table N, columns: A | B, rows: x | y'; got {description!r}.")
     source, number, columns, rows = match[1], int(match[2]), match[3], match[4]
     tables = read_tables((docs / source).read_text(encoding="utf-8"))
-    if not 1 <= number <= len(tables):
-        raise ValueError(f"{source} has {len(tables)} tables; got table {number}.")
-    table = tables[number - 1]
+    table = table_of(tables, number, source)
     names = [split_name(name, set(table.header)) for name in (columns.split(" | ") if columns else table.header)]
-    for name, _ in names:
-        if name not in table.header:
-            raise ValueError(f"{source}, table {number}: no column {name!r}; the columns are {table.header}.")
-    places = [table.header.index(name) for name, _ in names]
+    old_names = [old for old, _ in names]
     chosen = [row_of(name, tables, number, source) for name in rows.split(" | ")] if rows else []
-    lines = [[new for _, new in names], [table.rule[place] for place in places]]
-    for row, first in chosen or [(row, row[places[0]]) for row in table.rows]:
-        label = row[places[0]] if first == row[0] else first
-        lines.append([label, *(row[place] for place in places[1:])])
+    lines = [[new for _, new in names], [table.rule[at] for at in places_of(old_names, table, source, number)]]
+    for in_table, row, label in chosen or [(number, row, "") for row in table.rows]:
+        first, *others = (row[at] for at in places_of(old_names, tables[in_table - 1], source, in_table))
+        lines.append([label or first, *others])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
