@@ -12,7 +12,7 @@ guard:
   or fitted by all participants
 - pooled: the mean of the clusters' parameters by these shares, one model, its rule fitted by all
 - chosen: the cluster k of largest sum_i log sum_c base_kc exp u_ic, u by the pooled model, base_k the class shares of
-  its members' held-out examples; plain, or adapted as members fitted it
+  its members' held-out examples; unadapted, or adapted by the rule that its members fit
 - chosen with spread: the evidence under a Dirichlet prior A_k base_k, prequential; the rule fitted by all
 - posterior: the clusters' adapted predictions, mixed by that evidence and the clusters' shares
 - by shares: the same, mixed by the shares alone
@@ -212,19 +212,19 @@ def measured(world: World) -> dict[str, float]:
 
     raw, own, fitted = np.array(plain), np.array(by_members), np.array([world.accuracies(one) for one in by_all])
     found = {
-        "mean, plain": shares @ raw,
+        "mean, unadapted": shares @ raw,
         "mean, adapted": shares @ own,
-        "mean, adapted as all fitted it": shares @ fitted,
-        "pooled, plain": world.accuracies([one.logits for one in outputs]),
+        "mean, adapted, fitted by all": shares @ fitted,
+        "pooled, unadapted": world.accuracies([one.logits for one in outputs]),
         "pooled, adapted": world.accuracies(adapt(state, outputs)),
-        "chosen, plain": raw[point.argmax(axis=0), each],
+        "chosen, unadapted": raw[point.argmax(axis=0), each],
         "chosen, adapted": own[point.argmax(axis=0), each],
-        "chosen with spread, adapted as all fitted it": fitted[spread.argmax(axis=0), each],
+        "chosen with spread, adapted, fitted by all": fitted[spread.argmax(axis=0), each],
         "posterior, adapted": mixed(posterior),
         "by shares, adapted": mixed(np.repeat(shares[:, None], len(us), axis=1)),
-        "by labels, plain": raw[labelled.argmax(axis=0), each],
+        "by labels, unadapted": raw[labelled.argmax(axis=0), each],
         "by labels, adapted": own[labelled.argmax(axis=0), each],
-        "by labels, adapted as all fitted it": fitted[labelled.argmax(axis=0), each],
+        "by labels, adapted, fitted by all": fitted[labelled.argmax(axis=0), each],
         "chosen as by labels": point.argmax(axis=0) == labelled.argmax(axis=0),
     }
     return {name: 100 * float(np.mean(values)) for name, values in found.items()}
@@ -246,7 +246,7 @@ def record(name: str, builder: Builder, data: FederatedData, seed: int) -> list[
     """Return a row for each source of clusters."""
     began = time.process_time()
     one = measured(trained(builder, data, seed, Uniform()))
-    alone = {"one model, plain": one["pooled, plain"], "one model, adapted": one["pooled, adapted"]}
+    alone = {"one model, unadapted": one["pooled, unadapted"], "one model, adapted": one["pooled, adapted"]}
     rows = []
     for source, selection in SOURCES[name].items():
         world = trained(builder, data, seed, selection)

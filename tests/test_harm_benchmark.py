@@ -28,7 +28,7 @@ def made_up(harm, **gains):
                 for n in (5, 20):
                     guarded = gains.get(f"{kind[:5]}_{shift}_{n}", (0.0, 0.0))[seed]
                     row = {"data": "toy", "seed": seed, "kind": kind, "shift": shift, "inputs": n, "clients": 3}
-                    rows.append({**row, "plain": 50.0, "guarded": guarded, "unguarded": 10.0})
+                    rows.append({**row, "unadapted": 50.0, "guarded": guarded, "unguarded": 10.0})
     return rows
 
 
@@ -80,7 +80,7 @@ def test_the_plain_model_and_the_adapted_one_see_the_same_inputs(harm, monkeypat
     rows = list(harm.measure("digits", fedreach.load("digits"), 0))
     told = {(row["kind"], row["shift"]) for row in rows}
     assert told == {(kind, shift) for kind in harm.KINDS for shift in some} - {("alike", "one_class")}  # too few left
-    plain = {(row["kind"], row["shift"], row["inputs"]): row["plain"] for row in rows}
+    plain = {(row["kind"], row["shift"], row["inputs"]): row["unadapted"] for row in rows}
     assert plain["alike", "negative", 5] < plain["alike", "none", 5] - 20
     assert all(-100 <= row["guarded"] <= 100 and row["clients"] <= harm.CLIENTS for row in rows)
     assert next(row["guarded"] for row in rows if row["inputs"] == 20) > 0  # label shift alone

@@ -44,7 +44,7 @@ def test_each_method_has_its_published_number_and_its_own_differences(tmp_path: 
     here = {name: float(row["FedReach, test set, % ± sd"].split()[0]) for name, row in cells.items()}
     assert comparison.primary == "unseen_accuracy"  # of the digits; the test set where all take part
     assert here["base"] > 60 > 30 > here["still"]
-    difference = float(cells["still"]["to `base`, points [seeds]"].split()[0].replace("\N{MINUS SIGN}", "-"))
+    difference = float(cells["still"]["to `base`, points [95% CI]"].split()[0].replace("\N{MINUS SIGN}", "-"))
     assert difference == pytest.approx(here["still"] - here["base"], abs=0.11)
     assert cells["still"]["rounds to 50%"] == "none of 2 seeds"
     assert 1 <= int(cells["base"]["rounds to 50%"].split()[0]) <= 6

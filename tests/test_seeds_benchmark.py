@@ -17,7 +17,7 @@ def benchmark(request, tmp_path, monkeypatch):
 
     def measure(*model):
         measured.append(model)
-        return [{"plain": 50.0}]
+        return [{"unadapted": 50.0}]
 
     with benchmarks(request.param, "page") as (module, page):
         module.measured = measured
