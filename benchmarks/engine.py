@@ -144,7 +144,7 @@ def page_of(found: dict[str, Rows], where: list[Row], arguments: argparse.Namesp
         "its best number of workers and threads; pfl in one process has all cores as threads. Torch by hand is"
         " plain torch, of images in the better of two layouts. The limit is what products and memory alone "
         "allow. Engines that take several times as long as the fastest are left out where layers are large, as is "
-        "Flower on some cases. [How the peers are run, and how the limit is made](../benchmarks/README.md)."
+        "Flower on some cases. [How the peers are run, and how the limit is made](../../benchmarks/README.md)."
     )
     parts = [textwrap.fill(made, 120), textwrap.fill(what, 120), main_table(found), limit_table(found)]
     if where:
