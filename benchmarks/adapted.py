@@ -1,11 +1,11 @@
-"""How clients that never took part are adapted, cell by cell: the tables of two records, each from a comparison.
+"""Adaptation of unseen clients, cell by cell: the tables of two records.
 
     python benchmarks/adapted.py --list                          # the cells, each with its command
-    python benchmarks/adapted.py --only fashion-class-0.1-40     # runs what of this cell is not there yet
+    python benchmarks/adapted.py --only fashion-class-0.1-40     # runs what is missing of this cell
     python benchmarks/adapted.py --write                         # all cells, and the tables: hours on two cores
     python benchmarks/adapted.py --there --write                 # the tables of cells that are finished
 
-A cell is `fedreach compare` with an example and a few settings; what is finished is not run again, in `--runs`.
+A cell is `fedreach compare` with an example and a few settings. Finished cells in `--runs` are not run again.
 """
 
 from __future__ import annotations

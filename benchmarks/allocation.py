@@ -1,13 +1,13 @@
-"""Clients, band and frequencies: our cost beside the proven optimum and beside other methods, up to 100 000 clients.
+"""Allocation of bandwidth and CPU frequency: cost against the proven optimum and other methods, up to 100,000 clients.
 
     python benchmarks/allocation.py --quick                            # a smoke test, about a minute
     python benchmarks/allocation.py --clients 80 --methods scip        # one size, one other method, printed only
     python benchmarks/allocation.py --write                            # all, into docs/records/allocation.md
 
-Each measurement is a process of its own with one thread, which first solves a tiny problem and is then timed. Memory is
-the highest during that less what was in use before. Costs are relative to the highest lower bound that was proven for
-the same clients. A method that takes over a third of the limit is tried with one draw of the clients; DC and SCIP not
-at all with so many that they would be over the limit if their time grew in proportion to them.
+Each measurement runs in its own process with one thread, after a warm-up on a tiny problem. Memory is the peak minus
+what was in use before. Costs are relative to the highest lower bound proven for the same clients. A method that takes
+more than a third of the limit runs for one draw of the clients. DC and SCIP are skipped for sizes that would exceed the
+limit if their time grew in proportion to the number of clients.
 """
 
 from __future__ import annotations

@@ -1,24 +1,24 @@
-"""Which of several clusters' models suits an unseen client best: by its own inputs, or none, or a pooled model?
+"""Adaptation of unseen clients where a selection makes several cluster models.
 
     python benchmarks/cluster_adaptation.py --seeds 2 --first 20     # printed only
     python benchmarks/cluster_adaptation.py --seeds 20 --write       # docs/records/cluster_adaptation.md
 
-Each seed trains one model by uniform choice and one a cluster, with the same partition and cohorts: `clustered` as it
-is, and on the digits also three clusters by k-means of the participants' class shares, split after round 10. The
+Each seed trains one model with uniform selection and one per cluster, with the same partition and cohorts: `clustered`,
+and on the digits also three clusters by k-means of the participants' label distributions, split after round 10. The
 accuracy is the mean over unseen clients, each with all its inputs and no label, adapted by `label_shift` with its
-guard:
+safeguard:
 
-- mean: over the clusters' models, each counting by its share of participants, its rule fitted by its members (today),
-  or fitted by all participants
-- pooled: the mean of the clusters' parameters by these shares, one model, its rule fitted by all
-- chosen: the cluster k of largest sum_i log sum_c base_kc exp u_ic, u by the pooled model, base_k the class shares of
-  its members' held-out examples; unadapted, or adapted by the rule that its members fit
-- chosen with spread: the evidence under a Dirichlet prior A_k base_k, prequential; the rule fitted by all
+- mean: mean over the cluster models, weighted by their shares of participants; the rule is fitted by the members of a
+  cluster (the default), or by all participants
+- pooled: the mean of the clusters' parameters with these weights, one model; the rule is fitted by all
+- chosen: the cluster k with the largest sum_i log sum_c base_kc exp u_ic, u from the pooled model, base_k the label
+  distribution of its members' held-out examples; unadapted, or adapted by the rule that its members fit
+- chosen with spread: the evidence under a Dirichlet prior A_k base_k, prequential; the rule is fitted by all
 - posterior: the clusters' adapted predictions, mixed by that evidence and the clusters' shares
 - by shares: the same, mixed by the shares alone
-- by labels: the cluster of largest sum_i log base_k,y_i, which needs labels, as members or all fitted it
+- by labels: the cluster with the largest sum_i log base_k,y_i, which needs labels; fitted by members or by all
 
-The digits take three times as many seeds. Each seed leaves lines in --rows, so that further seeds cost only themselves.
+The digits take three times as many seeds. Each seed adds lines to --rows, so more seeds cost only themselves.
 Fashion-MNIST is read from FEDREACH_DATA.
 """
 

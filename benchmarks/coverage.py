@@ -1,11 +1,11 @@
-"""Whether the statistics keep what they promise: studies with a known truth, repeated often.
+"""Error rates of the statistics: studies with a known truth, repeated often.
 
     python benchmarks/coverage.py                    # the table, 4000 studies a line; a few minutes on one core
     python benchmarks/coverage.py --studies 20000 --write    # into docs/statistics.md
 
-A study draws the accuracies of several methods over seeds (what all methods of a seed share, and noise of their own),
-takes differences seed by seed as a comparison does, and judges them. What happens in how many studies is held against
-the promise; the error is the Monte-Carlo standard error of that share. `tests/test_coverage.py` runs the same lines.
+A study draws the accuracies of several methods over seeds (a part that all methods of a seed share, and noise), takes
+paired differences as a comparison does, and tests them. The share of studies with an event is compared with its nominal
+rate; the error is the Monte Carlo standard error of that share. `tests/test_coverage.py` runs the same lines.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What the server's decisions cost: seconds and memory of every selection and weighting, up to 100 000 clients.
+"""Time and memory of every selection and weighting, up to 100,000 clients.
 
     python benchmarks/decisions.py --quick                    # a smoke test, under a minute
     python benchmarks/decisions.py --parts minimax entropy    # some parts, printed only
     python benchmarks/decisions.py --write                    # all, into docs/records/decisions.md
 
-Each measurement is a process of its own, which first tells the part about all clients and is then timed: for a
-selection ``probe`` and ``select``, and ``observe`` of a cohort that answers a probe and then reports; for a weighting
-``weights`` of all clients' reports. Memory is the highest during that less what was in use before. The parts are those
-in the tables `SELECTIONS` and `WEIGHTINGS`. Where all updates are too much to keep, parts that can keep a sketch do.
+Each measurement runs in its own process. A selection runs ``probe`` and ``select``, and ``observe`` for a cohort that
+replies to a probe and then sends results. A weighting runs ``weights`` for the results of all clients. Memory is the
+peak minus what was in use before. The components are those in the tables `SELECTIONS` and `WEIGHTINGS`. Where all
+updates do not fit into memory, components that can keep a sketch do.
 """
 
 from __future__ import annotations

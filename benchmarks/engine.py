@@ -1,15 +1,15 @@
-"""FedReach's engines beside pfl-research, Flower, plain torch and the machine's limit: speed and peak memory.
+"""Speed and peak memory of FedReach's engines, pfl-research, Flower, plain torch and the machine's limit.
 
     make bench                                       # all cases; writes its section of docs/records/engine.md
     python benchmarks/engine.py --cases mlp lenet    # some cases, printed only
     python benchmarks/engine.py --check              # whether all contenders compute the same, in place of timings
     python benchmarks/engine.py --profile mlp        # where the time of a round goes, in place of timings
 
-Each measurement is a process of its own. All contenders of a case run in turn, pass after pass, so that a machine whose
-speed drifts slows them alike; ratios are taken within a pass, and the table shows their median. FedReach runs on all
-cores, plain torch and Flower with one process a core (torch also with one in all), pfl so and in one process with all
-cores as threads. Each is represented by the setting with the highest median rate; in later passes pfl's one process
-runs for its ratio only. All cases have one pass; as many have a second and a third as `--minutes` allow.
+Each measurement runs in its own process. All contenders of a case take turns, pass after pass, so that a drifting
+machine slows them equally. Ratios are taken within a pass, and the table shows their median. FedReach uses all cores.
+Plain torch and Flower use one process per core (torch also one in all). pfl uses one process per core, and one process
+with all cores as threads. The table shows the setting with the highest median rate. All cases have one pass; as many as
+`--minutes` allow have more.
 """
 
 from __future__ import annotations

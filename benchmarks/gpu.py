@@ -1,14 +1,15 @@
-"""FedReach's engines on a GPU beside pfl-research, plain torch and the chip's limit.
+"""Speed of FedReach's engines, pfl-research and plain torch on a GPU, against the chip's limit.
 
     python benchmarks/gpu.py                         # needs CUDA; prints the table
     python benchmarks/gpu.py --write                 # also puts it into docs/records/gpu.md
     python benchmarks/gpu.py --zoo                   # whether all kinds of modules train there as on the CPU
     python benchmarks/gpu.py --device cpu --quick    # tests this script where there is no GPU
 
-The cases of `engine.py` with larger models, and `cifar`, the setting of pfl-research's own CIFAR-10 benchmark with its
-model: 1000 users of 50 samples, 50 a round, batch 10, two 3x3 convolutions of 32 and 64 filters and a layer of 128,
-1,626,442 parameters, with dropout (`cifar_plain`: without); the images are random. Data lie on the GPU. Each contender
-runs in fp32 and with tf32, convolutions included. Where there is no CUDA it reports "not run" and exits with status 3.
+The cases are those of `engine.py` with larger models, and `cifar`, the setting of pfl-research's own CIFAR-10
+benchmark: 1000 clients of 50 examples, 50 per round, batch 10, two 3x3 convolutions of 32 and 64 filters and a layer of
+128, 1,626,442 parameters, with dropout (`cifar_plain`: without); the images are random. The data are on the GPU. Each
+contender runs in fp32 and with tf32, convolutions included. Without CUDA the script reports "not run" and exits with
+status 3.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def missed(rows: Sequence[Mapping[str, Any]]) -> str:
             half = t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
             bounds = f"[{signed(values.mean() - half)}, {signed(values.mean() + half)}]"
             lines.append(f"{name}, {kind}, {shift}, {n} inputs: {signed(values.mean())} {bounds}")
-    return "Guarded cells below −1, with 95 % intervals: " + ("; ".join(lines) or "none") + "."
+    return "Guarded cells below −1, with 95% CI: " + ("; ".join(lines) or "none") + "."
 
 
 def signed(value: float) -> str:
@@ -143,5 +143,5 @@ def text(rows: Sequence[Mapping[str, Any]]) -> str:
         missed(rows),
     ]
     for name in names:
-        parts += ["", f"{name}, gain over the plain model in points:", "", of_data(rows, name)]
+        parts += ["", f"{name}, gain over the unadapted model in points:", "", of_data(rows, name)]
     return "\n".join(parts)

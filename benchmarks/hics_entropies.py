@@ -1,4 +1,4 @@
-"""What the entropies that `hics` estimates follow, round by round: how varied labels are, or how short a client's way.
+"""What the entropies that `hics` estimates follow: the label distribution, or the size of the update.
 
     python benchmarks/hics_entropies.py --write      # a minute; its table, in docs/records/hics.md
 

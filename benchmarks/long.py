@@ -1,15 +1,15 @@
-"""Long workloads, as others publish them: FedReach's command, its peers in the same run, and what others published.
+"""Long workloads as others publish them: FedReach's command, other frameworks, and the published times.
 
     make bench-long                                     # all, in full; writes their sections of docs/records/long.md
     python benchmarks/long.py --only flute_lr           # one of them, printed only
-    python benchmarks/long.py --only cifar --rounds 30  # a part; the whole is worked out from steady rounds
-    python benchmarks/long.py --part cifar=900          # all, of this one a part of FedReach's rounds
+    python benchmarks/long.py --only cifar --rounds 30  # a part; the whole is extrapolated
+    python benchmarks/long.py --part cifar=900          # all, this one in part
     python benchmarks/long.py --only flute_lr --seed 1  # other weights and cohorts; the data are the same
 
-FedReach runs by `fedreach run`: rows, checkpoints and evaluations are written as in any run, and the start of the
-program, reading the data and the choice of an engine count. pfl runs with one process a core, its fastest way on
-`engine.py`'s cases, and writes nothing; where it would take long, a part of its rounds is run. Of Flower's simulation a
-few rounds are timed, on clients of equal sizes. Whatever is worked out from a part is marked with a tilde.
+FedReach runs by `fedreach run` and writes rows, checkpoints and evaluations as in any run. Its time includes the start
+of the program, reading the data and the choice of an engine. pfl runs with one process per core, its fastest setting on
+the cases of `engine.py`, and writes nothing; long workloads run in part. Flower's simulation runs a few rounds, on
+clients of equal sizes. A tilde marks every number that is extrapolated from a part.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Data of the long workloads: the published set where it is at hand, else one of its shape that can be learnt.
+"""Data of the long workloads: the published set if available, else synthetic data of its shape.
 
-Each function returns the arrays of a folder that ``data.name = "FOLDER/x.npy"`` reads, samples sorted by client, and
-words on what they are. Every client holds one example more than it trains on, because FedReach holds at least one out.
+Each function returns the arrays of a folder that ``data.name = "FOLDER/x.npy"`` reads, examples sorted by client, and a
+description. Every client has one example more than it trains on, because FedReach holds at least one out.
 """
 
 from __future__ import annotations

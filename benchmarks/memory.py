@@ -1,12 +1,12 @@
-"""What a federation takes of main memory and disk, up to a million clients and 10^5 clients of a million numbers each.
+"""Memory and disk of federations, up to a million clients, and 100,000 clients with a million numbers each.
 
     python benchmarks/memory.py --quick            # a smoke test, half a minute
     python benchmarks/memory.py --parts minimax    # some rows, printed only
     python benchmarks/memory.py --write            # all of them; puts the table into docs/records/memory.md
 
-Each row is measured in a process of its own: the most main memory that it held, with Python and torch (Linux: VmHWM),
-what lies in its run folder afterwards, and the seconds until the first round can begin, of a round and of a checkpoint
-after it. Rounds of the rows that train are whole rounds; those of a table are the server's share, hearing a cohort.
+Each row is measured in its own process: peak main memory with Python and torch (Linux: VmHWM), the size of the run
+folder, and the seconds until the first round begins, of a round and of a checkpoint. Rows that train measure whole
+rounds; rows of a table measure the server's part of a round.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How far the test set's accuracy swings from round to round at the end of `niid_bench.toml`: its runs, gone on with.
+"""Changes of the test accuracy from round to round at the end of `niid_bench.toml`: its runs, continued.
 
     python benchmarks/niid_swing.py runs/niid_bench --write      # six more rounds of two methods: four minutes
 
-For methods whose state is the model alone. A table in docs/records/niid_bench.md.
+For methods whose only state is the model. The table is in docs/records/niid_bench.md.
 """
 
 from __future__ import annotations

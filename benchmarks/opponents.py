@@ -1,4 +1,4 @@
-"""Every selection against drawing at random, at equal cost: the clients that never train, adapted in two ways.
+"""Every selection against uniform selection at equal communication, for unseen clients, unadapted and adapted.
 
     fedreach compare benchmarks/opponents.toml --formats none --out runs/opponents     # two hours on two cores
     python benchmarks/opponents.py runs/opponents --write                              # writes its record

@@ -1,6 +1,6 @@
-"""Results beside those that others published, or whose code was read: one experiment file per table.
+"""Results of FedReach against published ones: one experiment file per table.
 
-fedreach compare benchmarks/niid_bench.toml --formats none       # an experiment file says how long it takes
+fedreach compare benchmarks/niid_bench.toml --formats none       # the file states its duration
 python benchmarks/outside.py niid_bench runs/niid_bench --write  # its table; several folders are read as one
 """
 

@@ -1,4 +1,4 @@
-"""What benchmarks with a model a seed share: their arguments, rows that are kept, and a section of the results."""
+"""Shared parts of benchmarks with a model per seed: arguments, kept rows, and the section of a record."""
 
 from __future__ import annotations
 

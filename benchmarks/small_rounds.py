@@ -1,10 +1,10 @@
-"""A round of a tiny federation, as a user meets it: what rounds, evaluations and the start cost.
+"""Time of rounds, evaluations and the start of the command for a tiny federation.
 
     python benchmarks/small_rounds.py            # prints two tables
     python benchmarks/small_rounds.py --write    # also puts them into docs/records/small_rounds.md
 
-The digits over 50 clients, 10 of them a round, MLP 64-32-10, one epoch, batch 16: rows and checkpoints are written as
-in any run. The second table is of long runs that are seldom evaluated, and says what of a round is training.
+The digits over 50 clients, 10 per round, MLP 64-32-10, one epoch, batch 16; rows and checkpoints are written as in any
+run. The second table shows how much of a round is training, in long runs with few evaluations.
 """
 
 from __future__ import annotations

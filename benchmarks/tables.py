@@ -1,4 +1,4 @@
-"""The tables of speed, as Markdown."""
+"""Markdown tables of the speed benchmarks."""
 
 from __future__ import annotations
 

@@ -36,9 +36,9 @@ def test_the_tables_name_the_cells_that_lose_and_what_is_kept(harm):
     text = harm.text(made_up(harm, alike_dark_5=(-3.0, -1.0), label_none_5=(6.0, 10.0), alike_dark_20=(-1.5, 0.5)))
     assert "| 5 | guarded | −2.0 (toy, alike, dark) | 1 of 4 | 1 of 8 | −3.0 | 80 |" in text
     assert "| 20 | guarded | −0.5 (toy, alike, dark) | 0 of 4 | 1 of 8 | −1.5 | 0 |" in text
-    assert "below −1, with 95 % intervals: toy, alike, dark, 5 inputs: −2.0 [−14.7, +10.7]." in text
+    assert "below −1, with 95% CI: toy, alike, dark, 5 inputs: −2.0 [−14.7, +10.7]." in text
     assert "| dark | 50.0 | 0.0 / 0.0 | +10.0 / +10.0 | 50.0 | −2.0 / −0.5 | +10.0 / +10.0 |" in text
-    assert "below −1, with 95 % intervals: none." in harm.text(made_up(harm))
+    assert "below −1, with 95% CI: none." in harm.text(made_up(harm))
 
 
 def test_fresh_shifts_change_images_and_keep_what_they_are(harm):
