@@ -102,3 +102,8 @@ def test_an_excerpt_of_something_missing_is_rejected(
 def test_the_command_takes_no_other_option(excerpts: ModuleType) -> None:
     with pytest.raises(SystemExit, match="got --all"):
         excerpts.main(["--all"])
+
+
+def test_every_record_is_linked_from_a_page() -> None:
+    text = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("results.md", "benchmarks.md"))
+    assert [path.name for path in (DOCS / "records").glob("*.md") if f"(records/{path.name})" not in text] == []
