@@ -1,14 +1,13 @@
-"""What adaptation unseen clients costs beside the model's own forward passes: seconds of one core.
+"""Time that adapting unseen clients takes, in addition to the model's own forward passes, on one core.
 
     python benchmarks/adaptation.py --quick    # a smoke test, some seconds
     python benchmarks/adaptation.py            # 1000 clients with 600 inputs of 784 numbers, 10 classes, 100 features
-    python benchmarks/adaptation.py --write    # the same; puts the table into docs/benchmarks.md
+    python benchmarks/adaptation.py --write    # the same; puts the table into docs/records/adaptation.md
 
-Inputs are patterns and noise, the model is random layers below a linear discriminant of its 100 features. Clients have
-class shares from Dirichlet(.1) for each class; none, every fourth or each has darker inputs, which a guard repairs.
-Each way is a process with one thread. What is timed is processor time of learning from a client's inputs and predicting
-them; passes through the model, the first one and those that a repair asks for, are timed apart. The least of some
-repeats is shown.
+Inputs are patterns and noise; the model is random layers below a linear discriminant of its 100 features. Clients draw
+their label distribution from Dirichlet(0.1). None of them, every fourth or all have darker inputs, which the safeguard
+corrects. Each row of the table is measured in its own process with one thread. It shows the processor time of learning
+from a client's inputs and predicting them, and separately that of the model's passes: the smallest of some repeats.
 """
 
 from __future__ import annotations
@@ -47,9 +46,10 @@ WAYS: dict[str, tuple[LabelShift, int]] = {  # the rule, and every how many clie
     "unguarded, online": (LabelShift(guard=False, online=True), 0),
 }
 
+SHARES = ("unadapted", "adapted_accuracy", "repaired", "adapted")  # accuracy twice, clients twice
 WORDS = """1000 unseen clients with 600 inputs of 784 numbers, 10 classes and 100 features learn from all their inputs
-and predict them; processor time, the least of three. A repair asks the model again, three times to find out and once to
-predict; clients whose inputs no repair could help do not. Here the model is three small matrix products."""
+and predict them; processor time, the smallest of three. An intensity correction queries the model again, three times to
+choose it and once to predict; clients that no correction could help skip it. The model is three matrix products."""
 
 
 @dataclass(eq=False)
@@ -160,7 +160,7 @@ def row(name: str, quick: bool, repeats: int) -> list[str]:
         found.append(json.loads(done.stdout))
     least = {key: min(one[key] for one in found) for key in found[0]}
     seconds = [f"{least[key]:.2f}" for key in ("seconds", "forward", "passes")]
-    return [name, *seconds, *(f"{100 * least[key]:.1f}" for key in ("unadapted", "adapted", "repaired", "adapted"))]
+    return [name, *seconds, *(f"{100 * least[key]:.1f}" for key in SHARES)]
 
 
 def main() -> None:
@@ -180,12 +180,12 @@ def main() -> None:
     for name in given.ways:
         lines.append(row(name, given.quick, 1 if given.quick else given.repeats))
         print("\t".join(lines[-1]), flush=True)
-    head = "`label_shift`, seconds beside the model, in the model, passes a client, plain %, adapted %, repaired %"
-    text = table([*head.split(", "), "adapted %"], lines, left=1)
+    head = "`label_shift`, adaptation s, model s, passes per client, unadapted %, adapted %, corrected clients %"
+    text = table([*head.split(", "), "adapted clients %"], lines, left=1)
     if given.write:
         versions = f"numpy {np.__version__}, python {platform.python_version()}"
         made_by = f"Made by `python benchmarks/adaptation.py --write` on one core of {processor()}:\n{versions}."
-        put("adaptation", f"## Adaptation\n\n{made_by} {WORDS}\n\n{text}")
+        put("adaptation", f"{made_by} {WORDS}\n\n{text}")
 
 
 if __name__ == "__main__":

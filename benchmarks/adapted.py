@@ -1,11 +1,11 @@
-"""How clients that never took part are adapted, cell by cell: the tables of docs/results.md, each from a comparison.
+"""Adaptation of unseen clients, cell by cell: the tables of two records.
 
     python benchmarks/adapted.py --list                          # the cells, each with its command
-    python benchmarks/adapted.py --only fashion-class-0.1-40     # runs what of this cell is not there yet
+    python benchmarks/adapted.py --only fashion-class-0.1-40     # runs what is missing of this cell
     python benchmarks/adapted.py --write                         # all cells, and the tables: hours on two cores
     python benchmarks/adapted.py --there --write                 # the tables of cells that are finished
 
-A cell is `fedreach compare` with an example and a few settings; what is finished is not run again, in `--runs`.
+A cell is `fedreach compare` with an example and a few settings. Finished cells in `--runs` are not run again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import page
 from tables import table
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "results.md"
 WAYS, RULES = "examples/fashion_mnist_adaptation.toml", "examples/fashion_mnist_adaptation_rules.toml"
 EVERYBODY_TRAINS = "examples/fashion_mnist_adaptation_few.toml"  # 10 take part, 10 a round: no choice among them
 MNIST = ("data.name=mnist",)
@@ -81,20 +80,25 @@ CELLS = _ways() | {
 }
 HEAD = [
     "method",
-    "plain %",
+    "unadapted %",
     "calibrated %",
     "adapted % ± sd",
     "oracle prior, needs labels %",
-    "gain points [seeds]",
-    "p corrected",
-    "detectable points",
+    "gain, points [95% CI]",
+    "adjusted p",
+    "MDE, points",
     "conclusion (~ seeds)",
     "with 5 inputs",
     "with 20 inputs",
-    "worst decile %",
-    "log loss nats",
+    "worst 10% of clients, %",
+    "log loss, nats",
     "clients worse %",
 ]
+
+
+def record_of(cell: str) -> str:
+    """Return the file in `docs/records` that has the table of a cell."""
+    return "adapted_rules.md" if cell.startswith("rules") else "adapted.md"
 
 
 def finished(out: Path) -> bool:
@@ -165,7 +169,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", metavar="CELL", choices=CELLS, help="these cells only")
     parser.add_argument("--runs", type=Path, default=Path("runs/adapted"), help="folder of the comparisons")
     parser.add_argument("--there", action="store_true", help="run nothing: the cells that are finished")
-    parser.add_argument("--write", action="store_true", help="put each table into docs/results.md, where others stay")
+    parser.add_argument("--write", action="store_true", help="put each table into its record in docs/records")
     parser.add_argument("--list", action="store_true", help="list the cells and their commands")
     arguments = parser.parse_args(words)
     chosen = {name: cell for name, cell in CELLS.items() if arguments.only is None or name in arguments.only}
@@ -180,7 +184,7 @@ def main(words: Sequence[str] | None = None) -> None:
         found = section(name, cell, answer(cell, out, only_report=arguments.there))
         print(found, end="\n\n", flush=True)
         if arguments.write:
-            page.put(name, found, PAGE)
+            page.put(name, found, page.RECORDS / record_of(name))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Clients, band and frequencies: our cost beside the proven optimum and beside other methods, up to 100 000 clients.
+"""Allocation of bandwidth and CPU frequency: cost against the proven optimum and other methods, up to 100,000 clients.
 
     python benchmarks/allocation.py --quick                            # a smoke test, about a minute
     python benchmarks/allocation.py --clients 80 --methods scip        # one size, one other method, printed only
-    python benchmarks/allocation.py --write                            # all; puts the tables into docs/benchmarks.md
+    python benchmarks/allocation.py --write                            # all, into docs/records/allocation.md
 
-Each measurement is a process of its own with one thread, which first solves a tiny problem and is then timed. Memory is
-the highest during that less what was in use before. Costs are relative to the highest lower bound that was proven for
-the same clients. A method that takes over a third of the limit is tried with one draw of the clients; DC and SCIP not
-at all with so many that they would be over the limit if their time grew in proportion to them.
+Each measurement runs in its own process with one thread, after a warm-up on a tiny problem. Memory is the peak minus
+what was in use before. Costs are relative to the highest lower bound proven for the same clients. A method that takes
+more than a third of the limit runs for one draw of the clients. DC and SCIP are skipped for sizes that would exceed the
+limit if their time grew in proportion to the number of clients.
 """
 
 from __future__ import annotations
@@ -32,11 +32,9 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from decisions import BEGIN as NEXT
 from decisions import MOST_MEMORY, memory, timed
+from page import put
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- allocation -->", "<!-- /allocation -->"
 Row = dict[str, Any]
 
 DRAWS = {20: 5, 80: 5, 1_000: 3, 10_000: 2, 100_000: 2}
@@ -374,7 +372,7 @@ def table(rows: list[Row], regime: str, what: str) -> str:
 
 def target_table(rows: list[Row]) -> str:
     """Return the Markdown of what was to be reached, and what was."""
-    lines = ["| clients | regime | to reach | proven gap, largest | seconds | memory | parts of the proof |"]
+    lines = ["| clients | regime | to reach | proven gap, largest | seconds | memory | steps of the proof |"]
     lines.append("| ---: | --- | --- | ---: | ---: | ---: | ---: |")
     groups = defaultdict(list)
     for row in rows:
@@ -390,7 +388,7 @@ def target_table(rows: list[Row]) -> str:
 
 
 def dc_table(rows: list[Row]) -> str:
-    """Return the Markdown of what had to be mended after the DC algorithm; empty where it was not run."""
+    """Return the Markdown of the repairs after the DC algorithm; empty if it was not run."""
     lines = ["| DC | clients | regime | sum of shares before repair | parts neither 0 nor 1 | too few examples |"]
     lines.append("| --- | ---: | --- | ---: | ---: | ---: |")
     groups = defaultdict(list)
@@ -438,7 +436,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=30, help="seconds of one call (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="20 and 80 clients, one draw, at most 20 s each")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
-    parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/records/allocation.md")
     parser.add_argument("--cell", nargs=5, help=argparse.SUPPRESS)
     parser.add_argument("--profile", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -470,8 +468,8 @@ def main() -> None:
     if arguments.json:
         arguments.json.write_text(json.dumps({"rows": rows, "profiles": profiles}, indent=1) + "\n", encoding="utf-8")
     if arguments.write:
-        _put(page)
-        print(f"\nWrote {PAGE}")
+        put("allocation", page)
+        print("\nWrote docs/records/allocation.md")
 
 
 def _page(rows: list[Row], profiles: list[Row], arguments: argparse.Namespace) -> str:
@@ -489,7 +487,7 @@ def _page(rows: list[Row], profiles: list[Row], arguments: argparse.Namespace) -
         f"{platform.python_version()}. Which clients take part in a round, with which share of the band and CPU "
         f"frequency: a1 = a2 = 1, 50 to 200 examples a client, a quarter of all examples needed, 2 MHz for each 80 "
         f"clients (at least 2 MHz), channels and devices of `Radio`. Medians over draws of the clients, with the range;"
-        f" memory beside the interpreter and the problem. The processes had {had:.0%} of a core."
+        f" memory in addition to the interpreter and the problem. The processes had {had:.0%} of a core."
     )
     regimes = "\n".join(f"- {name}: {REGIMES[name]}." for name in arguments.regimes)
     limits = (
@@ -503,25 +501,12 @@ def _page(rows: list[Row], profiles: list[Row], arguments: argparse.Namespace) -
     )
     others = f"Other methods at most {NEAR - 1:.0%} above the bound: {near(rows)}."
     tables = [table(rows, regime, what) for what in ("ratio", "seconds") for regime in arguments.regimes]
-    mended = dc_table(rows)
-    parts = ["## Clients, band and frequencies", textwrap.fill(about, 120), regimes, target_table(rows), *tables]
+    repairs = dc_table(rows)
+    parts = [textwrap.fill(about, 120), regimes, target_table(rows), *tables]
     parts += [textwrap.fill(limits, 120), textwrap.fill(others, 120)]
-    parts += ["What the DC algorithm leaves to be mended:", mended] if mended else []
+    parts += ["Repairs that the solutions of the DC algorithm need:", repairs] if repairs else []
     parts += [f"Where the time of a proof to {GAP:g} goes:", profile_table(profiles)]
     return "\n\n".join(parts)
-
-
-def _put(page: str) -> None:
-    """Put the page between its markers, or where there are none before the decisions, or at the end."""
-    before = PAGE.read_text(encoding="utf-8")
-    if BEGIN in before:
-        head, _, rest = before.partition(BEGIN)
-        tail = rest.partition(END)[2]
-    else:
-        head, mark, rest = before.partition(NEXT)
-        tail = mark + rest
-    after = f"\n{tail.lstrip()}" if tail.strip() else ""
-    PAGE.write_text(f"{head.rstrip()}\n\n{BEGIN}\n{page}\n{END}\n{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

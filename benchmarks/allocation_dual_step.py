@@ -1,6 +1,6 @@
-"""The paper's sub-gradient loop for step (b) and its cubic, eq. 57 to 60, as printed and set right.
+"""Sub-gradient loop of the paper for step (b) and its cubic (eq. 57 to 60), as printed and corrected.
 
-A comparison, not a tool: `fedreach.wireless.baselines.best_frequencies` has the answer at once.
+A comparison, not a tool: `fedreach.wireless.baselines.best_frequencies` computes the answer directly.
 """
 
 from __future__ import annotations

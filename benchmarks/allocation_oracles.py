@@ -1,4 +1,4 @@
-"""Two general solvers that answer the same questions, to check ours against: SCIP and Clarabel. Slower, and optional.
+"""Two general solvers of the same problems, SCIP and Clarabel, to check FedReach's solver. Slower and optional.
 
 With z for "takes part" and t = sqrt(a2 eps W^3), the problem is one of rotated cones::
 

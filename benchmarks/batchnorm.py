@@ -1,12 +1,12 @@
-"""What refreshing BatchNorm statistics gains for clients that never took part, with and without shifts of their inputs.
+"""Gain of refreshing BatchNorm statistics for unseen clients, with and without shifts of their inputs.
 
     python benchmarks/batchnorm.py --seeds 2                 # printed only
-    python benchmarks/batchnorm.py --seeds 10 --write        # the table of docs/results.md
+    python benchmarks/batchnorm.py --seeds 10 --write        # docs/records/batchnorm.md
 
-For each seed a small convolutional network with BatchNorm is trained by FedAvg, once; then clients are adapted by the
-model as it is, by `label_shift` with and without its guard, and by `batchnorm`, as in `harm.py`: a client's first 5, 20
-or 200 inputs are learnt from, and the next 200 at most are scored, the same for all rules. Reads Fashion-MNIST from the
-folder FEDREACH_DATA. One process, one thread. Rows are kept in --rows, so that further seeds cost only themselves.
+For each seed, FedAvg trains a small convolutional network with BatchNorm. Its clients are then unadapted, adapted by
+`label_shift` with and without its safeguard, or adapted by `batchnorm`, as in `harm.py`. A client's first 5, 20 or 200
+inputs adapt the model, and at most 200 further inputs score it. Fashion-MNIST is read from FEDREACH_DATA. One process,
+one thread. Rows are kept in --rows, so more seeds cost only themselves.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def text(rows: Sequence[Mapping[str, Any]]) -> str:
             line = [kind, shift, f"{each(kind, shift, 'unadapted')[-1].mean():.1f}"]
             line += [" / ".join(signed(v.mean()) for v in each(kind, shift, rule)) for rule in RULES]
             lines.append([*line, " / ".join(f"{signed(v.mean())} ± {half_width(v):.1f}" for v in apart)])
-    head = ["clients", "shift", "plain %", "`label_shift` without guard, 5 / 20 / 200 inputs", "`label_shift`"]
+    head = ["clients", "shift", "unadapted %", "`label_shift` without safeguard, 5 / 20 / 200 inputs", "`label_shift`"]
     head += ["`batchnorm`", "`batchnorm` − `label_shift`"]
     return "\n".join(
         [
@@ -131,8 +131,8 @@ def text(rows: Sequence[Mapping[str, Any]]) -> str:
             f"python benchmarks/batchnorm.py --seeds {len(seeds)} --write        # one core",
             "```",
             "",
-            f"Seeds {seeds[0]} to {seeds[-1]} ({len(seeds)}); points over the plain model; ± is a 95 % t interval over "
-            "seeds, paired.",
+            f"Seeds {seeds[0]} to {seeds[-1]} ({len(seeds)}); points over the unadapted model; ± is a paired 95% t "
+            "interval over seeds.",
             "",
             table(head, lines, left=2),
         ]

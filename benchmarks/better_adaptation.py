@@ -1,17 +1,17 @@
-"""Ways of adaptation that might be better, against those that were the default: one training a seed, many comparisons.
+"""Candidate adaptation rules against the defaults at that time: one training per seed, many comparisons.
 
     python benchmarks/better_adaptation.py --seeds 1 --first 50       # printed only
-    python benchmarks/better_adaptation.py --seeds 20 --write         # the tables of docs/results.md
+    python benchmarks/better_adaptation.py --seeds 20 --write         # docs/records/better_adaptation.md
 
-- guard: how far inputs lie from the classes that they are taken for is looked at, too (k = 0.15, power = 4), or is not
-  (k = 1.3, power = 0); a cell is a kind of client, a shift and a number of inputs, as in `harm.py`
-- odds: 3 or 9 of no shift against a shift
-- inference: class shares by collapsed variational inference, or the mode by EM
-- streams: the prequential prior forgets with a half-life of 50 inputs, or nothing; a client's first 200 inputs are
-  followed by 200 of its own, or of another client's
+- safeguard: uses the distance of inputs from their predicted classes (k = 0.15, power = 4), or not (k = 1.3, power =
+  0); a cell is a kind of client, a shift and a number of inputs, as in `harm.py`
+- odds: 3 or 9 in favor of no shift
+- inference: the label distribution by collapsed variational inference, or the mode by EM
+- streams: the prequential prior forgets with a half-life of 50 inputs, or never; 200 inputs of a client are followed by
+  200 of its own or of another client
 
-Each seed and data set leaves a file in --rows, so that further seeds cost only themselves. Intervals are of paired t
-tests over seeds, p values Holm-corrected over all comparisons. Reads Fashion-MNIST and MNIST from FEDREACH_DATA.
+Each seed and data set writes a file in --rows, so more seeds cost only themselves. Intervals are from paired t tests
+over seeds; p values are Holm-adjusted over all comparisons. Fashion-MNIST and MNIST are read from FEDREACH_DATA.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def compared(files: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         lines.append([what, where, name, *values])
     for line, p in zip(lines, holm(p_values), strict=True):
         line.append("< 0.001" if p < 0.001 else f"{p:.3f}")
-    head = ["what", "where", "data", "before", "after", "difference, points [95 %]", "p corrected"]
+    head = ["what", "where", "data", "before", "after", "difference, points [95% CI]", "adjusted p"]
     return table(head, lines, left=3)
 
 
@@ -285,7 +285,7 @@ def harms(files: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             lines.append([str(n), label, f"{signed(means[worst])} ({', '.join(worst[:3])})"])
             lines[-1] += [f"{sum(v < -1 for v in means.values())} of {len(means)}"]
             lines[-1] += [f"{int((single < -1).sum())} of {len(single)}", clean, alike]
-    head = ["inputs", "guard", "worst cell, points", "cells below −1", "single seeds below −1"]
+    head = ["inputs", "safeguard", "worst cell, points", "cells below −1", "single seeds below −1"]
     shown = " / ".join(files)
     head += [f"gain, classes alone shift ({shown})", f"gain, neither shifts ({shown})"]
     return table(head, sorted(lines, key=lambda line: int(line[0])), left=3)

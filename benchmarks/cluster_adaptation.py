@@ -1,24 +1,24 @@
-"""Which of several clusters' models suits an unseen client best: by its own inputs, or none, or a pooled model?
+"""Adaptation of unseen clients where a selection makes several cluster models.
 
     python benchmarks/cluster_adaptation.py --seeds 2 --first 20     # printed only
-    python benchmarks/cluster_adaptation.py --seeds 20 --write       # the tables of docs/results.md
+    python benchmarks/cluster_adaptation.py --seeds 20 --write       # docs/records/cluster_adaptation.md
 
-Each seed trains one model by uniform choice and one a cluster, with the same partition and cohorts: `clustered` as it
-is, and on the digits also three clusters by k-means of the participants' class shares, split after round 10. The
+Each seed trains one model with uniform selection and one per cluster, with the same partition and cohorts: `clustered`,
+and on the digits also three clusters by k-means of the participants' label distributions, split after round 10. The
 accuracy is the mean over unseen clients, each with all its inputs and no label, adapted by `label_shift` with its
-guard:
+safeguard:
 
-- mean: over the clusters' models, each counting by its share of participants, its rule fitted by its members (today),
-  or fitted by all participants
-- pooled: the mean of the clusters' parameters by these shares, one model, its rule fitted by all
-- chosen: the cluster k of largest sum_i log sum_c base_kc exp u_ic, u by the pooled model, base_k the class shares of
-  its members' held-out examples; plain, or adapted as members fitted it
-- chosen with spread: the evidence under a Dirichlet prior A_k base_k, prequential; the rule fitted by all
+- mean: mean over the cluster models, weighted by their shares of participants; the rule is fitted by the members of a
+  cluster (the default), or by all participants
+- pooled: the mean of the clusters' parameters with these weights, one model; the rule is fitted by all
+- chosen: the cluster k with the largest sum_i log sum_c base_kc exp u_ic, u from the pooled model, base_k the label
+  distribution of its members' held-out examples; unadapted, or adapted by the rule that its members fit
+- chosen with spread: the evidence under a Dirichlet prior A_k base_k, prequential; the rule is fitted by all
 - posterior: the clusters' adapted predictions, mixed by that evidence and the clusters' shares
 - by shares: the same, mixed by the shares alone
-- by labels: the cluster of largest sum_i log base_k,y_i, which needs labels, as members or all fitted it
+- by labels: the cluster with the largest sum_i log base_k,y_i, which needs labels; fitted by members or by all
 
-The digits take three times as many seeds. Each seed leaves lines in --rows, so that further seeds cost only themselves.
+The digits take three times as many seeds. Each seed adds lines to --rows, so more seeds cost only themselves.
 Fashion-MNIST is read from FEDREACH_DATA.
 """
 
@@ -58,7 +58,6 @@ from fedreach.federation.types import ClientResults, Cohort, Outputs, ServerView
 from fedreach.runs.simulation import Simulation, simulate
 from harm_tables import signed
 from page import put
-from seeds import RESULTS
 from tables import table
 
 ROOT = Path(__file__).parents[1]
@@ -213,19 +212,19 @@ def measured(world: World) -> dict[str, float]:
 
     raw, own, fitted = np.array(plain), np.array(by_members), np.array([world.accuracies(one) for one in by_all])
     found = {
-        "mean, plain": shares @ raw,
+        "mean, unadapted": shares @ raw,
         "mean, adapted": shares @ own,
-        "mean, adapted as all fitted it": shares @ fitted,
-        "pooled, plain": world.accuracies([one.logits for one in outputs]),
+        "mean, adapted, fitted by all": shares @ fitted,
+        "pooled, unadapted": world.accuracies([one.logits for one in outputs]),
         "pooled, adapted": world.accuracies(adapt(state, outputs)),
-        "chosen, plain": raw[point.argmax(axis=0), each],
+        "chosen, unadapted": raw[point.argmax(axis=0), each],
         "chosen, adapted": own[point.argmax(axis=0), each],
-        "chosen with spread, adapted as all fitted it": fitted[spread.argmax(axis=0), each],
+        "chosen with spread, adapted, fitted by all": fitted[spread.argmax(axis=0), each],
         "posterior, adapted": mixed(posterior),
         "by shares, adapted": mixed(np.repeat(shares[:, None], len(us), axis=1)),
-        "by labels, plain": raw[labelled.argmax(axis=0), each],
+        "by labels, unadapted": raw[labelled.argmax(axis=0), each],
         "by labels, adapted": own[labelled.argmax(axis=0), each],
-        "by labels, adapted as all fitted it": fitted[labelled.argmax(axis=0), each],
+        "by labels, adapted, fitted by all": fitted[labelled.argmax(axis=0), each],
         "chosen as by labels": point.argmax(axis=0) == labelled.argmax(axis=0),
     }
     return {name: 100 * float(np.mean(values)) for name, values in found.items()}
@@ -247,7 +246,7 @@ def record(name: str, builder: Builder, data: FederatedData, seed: int) -> list[
     """Return a row for each source of clusters."""
     began = time.process_time()
     one = measured(trained(builder, data, seed, Uniform()))
-    alone = {"one model, plain": one["pooled, plain"], "one model, adapted": one["pooled, adapted"]}
+    alone = {"one model, unadapted": one["pooled, unadapted"], "one model, adapted": one["pooled, adapted"]}
     rows = []
     for source, selection in SOURCES[name].items():
         world = trained(builder, data, seed, selection)
@@ -258,7 +257,7 @@ def record(name: str, builder: Builder, data: FederatedData, seed: int) -> list[
 
 
 def interval(differences: Floats, comparisons: int) -> tuple[float, float, float, float, float]:
-    """Return mean, Bonferroni's t interval for so many comparisons, p, and what four of five such tests would find."""
+    """Return mean, Bonferroni-adjusted t interval, p, and the minimum detectable effect (80% power)."""
     n = len(differences)
     error = float(differences.std(ddof=1)) / math.sqrt(n)
     reach = t.ppf(1 - (1 - LEVEL) / (2 * comparisons), n - 1)
@@ -287,7 +286,7 @@ def text(rows: Sequence[Mapping[str, Any]]) -> str:
         shown = f"{signed(mean)} [{signed(low)}, {signed(high)}]"
         lines.append([", ".join(cell), TESTED[way], AGAINST[other], shown, "< 0.001" if p < 0.001 else f"{p:.3f}"])
         lines[-1].append(f"{least:.1f}")
-    second = table(["clusters of", "way", "minus", "points [interval]", "p corrected", "least seen"], lines, left=3)
+    second = table(["clusters of", "way", "minus", "points [95% CI]", "adjusted p", "MDE, points"], lines, left=3)
     return f"{table(head, means, left=1)}\n\n{second}"
 
 
@@ -296,7 +295,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2, help="of Fashion-MNIST, from --first on; default: %(default)s")
     parser.add_argument("--first", type=int, default=1000, help="first seed; default: %(default)s")
     parser.add_argument("--rows", type=Path, default=Path("runs/cluster_adaptation.jsonl"), help="default: %(default)s")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/results.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into their record in docs/records")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     arguments.rows.parent.mkdir(parents=True, exist_ok=True)
@@ -318,7 +317,7 @@ def main() -> None:
     found = text([row for row in rows if row["seed"] in seeds[row["data"]]])
     command = f"python benchmarks/cluster_adaptation.py --seeds {arguments.seeds} --write        # one core"
     if arguments.write:
-        put("cluster_adaptation", f"```text\n{command}\n```\n\n{found}", RESULTS)
+        put("cluster_adaptation", f"```text\n{command}\n```\n\n{found}")
     print(found)
 
 

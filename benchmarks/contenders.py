@@ -1,4 +1,4 @@
-"""Who is compared, in which settings, and one measurement of one of them in a process of its own."""
+"""Contenders and their settings, and one measurement of one contender in its own process."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""What the server's decisions cost: seconds and memory of every selection and weighting, up to 100 000 clients.
+"""Time and memory of every selection and weighting, up to 100,000 clients.
 
     python benchmarks/decisions.py --quick                    # a smoke test, under a minute
     python benchmarks/decisions.py --parts minimax entropy    # some parts, printed only
-    python benchmarks/decisions.py --write                    # all of them; puts the tables into docs/benchmarks.md
+    python benchmarks/decisions.py --write                    # all, into docs/records/decisions.md
 
-Each measurement is a process of its own, which first tells the part about all clients and is then timed: for a
-selection ``probe`` and ``select``, and ``observe`` of a cohort that answers a probe and then reports; for a weighting
-``weights`` of all clients' reports. Memory is the highest during that less what was in use before. The parts are those
-in the tables `SELECTIONS` and `WEIGHTINGS`. Where all updates are too much to keep, parts that can keep a sketch do.
+Each measurement runs in its own process. A selection runs ``probe`` and ``select``, and ``observe`` for a cohort that
+replies to a probe and then sends results. A weighting runs ``weights`` for the results of all clients. Memory is the
+peak minus what was in use before. The components are those in the tables `SELECTIONS` and `WEIGHTINGS`. Where all
+updates do not fit into memory, components that can keep a sketch do.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- decisions -->", "<!-- /decisions -->"
+from page import put
+
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 KINDS = ("selection", "weighting")
 
@@ -291,7 +291,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=120, help="seconds of one call (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="100 and 1000 clients, updates of 1000 numbers, one call")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
-    parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/records/decisions.md")
     parser.add_argument("--cell", nargs=7, help=argparse.SUPPRESS)
     parser.add_argument("--sketches", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -326,8 +326,8 @@ def main() -> None:
     if arguments.json:
         arguments.json.write_text(json.dumps({"rows": rows, "sketches": sketches}, indent=1) + "\n", encoding="utf-8")
     if arguments.write:
-        _put(page)
-        print(f"\nWrote {PAGE}")
+        put("decisions", page)
+        print("\nWrote docs/records/decisions.md")
 
 
 def _page(
@@ -345,21 +345,12 @@ def _page(
         f"Made by `python benchmarks/decisions.py --write` on {CORES} cores of {cpu}: numpy {np.__version__}, python "
         f"{platform.python_version()}. Updates of {arguments.numbers:,} numbers; a tenth of the clients chosen, but at "
         f"most 100; parts with their default options. Medians of {arguments.repeats} calls, fewer where they are slow, "
-        f"and the memory that a call takes beside what the server keeps. With {SKETCHED_FROM:,} clients, parts that "
-        f"read updates keep a sketch of {SKETCH} numbers each."
+        f"and the memory that a call takes in addition to what the server keeps. With {SKETCHED_FROM:,} clients, parts "
+        f"that read updates keep a sketch of {SKETCH} numbers each."
     )
     loss = f"What a sketch loses, with {clients:,} clients whose updates mix ten directions, and noise:"
-    parts = ["## What decisions cost", textwrap.fill(about, 120), *tables, loss, "\n".join(sketch_table(sketches))]
+    parts = [textwrap.fill(about, 120), *tables, loss, "\n".join(sketch_table(sketches))]
     return "\n\n".join(parts)
-
-
-def _put(page: str) -> None:
-    """Put the page between its markers, or at the end where there are none."""
-    before = PAGE.read_text(encoding="utf-8")
-    head, _, rest = before.partition(BEGIN)
-    tail = rest.partition(END)[2]
-    after = f"\n{tail.lstrip()}" if tail.strip() else ""
-    PAGE.write_text(f"{head.rstrip()}\n\n{BEGIN}\n{page}\n{END}\n{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

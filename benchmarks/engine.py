@@ -1,15 +1,15 @@
-"""FedReach's engines beside pfl-research, Flower, plain torch and the machine's limit: speed and peak memory.
+"""Speed and peak memory of FedReach's engines, pfl-research, Flower, plain torch and the machine's limit.
 
-    make bench                                       # all cases; writes its section of docs/benchmarks.md
+    make bench                                       # all cases; writes its section of docs/records/engine.md
     python benchmarks/engine.py --cases mlp lenet    # some cases, printed only
     python benchmarks/engine.py --check              # whether all contenders compute the same, in place of timings
     python benchmarks/engine.py --profile mlp        # where the time of a round goes, in place of timings
 
-Each measurement is a process of its own. All contenders of a case run in turn, pass after pass, so that a machine whose
-speed drifts slows them alike; ratios are taken within a pass, and the table shows their median. FedReach runs on all
-cores, plain torch and Flower with one process a core (torch also with one in all), pfl so and in one process with all
-cores as threads. Each is represented by the setting with the highest median rate; in later passes pfl's one process
-runs for its ratio only. All cases have one pass; as many have a second and a third as `--minutes` allow.
+Each measurement runs in its own process. All contenders of a case take turns, pass after pass, so that a drifting
+machine slows them equally. Ratios are taken within a pass, and the table shows their median. FedReach uses all cores.
+Plain torch and Flower use one process per core (torch also one in all). pfl uses one process per core, and one process
+with all cores as threads. The table shows the setting with the highest median rate. All cases have one pass; as many as
+`--minutes` allow have more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from cases import ON_A_CPU
 
 from contenders import CONTENDERS, CORES, ENGINE_NAMES, Row, end_cleanly, fedreach, measure, present
-from page import PAGE, processor, put
+from page import processor, put
 from tables import Rows, limit_table, main_table, phase_table
 from turns import ROUNDS, check, run_cases
 
@@ -74,7 +74,7 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="timings in one process (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="one pass with a fifth of the clients: a smoke test")
     parser.add_argument("--json", type=Path, help="also write all rows to this file")
-    parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/records/engine.md")
     parser.add_argument("--check", action="store_true", help="test the results instead of timing them")
     parser.add_argument(
         "--profile", nargs="*", choices=list(ON_A_CPU), metavar="CASE", help="only show where time goes"
@@ -107,7 +107,7 @@ def main() -> None:
         arguments.json.write_text(f"{text}\n", encoding="utf-8")
     if arguments.write:
         put("engine", page)
-        print(f"\nWrote {PAGE}")
+        print("\nWrote docs/records/engine.md")
 
 
 def flat(found: dict[str, Rows]) -> list[Row]:
@@ -144,7 +144,7 @@ def page_of(found: dict[str, Rows], where: list[Row], arguments: argparse.Namesp
         "its best number of workers and threads; pfl in one process has all cores as threads. Torch by hand is"
         " plain torch, of images in the better of two layouts. The limit is what products and memory alone "
         "allow. Engines that take several times as long as the fastest are left out where layers are large, as is "
-        "Flower on some cases. [How the peers are run, and how the limit is made](../benchmarks/README.md)."
+        "Flower on some cases. [How the peers are run, and how the limit is made](../../benchmarks/README.md)."
     )
     parts = [textwrap.fill(made, 120), textwrap.fill(what, 120), main_table(found), limit_table(found)]
     if where:

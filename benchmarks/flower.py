@@ -1,13 +1,13 @@
-"""What Flower costs: a round of one federation in FedReach's simulator, in FedReach on Flower, and in Flower alone.
+"""Time of a round in FedReach's simulator, in FedReach on Flower, and in Flower alone.
 
     python benchmarks/flower.py                            # in Flower's simulation; prints a table
     python benchmarks/flower.py --deployment --write       # also between processes; into docs/records/flower.md
 
-The digits over 20 clients, 5 of them a round, chosen uniformly; MLP 64-32-10, one epoch, batch 16; only the first and
-the last model are evaluated. FedReach writes rows and checkpoints, as in any run. Flower's own FedAvg trains the same
-model on the same examples and writes nothing. Each run is a process of its own, started by `flwr run`; training has one
-thread and Flower's simulation one Ray actor. Ways take turns. Seconds are taken between the ends of rounds, without the
-first round, in which actors start, and the last, in which FedReach evaluates. A deployment is a SuperLink and three
+The digits over 20 clients, 5 per round, uniform selection, MLP 64-32-10, one epoch, batch 16. Only the first and the
+last model are evaluated. FedReach writes rows and checkpoints as in any run. Flower's own FedAvg trains the same model
+on the same examples and writes nothing. `flwr run` starts each run in its own process. Training has one thread and
+Flower's simulation one Ray actor. The contenders take turns. Times are between the ends of rounds, without the first
+round, in which actors start, and the last, in which FedReach evaluates. A deployment is a SuperLink and three
 SuperNodes on this machine, without TLS; all three train in each round.
 """
 

@@ -1,14 +1,15 @@
-"""FedReach's engines on a GPU beside pfl-research, plain torch and the chip's limit.
+"""Speed of FedReach's engines, pfl-research and plain torch on a GPU, against the chip's limit.
 
     python benchmarks/gpu.py                         # needs CUDA; prints the table
-    python benchmarks/gpu.py --write                 # also puts it into docs/benchmarks.md
+    python benchmarks/gpu.py --write                 # also puts it into docs/records/gpu.md
     python benchmarks/gpu.py --zoo                   # whether all kinds of modules train there as on the CPU
     python benchmarks/gpu.py --device cpu --quick    # tests this script where there is no GPU
 
-The cases of `engine.py` with larger models, and `cifar`, the setting of pfl-research's own CIFAR-10 benchmark with its
-model: 1000 users of 50 samples, 50 a round, batch 10, two 3x3 convolutions of 32 and 64 filters and a layer of 128,
-1,626,442 parameters, with dropout (`cifar_plain`: without); the images are random. Data lie on the GPU. Each contender
-runs in fp32 and with tf32, convolutions included. Where there is no CUDA it reports "not run" and exits with status 3.
+The cases are those of `engine.py` with larger models, and `cifar`, the setting of pfl-research's own CIFAR-10
+benchmark: 1000 clients of 50 examples, 50 per round, batch 10, two 3x3 convolutions of 32 and 64 filters and a layer of
+128, 1,626,442 parameters, with dropout (`cifar_plain`: without); the images are random. The data are on the GPU. Each
+contender runs in fp32 and with tf32, convolutions included. Without CUDA the script reports "not run" and exits with
+status 3.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import torch
 
 from contenders import ENGINE_NAMES, PFL, PLAIN, Contender, Row, end_cleanly, fedreach, measure, present
 from gpu_zoo import zoo_outcomes, zoo_table
-from page import PAGE, processor, put
+from page import processor, put
 from tables import Rows, best, rates, ratios, spread, table
 from turns import check, run_cases
 
@@ -75,7 +76,7 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one pass with a fifth of the clients: a smoke test")
     parser.add_argument("--check", action="store_true", help="test the results in fp32 instead of timing them")
     parser.add_argument("--zoo", action="store_true", help="train the tests' zoo of modules instead, in fp32")
-    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/records/gpu.md")
     arguments = parser.parse_args(line)
     if arguments.quick:
         arguments.passes = arguments.repeats = 1
@@ -120,11 +121,11 @@ def main() -> None:
         f"CIFAR-10 setting: 1000 users of 50 samples, 50 a round, batch 10, a CNN of 1.6 million parameters with "
         f"dropout, `cifar_plain` the same without dropout."
     )
-    page = "\n\n".join(["## On a GPU", textwrap.fill(about, 120), gpu_table(found, chips)])
+    page = "\n\n".join([textwrap.fill(about, 120), gpu_table(found, chips)])
     print(page)
     if arguments.write:
         put("gpu", page)
-        print(f"\nWrote {PAGE}")
+        print("\nWrote docs/records/gpu.md")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Every module of the tests' zoo, trained on a device as on the CPU: what `gpu.py --zoo` runs.
+"""Training of every module of the tests' zoo on a device and on the CPU, for `gpu.py --zoo`.
 
-The zoo has small modules of every kind that people write, `tests/engines/zoo.py`. On the CPU the tests compare each
-with plain torch; here the engines on the device are compared with the engine `sequential` on the CPU.
+The zoo, `tests/engines/zoo.py`, has small modules of many kinds. Tests compare each with plain torch on the CPU. Here
+the engines on the device are compared with the engine `sequential` on the CPU.
 """
 
 from __future__ import annotations

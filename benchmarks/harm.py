@@ -1,16 +1,16 @@
-"""The table of harm: clients adapted by `label_shift` against the plain model, under shifts unknown to the guard.
+"""Harm: clients adapted by `label_shift` against the unadapted model, under shifts unknown to the safeguard.
 
     python benchmarks/harm.py --seeds 2                 # printed only
-    python benchmarks/harm.py --seeds 10 --write        # the tables of docs/results.md
+    python benchmarks/harm.py --seeds 10 --write        # docs/records/harm.md
 
-A model (FedAvg; an MLP, and for CIFAR-10 LeNet, too) is trained for each data set and seed, once; then clients are
-adapted under each shift by the rule as it is and by the rule without its guard. There are two kinds of clients:
-label-shifted (those who never trained, of a Dirichlet 0.1 partition) and alike (the same samples dealt at random), at
-most 25 of each. A client's first 5, 20 or 200 inputs are learnt from, and the next 200 at most are scored, the same for
-all three. A cell is a data set and model, a kind of client, a shift and a number of inputs; its value is the mean over
-seeds of the clients' mean gain over the plain model on the same shifted inputs. Reads Fashion-MNIST, MNIST and CIFAR-10
-from the folder FEDREACH_DATA, or else takes the digits that the package brings; images in color are shifted in color,
-too. One process, one thread. Rows are kept in --rows, so that further seeds cost only themselves.
+For each data set and seed, FedAvg trains one model (an MLP; for CIFAR-10 also LeNet). Under each shift, clients adapt
+it with and without the safeguard. There are two kinds of clients, at most 25 of each: label-shifted (unseen clients of
+a Dirichlet 0.1 partition) and alike (the same examples in random order). A client's first 5, 20 or 200 inputs adapt the
+model, and at most 200 further inputs score it. A cell is a data set and model, a kind of client, a shift and a number
+of inputs. Its value is the mean over seeds of the clients' mean gain over the unadapted model on the same inputs.
+Fashion-MNIST, MNIST and CIFAR-10 are read from FEDREACH_DATA; without them, the digits of the package are used. Images
+in color are also shifted in color. One process, one thread. Rows are kept in --rows, so more seeds cost only
+themselves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shifts of images that the guard was not chosen on: functions of (m, C, H, W) pixels in 0..1, made shifts."""
+"""Shifts of images that the safeguard was not chosen on: functions of (m, C, H, W) pixels in 0..1, as shifts."""
 
 from __future__ import annotations
 

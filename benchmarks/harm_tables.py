@@ -32,7 +32,7 @@ def numbers(rows: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def detectable(values: Floats) -> float:
-    """Return the difference that a paired t test of these seeds would find in four of five cases."""
+    """Return the minimum detectable effect (80% power) of a paired t test over these seeds."""
     n = len(values)
     if n < 2:
         return float("nan")
@@ -90,7 +90,7 @@ def missed(rows: Sequence[Mapping[str, Any]]) -> str:
             half = t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
             bounds = f"[{signed(values.mean() - half)}, {signed(values.mean() + half)}]"
             lines.append(f"{name}, {kind}, {shift}, {n} inputs: {signed(values.mean())} {bounds}")
-    return "Guarded cells below −1, with 95 % intervals: " + ("; ".join(lines) or "none") + "."
+    return "Guarded cells below −1, with 95% CI: " + ("; ".join(lines) or "none") + "."
 
 
 def signed(value: float) -> str:
@@ -118,7 +118,7 @@ def of_data(rows: Sequence[Mapping[str, Any]], name: str) -> str:
         lines.append(line)
     head = ["shift"]
     for kind in KINDS:
-        head += [f"{kind}: plain %", "guarded, 5 / 20 / 200 inputs", "unguarded"]
+        head += [f"{kind}: unadapted %", "with safeguard, 5 / 20 / 200 inputs", "without"]
     return table(head, lines, left=1)
 
 
@@ -137,12 +137,11 @@ def text(rows: Sequence[Mapping[str, Any]]) -> str:
         summary(rows),
         "",
         f"Seeds {seeds[0]} to {seeds[-1]} ({len(seeds)}). A guarded cell's standard deviation over seeds is "
-        f"{np.median(spread):.1f} points in the median and {np.max(spread):.1f} at most; {len(seeds)} seeds find a "
-        f"difference of {np.median(least):.1f} points in the median cell and of {np.max(least):.1f} in the noisiest in "
-        "four of five cases.",
+        f"{np.median(spread):.1f} points in the median and {np.max(spread):.1f} at most. MDE (80% power): "
+        f"{np.median(least):.1f} points in the median cell and {np.max(least):.1f} in the noisiest.",
         "",
         missed(rows),
     ]
     for name in names:
-        parts += ["", f"{name}, gain over the plain model in points:", "", of_data(rows, name)]
+        parts += ["", f"{name}, gain over the unadapted model in points:", "", of_data(rows, name)]
     return "\n".join(parts)

@@ -1,6 +1,6 @@
-"""What the entropies that `hics` estimates follow, round by round: how varied labels are, or how short a client's way.
+"""What the entropies that `hics` estimates follow: the label distribution, or the size of the update.
 
-    python benchmarks/hics_entropies.py --write      # a minute; its table, in docs/outside.md
+    python benchmarks/hics_entropies.py --write      # a minute; its table, in docs/records/hics.md
 
 The setting is that of hics_cell.toml, with one seed.
 """
@@ -17,8 +17,7 @@ from fedreach._util.arrays import Floats, Ints
 from fedreach.experiment.build import Builder
 from fedreach.experiment.load import load
 from fedreach.federation.selection.labels import HiCS, estimated_entropy
-from outside import PAGE
-from page import put
+from page import RECORDS, put
 from tables import table
 
 HERE = Path(__file__).parent
@@ -74,12 +73,12 @@ def lines(rounds: Sequence[int], seed: int) -> Iterator[list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/outside.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/records/hics.md")
     arguments = parser.parse_args()
     text = f"{table(HEAD, list(lines(ROUNDS, arguments.seed)), 0)}\n\nOne seed."
     print(text)
     if arguments.write:
-        put("hics_entropies", text, PAGE)
+        put("hics_entropies", text, RECORDS / "hics.md")
 
 
 if __name__ == "__main__":

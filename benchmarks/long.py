@@ -1,15 +1,15 @@
-"""Long workloads, as others publish them: FedReach's command, its peers in the same run, and what others published.
+"""Long workloads as others publish them: FedReach's command, other frameworks, and the published times.
 
-    make bench-long                                     # all, in full; writes their sections of docs/benchmarks.md
+    make bench-long                                     # all, in full; writes their sections of docs/records/long.md
     python benchmarks/long.py --only flute_lr           # one of them, printed only
-    python benchmarks/long.py --only cifar --rounds 30  # a part; the whole is worked out from steady rounds
-    python benchmarks/long.py --part cifar=900          # all, of this one a part of FedReach's rounds
+    python benchmarks/long.py --only cifar --rounds 30  # a part; the whole is extrapolated
+    python benchmarks/long.py --part cifar=900          # all, this one in part
     python benchmarks/long.py --only flute_lr --seed 1  # other weights and cohorts; the data are the same
 
-FedReach runs by `fedreach run`: rows, checkpoints and evaluations are written as in any run, and the start of the
-program, reading the data and the choice of an engine count. pfl runs with one process a core, its fastest way on
-`engine.py`'s cases, and writes nothing; where it would take long, a part of its rounds is run. Of Flower's simulation a
-few rounds are timed, on clients of equal sizes. Whatever is worked out from a part is marked with a tilde.
+FedReach runs by `fedreach run` and writes rows, checkpoints and evaluations as in any run. Its time includes the start
+of the program, reading the data and the choice of an engine. pfl runs with one process per core, its fastest setting on
+the cases of `engine.py`, and writes nothing; long workloads run in part. Flower's simulation runs a few rounds, on
+clients of equal sizes. A tilde marks every number that is extrapolated from a part.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from measure import CORES, family_peak_rss_mb, versions
 
 from contenders import FLOWER, PEERS, PFL, end_cleanly, present, started
 from long_workloads import WORKLOADS, Workload
-from page import PAGE, processor, put
+from page import RECORDS, processor, put
 from tables import table
 
 LOOK = 0.5  # seconds between two looks at the memory
@@ -243,7 +243,7 @@ def results(name: str, runs: Sequence[Run]) -> str:
         h, m, s = map(int, other.clock.split(":"))
         ratio = f"{(3600 * h + 60 * m + s) / ours:.1f}" if ours else "-"
         lines.append([f"{other.who} (published)", "-", other.clock, ratio, "-", other.accuracy, "-"])
-    head = "who, rounds run, h:m:s, as many times FedReach's, ms a round, test accuracy %, peak MB"
+    head = "framework, rounds run, h:m:s, time relative to FedReach, ms a round, test accuracy %, peak MB"
     return table(head.split(", "), lines, left=1)
 
 
@@ -255,7 +255,7 @@ def section(name: str, words: str, runs: Sequence[Run]) -> str:
         f"{work.words} {work.rounds:,} rounds, evaluated every {work.every}. Data: {words}. "
         f"`python benchmarks/long.py --only {name} --write` on {CORES} cores of {processor()}: {about}."
     )
-    return "\n\n".join([f"### {name}", textwrap.fill(said[0].upper() + said[1:], 120), results(name, runs)])
+    return "\n\n".join([f"## {name}", textwrap.fill(said[0].upper() + said[1:], 120), results(name, runs)])
 
 
 def main() -> None:
@@ -267,7 +267,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of weights and cohorts, not of Flower's; default: 0")
     parser.add_argument("--peers", nargs="*", default=["pfl", "flower"], choices=["pfl", "flower"])
-    parser.add_argument("--write", action="store_true", help=f"put each into its section of {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help="put each into its section of docs/records/long.md")
     arguments = parser.parse_args()
     end_cleanly()
     wanted = [peer for peer in (PFL, FLOWER) if peer.name in arguments.peers]
@@ -277,8 +277,8 @@ def main() -> None:
         words, runs = run_workload(name, arguments.rounds, parts.get(name), peers, arguments.seed)
         print(section(name, words, runs), flush=True)
         if arguments.write:  # after each, as they take long
-            put(f"long {name}", section(name, words, runs))
-            print(f"\nWrote {PAGE}")
+            put(f"long {name}", section(name, words, runs), RECORDS / "long.md")
+            print("\nWrote docs/records/long.md")
 
 
 if __name__ == "__main__":

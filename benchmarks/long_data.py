@@ -1,7 +1,7 @@
-"""Data of the long workloads: the published set where it is at hand, else one of its shape that can be learnt.
+"""Data of the long workloads: the published set if available, else synthetic data of its shape.
 
-Each function returns the arrays of a folder that ``data.name = "FOLDER/x.npy"`` reads, samples sorted by client, and
-words on what they are. Every client holds one example more than it trains on, because FedReach holds at least one out.
+Each function returns the arrays of a folder that ``data.name = "FOLDER/x.npy"`` reads, examples sorted by client, and a
+description. Every client has one example more than it trains on, because FedReach holds at least one out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def known(name: str) -> Any:
         return None
 
 
-def made_up(
+def synthetic(
     rng: np.random.Generator,
     sizes: NDArray[np.int64],
     num_classes: int,
@@ -61,7 +61,7 @@ def made_up(
         y[begin:end] = rng.choice(num_classes, end - begin, p=rng.dirichlet(np.full(num_classes, 0.5)))
         x[begin:end] = images(y[begin:end], rng.standard_normal(shape, dtype=np.float32))
     y_test = rng.integers(num_classes, size=tests)
-    return Arrays(x, y, np.repeat(np.arange(len(sizes)), sizes), images(y_test, 0.0), y_test, "made-up images")
+    return Arrays(x, y, np.repeat(np.arange(len(sizes)), sizes), images(y_test, 0.0), y_test, "synthetic images")
 
 
 def two_digits_a_client(rng: np.random.Generator, num_clients: int = 1000) -> Arrays:
@@ -74,7 +74,7 @@ def two_digits_a_client(rng: np.random.Generator, num_clients: int = 1000) -> Ar
     mnist = known("mnist")
     if mnist is None:
         sizes = 11 + np.minimum(rng.lognormal(2, 1.5, num_clients), 1000).astype(np.int64)
-        return made_up(rng, sizes, 10, 10_000, (1, 28, 28), strength=3)
+        return synthetic(rng, sizes, 10, 10_000, (1, 28, 28), strength=3)
     places: list[NDArray[np.int64]] = []
     owners: list[NDArray[np.int64]] = []
     for digit in range(10):
@@ -95,14 +95,14 @@ def two_digits_a_client(rng: np.random.Generator, num_clients: int = 1000) -> Ar
 def writers(rng: np.random.Generator, num_clients: int = 3400) -> Arrays:
     """Images in the numbers of Federated EMNIST: 3400 writers of 198 in the mean, 62 classes, 77,483 to test."""
     sizes = 1 + np.clip(rng.normal(198, 80, num_clients), 20, 500).astype(np.int64)
-    return made_up(rng, sizes, 62, 77_483, (1, 28, 28), strength=40)
+    return synthetic(rng, sizes, 62, 77_483, (1, 28, 28), strength=40)
 
 
 def fifty_each(rng: np.random.Generator, num_clients: int = 1000) -> Arrays:
     """CIFAR-10, whose 50,000 images are dealt out to clients of 50 at random: they train on 49 of them."""
     cifar = known("cifar10")
     if cifar is None:
-        return made_up(rng, np.full(num_clients, 50), 10, 10_000, (3, 32, 32), strength=30)
+        return synthetic(rng, np.full(num_clients, 50), 10, 10_000, (3, 32, 32), strength=30)
     order = rng.permutation(len(cifar.train_y))
     owner = np.repeat(np.arange(num_clients), len(order) // num_clients)
     order = order[: len(owner)]
@@ -111,4 +111,4 @@ def fifty_each(rng: np.random.Generator, num_clients: int = 1000) -> Arrays:
 
 def many_clients(rng: np.random.Generator, num_clients: int = 100_000) -> Arrays:
     """Images of ten classes for very many clients, who train on ten each."""
-    return made_up(rng, np.full(num_clients, 11), 10, 10_000, (1, 28, 28), strength=3)
+    return synthetic(rng, np.full(num_clients, 11), 10, 10_000, (1, 28, 28), strength=3)

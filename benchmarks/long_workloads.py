@@ -1,4 +1,4 @@
-"""The long workloads: federations that others published times for, and what they published."""
+"""Long workloads: federations with published times."""
 
 from __future__ import annotations
 

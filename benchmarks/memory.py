@@ -1,12 +1,12 @@
-"""What a federation takes of main memory and disk, up to a million clients and 10^5 clients of a million numbers each.
+"""Memory and disk of federations, up to a million clients, and 100,000 clients with a million numbers each.
 
     python benchmarks/memory.py --quick            # a smoke test, half a minute
     python benchmarks/memory.py --parts minimax    # some rows, printed only
-    python benchmarks/memory.py --write            # all of them; puts the table into docs/benchmarks.md
+    python benchmarks/memory.py --write            # all of them; puts the table into docs/records/memory.md
 
-Each row is measured in a process of its own: the most main memory that it held, with Python and torch (Linux: VmHWM),
-what lies in its run folder afterwards, and the seconds until the first round can begin, of a round and of a checkpoint
-after it. Rounds of the rows that train are whole rounds; those of a table are the server's share, hearing a cohort.
+Each row is measured in its own process: peak main memory with Python and torch (Linux: VmHWM), the size of the run
+folder, and the seconds until the first round begins, of a round and of a checkpoint. Rows that train measure whole
+rounds; rows of a table measure the server's part of a round.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from page import PAGE, processor, put
+from page import processor, put
 
 COHORT = 100
 FEW = 10  # a cohort of clients with many examples
@@ -162,7 +162,7 @@ def minimax(row: Row, folder: Path) -> dict[str, float]:
 
 
 def table(row: Row, folder: Path) -> dict[str, float]:
-    """The server's table of updates: hearing everybody once, and then a cohort a round."""
+    """The server's table of updates: hearing all clients once, and then a cohort a round."""
     import numpy as np
 
     from fedreach._util.streams import generator
@@ -327,15 +327,15 @@ def section(rows: list[dict[str, Any]], known: dict[str, Row], loss: dict[str, A
         f"clients of two examples; where images are on disk, cohorts of {FEW} of clients that share them all. To begin "
         "means from importing torch to the first round. "
         "Rows of training are whole rounds of one step, of which a cohort's updates of a million numbers are 400 MB; "
-        "rows of a table are the server's share: hearing everybody once, then a cohort a round."
+        "rows of a table are the server's share: hearing all clients once, then a cohort a round."
     )
     cannot = (
         "What is not possible: the full table of 100,000 clients x 1,000,000 numbers is 400 GB, in main memory or on "
         "disk, and choosing by it reads all of it every round; that needs a sketch. Nor can all clients be asked in "
-        "one round there, as their updates would be 400 GB at once: the row of minimax begins with made-up sketches "
-        "of everybody. What clients keep lies in a file that holds only the rows of those that have trained."
+        "one round there, as their updates would be 400 GB at once: the row of minimax begins with synthetic sketches "
+        "of all clients. What clients keep lies in a file that holds only the rows of those that have trained."
     )
-    parts = ["## Memory", textwrap.fill(about, 120), lines(rows, known), textwrap.fill(cannot, 120)]
+    parts = [textwrap.fill(about, 120), lines(rows, known), textwrap.fill(cannot, 120)]
     if loss:
         rounds_off = (
             "Rows in float16 (with a power of two of their own) take half the bytes. Of 1,000 clients whose updates of "
@@ -355,7 +355,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few clients, few numbers")
     parser.add_argument("--folder", type=Path, help="where 10 GB may lie for a while (default: that for such files)")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
-    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/records/memory.md")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.cell:

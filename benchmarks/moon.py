@@ -1,13 +1,13 @@
-"""MOON and FedAvg on CIFAR-10, in addition to plain loops written from MOON's paper and its published accuracies.
+"""MOON and FedAvg on CIFAR-10, against plain loops written from MOON's paper and its published accuracies.
 
     python benchmarks/moon.py --seeds 2                 # printed only
-    python benchmarks/moon.py --seeds 4 --write         # the table of docs/results.md: about 15 minutes on one core
+    python benchmarks/moon.py --seeds 4 --write         # docs/records/moon.md: about 15 minutes on one core
 
-First both methods train on a subset of CIFAR-10 for a few rounds, by FedReach and by the loops of `moon_loop.py`, which
-import nothing of FedReach: the models must agree to `TOLERANCE`, or the benchmark exits with status 1. Then each seed
-draws a subset, a partition and initial weights, on which both methods train; accuracies are on the whole test set.
-Network, optimizer, mu and temperature are the paper's; images, epochs and rounds are fewer. Reads CIFAR-10 from the
-folder FEDREACH_DATA and exits with status 2 where it is missing. One process, one thread. Rows are kept in --rows.
+First, both methods train on a subset of CIFAR-10 for a few rounds, with FedReach and with the loops of `moon_loop.py`,
+which import nothing of FedReach. The models must agree to `TOLERANCE`; otherwise the benchmark exits with status 1.
+Then each seed draws a subset, a partition and initial weights, and both methods train on them. Accuracies are on the
+whole test set. Network, optimizer, mu and temperature are the paper's; images, epochs and rounds are fewer. CIFAR-10 is
+read from FEDREACH_DATA; without it the benchmark exits with status 2. One process, one thread. Rows are kept in --rows.
 """
 
 from __future__ import annotations

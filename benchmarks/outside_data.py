@@ -1,4 +1,4 @@
-"""Data as others deal them out; experiment files beside this one say ``name = "outside_data.py:label_quantity"``."""
+"""Partitions of others; experiment files in this folder use ``name = "outside_data.py:label_quantity"``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods as the code of others has them where it departs from the paper, to be run beside ours."""
+"""Methods of others as coded where the code departs from the paper."""
 
 from __future__ import annotations
 

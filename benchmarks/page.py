@@ -1,23 +1,28 @@
-"""The page of results, docs/benchmarks.md: each benchmark writes its own section, between two markers."""
+"""Records of results, `docs/records/NAME.md`: each benchmark writes its own section, between two markers."""
 
 from __future__ import annotations
 
 import platform
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+RECORDS = Path(__file__).parents[1] / "docs" / "records"
 
 
-def section(name: str, page: Path = PAGE) -> str:
-    """Return what stands in the section of this name; nothing where there is none."""
+def section(name: str, page: Path) -> str:
+    """Return the text of the section of this name; an empty one if the page has none."""
     _, _, rest = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->")
     return rest.partition(f"<!-- /{name} -->")[0]
 
 
-def put(name: str, text: str, page: Path = PAGE) -> None:
-    """Put the text into the section of this name, ``<!-- name -->``; all else stays. A new section goes to the end."""
+def put(name: str, text: str, page: Path | None = None) -> None:
+    """Replace the section of this name, ``<!-- name -->``; a new section goes to the end of the page.
+
+    Args:
+        page: File, which need not exist; by default the record of the same name.
+    """
+    page = page or RECORDS / f"{name}.md"
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    old = page.read_text(encoding="utf-8")
+    old = page.read_text(encoding="utf-8") if page.exists() else f"# {page.stem}\n"
     head, found, rest = old.partition(begin)
     _, closed, tail = rest.partition(end)
     if found and not closed:

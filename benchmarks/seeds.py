@@ -1,4 +1,4 @@
-"""What benchmarks with a model a seed share: their arguments, rows that are kept, and a section of the results."""
+"""Shared parts of benchmarks with a model per seed: arguments, kept rows, and the section of a record."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from page import PAGE, put
+from page import put
 
-RESULTS = PAGE.with_name("results.md")
 Row = dict[str, Any]
 
 
@@ -30,7 +29,7 @@ def asked(about: str | None, rows: str, first: int) -> Asked:
     parser.add_argument("--seeds", type=int, default=2, help="how many, from --first on; default: %(default)s")
     parser.add_argument("--first", type=int, default=first, help="first seed; default: %(default)s")
     parser.add_argument("--rows", type=Path, default=Path(rows), help="where rows are kept; default: %(default)s")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/results.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into their record in docs/records")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     seeds = range(arguments.first, arguments.first + arguments.seeds)
@@ -60,7 +59,7 @@ def kept(file: Path, models: Iterable[Row], measure: Callable[..., Iterable[Row]
 
 
 def tell(section: str, text: str, *, write: bool) -> None:
-    """Print the text, and put it into its section of the page of results where that is asked for."""
+    """Print the text, and put it into the record of this name if `write` is set."""
     if write:
-        put(section, text, RESULTS)
+        put(section, text)
     print(text)

@@ -1,17 +1,16 @@
-"""A round of a tiny federation, as a user meets it: what rounds, evaluations and the start cost.
+"""Time of rounds, evaluations and the start of the command for a tiny federation.
 
     python benchmarks/small_rounds.py            # prints two tables
-    python benchmarks/small_rounds.py --write    # also puts them into docs/benchmarks.md
+    python benchmarks/small_rounds.py --write    # also puts them into docs/records/small_rounds.md
 
-The digits over 50 clients, 10 of them a round, MLP 64-32-10, one epoch, batch 16: rows and checkpoints are written as
-in any run. The second table is of long runs that are seldom evaluated, and says what of a round is training.
+The digits over 50 clients, 10 per round, MLP 64-32-10, one epoch, batch 16; rows and checkpoints are written as in any
+run. The second table shows how much of a round is training, in long runs with few evaluations.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 import subprocess
 import sys
@@ -30,9 +29,8 @@ from fedreach.experiment.load import load
 from fedreach.experiment.run import run
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.schema import RunRecord
+from page import put
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-HEADING = "## A round of a tiny federation"
 OPTIONS = {
     "rounds": 200,
     "method.cohort_size": 10,
@@ -145,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=2000, help="of a long run; default: %(default)s")
-    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/records/small_rounds.md")
     arguments = parser.parse_args()
     lines = ["| what | seconds, median (range) |", "| --- | ---: |"]
     for what, values in measure(arguments.repeats).items():
@@ -154,8 +152,6 @@ def main() -> None:
     longer = long_runs(arguments.rounds, arguments.repeats)
     print(f"{table}\n\n{longer}")
     if arguments.write:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(HEADING)
-        after = re.split(r"\n(?=## |<!-- )", rest, maxsplit=1)[1:]  # other benchmarks' sections
         about = (
             "The digits over 50 clients, 10 a round, MLP 64-32-10, one epoch, batch 16, by `python\n"
             f"benchmarks/small_rounds.py --write`: medians of {arguments.repeats} runs, rows and checkpoints included."
@@ -164,8 +160,7 @@ def main() -> None:
             "Long runs on all cores, evaluated every 100 rounds on at most 10 samples a client: microseconds a round,\n"
             "those of training, of evaluating and of all else, and which share of the run was training."
         )
-        parts = [before.rstrip(), HEADING, about, table, about_long, longer]
-        PAGE.write_text("\n".join(["\n\n".join(parts) + "\n", *after]), encoding="utf-8")
+        put("small_rounds", "\n\n".join([about, table, about_long, longer]))
 
 
 if __name__ == "__main__":

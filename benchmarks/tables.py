@@ -1,4 +1,4 @@
-"""The tables of speed, as Markdown."""
+"""Markdown tables of the speed benchmarks."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def main_table(found: dict[str, Rows]) -> str:
                 ]
             )
     head = "case, engine, samples/s, rounds/s, ratio to pfl in one process, ratio to pfl at its best, ratio to Flower"
-    more = "ratio to torch by hand, of the limit, peak MB, workers x threads"
+    more = "ratio to torch by hand, of torch's limit, peak MB, workers x threads"
     return table([*head.split(", "), *more.split(", ")], lines, left=2)
 
 

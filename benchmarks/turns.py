@@ -1,4 +1,4 @@
-"""All contenders of a case in turn, pass after pass, and whether they compute the same."""
+"""Turns of all contenders of a case, pass after pass, and the check that they compute the same."""
 
 from __future__ import annotations
 

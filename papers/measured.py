@@ -29,7 +29,7 @@ TITLES = {
     "accuracy_last": "Accuracy on the test set, last evaluation, %",
     "participants": "Accuracy of participants, %",
     "unseen": "Accuracy of unseen clients, %",
-    "adapted": "Accuracy of unseen clients, adapted with their own class shares, %",
+    "adapted": "Accuracy of unseen clients after adaptation, %",
     "swing": "Change between evaluations, points",
     "deviation": "Standard deviation over evaluations, points",
     "bounds_jsd": "Total bound disagreement on the test set, JSD",
@@ -37,10 +37,10 @@ TITLES = {
     "clients": "Clients that ever trained",
     "seconds": "Time of a round, s",
     "joules": "Energy of a round, J",
-    "cost": "Cost of a round, price of time and energy",
-    "seconds_total": "Time so far, s",
-    "joules_total": "Energy so far, J",
-    "cost_total": "Cost so far, price of time and energy",
+    "cost": "Cost of a round, weighted time and energy",
+    "seconds_total": "Total time, s",
+    "joules_total": "Total energy, J",
+    "cost_total": "Total cost, weighted time and energy",
 }
 """Quantities and their titles."""
 POINTS = ("swing", "deviation")

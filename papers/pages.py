@@ -1,8 +1,7 @@
-"""Pages of records: one per table or figure of a paper, and an overview of all conclusions.
+"""Pages of records: one per recipe, and an overview of all conclusions.
 
 A folder of pages holds ``PAPER-ITEM.json`` (the record, with the numbers of each seed), ``.md`` and ``.svg`` of each
-recipe; the overview is ``index.md``. All but the records are made from the records alone: the same records give the
-same bytes.
+recipe; the overview is ``index.md``. The same records give the same pages, byte for byte.
 """
 
 from __future__ import annotations
@@ -19,11 +18,9 @@ from fedreach._util.tables import markdown_lines
 from papers.claims import UNITLESS
 from papers.figures import figure_of
 from papers.measured import format_difference, unit_of
-from papers.record import body, claim_cells, control_experiments, describe_setting, shown_titles
+from papers.record import body, describe_setting, shown_titles
 
 OUTCOMES = ("reproduced", "not reproduced", "contradicted", "not testable")
-ANSWERS = {"reproduced": "yes", "contradicted": "no", "not reproduced": "inconclusive"}
-"""Outcomes of the questions of control experiments."""
 INDEX = "index.md"
 KEYS = (
     *("recipe", "title", "reference", "scale", "data", "stand_in", "rounds", "seeds", "hours", "version", "commit"),
@@ -37,12 +34,13 @@ OF_CLAIM = (
 """Keys of each of its claims."""
 
 
-LEGEND = (
-    "*Reproduced*: each difference that the claim says is above 0 is, by its paired 95% confidence interval (CI) over "
-    "seeds. *Contradicted*: a difference is below 0 by its Holm-adjusted interval. *Not reproduced*: neither. The "
-    "table shows the deciding difference, or the weakest. MDE: smallest true difference detected with 80% power. *See* "
-    "names control experiments that ask when the claim holds."
-)
+CONCLUSIONS = {
+    "reproduced": "All differences of the claim are above 0, by their paired 95% confidence intervals (CI) over seeds.",
+    "contradicted": "A difference is below 0, by its Holm-adjusted interval.",
+    "not reproduced": "Neither. The page has the MDE, the smallest true difference detected with 80% power.",
+    "not testable": "One seed, scale `smoke`, or a failed run.",
+}
+"""What the outcomes mean; stated on the overview only."""
 
 
 def file_stem(record: Mapping[str, Any]) -> str:
@@ -129,7 +127,6 @@ def page_text(record: Mapping[str, Any], figure: str, recipes: Container[str] = 
     lines += ["```text", command, "```", "", describe_run(record), ""]
     if figure:
         lines += [f"![{record['title']}]({figure})", ""]
-    lines += [LEGEND, ""] if record["claims"] else []
     return "\n".join([*lines, *body(record, partial(link_recipe, recipes))]).rstrip() + "\n"
 
 
@@ -144,59 +141,76 @@ def link_recipe(recipes: Container[str], recipe: str) -> str:
 
 
 def describe_run(record: Mapping[str, Any]) -> str:
-    """Return a sentence about the version and the time, and a link to the numbers of each seed."""
+    """Return sentences about the version and the time, with links to each seed's numbers and to the definitions."""
     hash_, _, changed = (record["commit"] or "").partition(" ")
     commit = f"{hash_[:12]} {changed}".rstrip() or "an unknown revision"
     hours = "" if record["hours"] is None else f", {record['hours']:.2g} hours of training and evaluation on one core"
     rows = f"{file_stem(record)}.json"
-    return f"FedReach {record['version']} at {commit}{hours}. The numbers of each seed: [{rows}]({rows})."
+    claims = f" [What the conclusions mean]({INDEX}#conclusions)." if record["claims"] else ""
+    return f"FedReach {record['version']} at {commit}{hours}. The numbers of each seed: [{rows}]({rows}).{claims}"
 
 
 def overview_text(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page of all conclusions."""
+    """Return the overview: what the conclusions mean, the counts of each paper, and a table of its recipes."""
     link = partial(link_recipe, {str(record["recipe"]) for record in records})
-    counts = Counter(claim["outcome"] for record in records for claim in _of_paper(record))
-    total = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
+    by_paper: dict[str, list[Mapping[str, Any]]] = {}
+    for record in records:
+        by_paper.setdefault(str(record["recipe"]).partition("/")[0], []).append(record)
+    counts = {paper: _counts(own) for paper, own in by_paper.items()}
+    total = {name: sum(own[name] for own in counts.values()) for name in COUNTED}
     hours = sum(record["hours"] or 0 for record in records)
-    papers = [record for record in records if _of_paper(record) or not record["claims"]]
-    controls = [record for record in records if record not in papers]
-    more = f" and {len(controls)} control experiment{'s' * (len(controls) != 1)}" if controls else ""
-    untested = ["not testable"] * bool(counts["not testable"])
-    tables = f"{len(papers)} tables and figures" if len(papers) != 1 else "1 table or figure"
-    header = ["table or figure", "scale, seeds", *OUTCOMES[:3], *untested, "MDE"]
     lines = [
         "# Five papers, table by table",
         "",
-        f"{tables}{more}; {sum(counts.values())} claims of the papers: {total}. "
+        f"Recipes of tables and figures: {total['recipes']}; control experiments: {total['control experiments']}. "
         f"Training and evaluation took {hours:.2g} hours on one core. "
         "`python -m papers PAPER/ITEM --scale SCALE --pages FOLDER` makes these pages.",
         "",
-        LEGEND,
+        *markdown_lines(("paper", *COUNTED), [_count_row(paper, own) for paper, own in counts.items()]),
+        *([_markdown_row(_count_row("all", total))] if len(counts) > 1 else []),
         "",
-        *markdown_lines(header, [_row(record, link, [*OUTCOMES[:3], *untested]) for record in papers]),
+        "## Conclusions",
+        "",
+        "A claim is a list of differences that should be above 0, seed by seed.",
+        "",
+        *markdown_lines(("conclusion", "when"), [(f"*{outcome}*", when) for outcome, when in CONCLUSIONS.items()]),
+        "",
+        "Control experiments ask questions that the paper leaves out. They are judged in the same way: "
+        "yes (reproduced), inconclusive (not reproduced) or no (contradicted).",
         "",
     ]
-    for outcome in ("contradicted", "not reproduced"):
-        if counts[outcome]:
-            lines += [f"## {outcome.capitalize()}", ""]
-        for record in records:
-            for claim in (claim for claim in _of_paper(record) if claim["outcome"] == outcome):
-                with_ = f", with {claim['instead']}" if claim["instead"] else ""
-                decided = f"*{claim['says']}*{with_}: {claim_cells(claim)[2]}"
-                see = ", ".join(map(link, control_experiments(claim)))
-                lines.append(f"- {link(record['recipe'])}: {decided}{f'. See {see}' if see else ''}")
-        lines.append("")
-    if any(claim["control"] for record in records for claim in record["claims"]):
-        lines += ["## Control experiments", "", "Questions that the papers leave out, judged in the same way.", ""]
-    if controls:
-        header = ["control experiment", "scale, seeds"]
-        lines += [*markdown_lines(header, [_row(record, link) for record in controls]), ""]
-    for record in records:
-        for claim in (claim for claim in record["claims"] if claim["control"]):
-            answer = ANSWERS.get(claim["outcome"], claim["outcome"])
-            decided = f" {claim_cells(claim)[2]}" if claim["mean"] is not None else ""
-            lines.append(f"- {link(record['recipe'])}: *{claim['says']}*: **{answer}**.{decided}")
+    header = (
+        "recipe",
+        "scale, seeds",
+        "claims: " + " / ".join(OUTCOMES[:3]),
+        "questions: yes / inconclusive / no",
+        "MDE",
+    )
+    for paper, own in by_paper.items():
+        lines += [f"## {paper}", "", f"{own[0]['reference']}.", ""]
+        lines += [*markdown_lines(header, [_row(record, link) for record in own]), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+QUESTIONS = "questions: yes / inconclusive / no"
+COUNTED = ("recipes", "claims", *OUTCOMES[:3], "control experiments")
+"""Columns of the table of counts."""
+
+
+def _counts(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the counts of a paper, in the order of `COUNTED`."""
+    controls = sum(bool(record["claims"]) and not _of_paper(record) for record in records)
+    claims = [claim["outcome"] for record in records for claim in _of_paper(record)]
+    by_outcome = [claims.count(outcome) for outcome in OUTCOMES[:3]]
+    return dict(zip(COUNTED, (len(records) - controls, len(claims), *by_outcome, controls), strict=True))
+
+
+def _count_row(paper: str, counts: Mapping[str, int]) -> list[str]:
+    return [paper, *(str(counts[name]) for name in COUNTED)]
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _of_paper(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -204,20 +218,33 @@ def _of_paper(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [claim for claim in record["claims"] if not claim["control"]]
 
 
-def _row(record: Mapping[str, Any], link: Callable[[str], str], outcomes: Sequence[str] = ()) -> list[str]:
-    """Return the cells of a record; without outcomes those of a control experiment."""
+def _row(record: Mapping[str, Any], link: Callable[[str], str]) -> list[str]:
+    """Return the cells of a record: its name, its counts of outcomes, and the range of its MDE."""
     claims = _of_paper(record)
-    counts = Counter(claim["outcome"] for claim in claims)
+    questions = [claim for claim in record["claims"] if claim["control"]]
     by_unit: dict[str, list[Mapping[str, Any]]] = {}
-    for claim in claims:
+    for claim in claims or questions:
         if claim["mde"] is not None and claim["test"] not in UNITLESS:
             by_unit.setdefault(unit_of(claim["quantity"]), []).append(claim)
     return [
         f"{link(record['recipe'])}: {record['title']}".replace("|", "\\|"),
         f"{record['scale']}, {len(record['seeds'])}",
-        *(str(counts[outcome]) if counts[outcome] else "" for outcome in outcomes),
-        *(["; ".join(_range(of_unit) for of_unit in by_unit.values())] if outcomes else []),
+        _outcomes(claims),
+        _outcomes(questions),
+        "; ".join(_range(of_unit) for of_unit in by_unit.values()),
     ]
+
+
+def _outcomes(claims: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many claims have each outcome; *not testable* only if there are any.
+
+    Example:
+        >>> _outcomes([{"outcome": "reproduced"}, {"outcome": "contradicted"}, {"outcome": "not testable"}])
+        '1 / 0 / 1, 1 not testable'
+    """
+    counts = Counter(claim["outcome"] for claim in claims)
+    text = " / ".join(str(counts[outcome]) for outcome in OUTCOMES[:3]) if claims else ""
+    return f"{text}, {counts['not testable']} not testable" if counts["not testable"] else text
 
 
 def _range(claims: Sequence[Mapping[str, Any]]) -> str:

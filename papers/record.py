@@ -16,8 +16,8 @@ from papers.recipe import Printed, Recipe
 
 ALWAYS = ("accuracy", "adapted", "seconds", "joules", "cost", "seconds_total", "joules_total", "cost_total")
 """Quantities that are always shown; others are if a claim or a printed number is about them."""
-OPEN = "What the paper leaves open or contradicts itself about, and what is done here:"
-CUT = "What is smaller here than in the paper:"
+OPEN = "Choices where the paper is silent or contradicts itself:"
+CUT = "Smaller than in the paper:"
 SHOWN = 7  # values of the axis in a table, at most
 
 

@@ -1,4 +1,4 @@
-"""The tables of adaptation say what the report of a finished comparison says; what is not there changes no table."""
+"""Tables of adaptation agree with the report of a finished comparison; an unfinished one changes no table."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .benchmarked import benchmarks
 from .conftest import TINY
 
 CELL = "fashion-class-0.1-40"
-OTHER = "<!-- rules-iid -->\nanother cell\n<!-- /rules-iid -->\n"
+OTHER = "<!-- mnist-iid-40 -->\nanother cell\n<!-- /mnist-iid-40 -->\n"
 
 
 @pytest.fixture
 def adapted(tmp_path, monkeypatch):
     with benchmarks("adapted") as (module,):
-        page = tmp_path / "results.md"
-        page.write_text(f"<!-- {CELL} -->\nold\n<!-- /{CELL} -->\n\n{OTHER}", encoding="utf-8")
-        monkeypatch.setattr(module, "PAGE", page)
+        record = tmp_path / module.record_of(CELL)
+        record.write_text(f"<!-- {CELL} -->\nold\n<!-- /{CELL} -->\n\n{OTHER}", encoding="utf-8")
+        monkeypatch.setattr(module.page, "RECORDS", tmp_path)
         yield module
 
 
@@ -38,18 +38,18 @@ def test_a_line_has_each_number_of_a_method_in_its_place(adapted):
     method |= {"adapted_gain_mde": 0.087, "adapted_gain_conclusion": "inconclusive", "adapted_gain_seeds_needed": 34}
     assert dict(zip(adapted.HEAD, adapted.line(method), strict=True)) == {
         "method": "uniform",
-        "plain %": "80.0",
+        "unadapted %": "80.0",
         "calibrated %": "85.0",
         "adapted % ± sd": "90.0 ± 2.0",
         "oracle prior, needs labels %": "95.0",
-        "gain points [seeds]": "+10.0 [−1.0, +21.0]",
-        "p corrected": "0.012",
-        "detectable points": "8.7",
+        "gain, points [95% CI]": "+10.0 [−1.0, +21.0]",
+        "adjusted p": "0.012",
+        "MDE, points": "8.7",
         "conclusion (~ seeds)": "inconclusive (~34)",
         "with 5 inputs": "−0.4",
         "with 20 inputs": "+5.0",
-        "worst decile %": "30.0 → 60.0",
-        "log loss nats": "0.71 → 0.31",
+        "worst 10% of clients, %": "30.0 → 60.0",
+        "log loss, nats": "0.71 → 0.31",
         "clients worse %": "15.5",
     }
     del method["adapted_oracle_prior_accuracy_mean"]
@@ -78,9 +78,9 @@ def test_a_finished_comparison_becomes_a_section_and_others_stay(adapted, fedrea
     assert text == adapted.section(CELL, adapted.CELLS[CELL], methods)
     assert text.startswith("**Fashion-MNIST, Dirichlet .1 by class, 40 take part** (2 seeds)")
     page = f"<!-- {CELL} -->\n{text}\n<!-- /{CELL} -->\n\n{OTHER}"
-    assert adapted.PAGE.read_text() == page
+    assert (adapted.page.RECORDS / "adapted.md").read_text() == page
 
     (folder / "runs" / "uniform" / "seed-1" / "result.json").unlink()
     adapted.main(["--there", "--write", "--runs", str(home / "runs")])
     assert capsys.readouterr().out == ""
-    assert adapted.PAGE.read_text() == page
+    assert (adapted.page.RECORDS / "adapted.md").read_text() == page

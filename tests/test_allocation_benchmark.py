@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -13,15 +12,15 @@ import pytest
 
 from fedreach.wireless.solve import solve
 
+from .benchmarked import benchmarks
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "allocation.py"
 
 
 @pytest.fixture(scope="module")
 def allocation():
-    spec = importlib.util.spec_from_file_location("allocation_benchmark", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with benchmarks("allocation") as (module,):
+        yield module
 
 
 def test_a_quarter_of_the_examples_is_needed_and_the_band_grows_with_the_clients(allocation):
@@ -115,13 +114,3 @@ def test_the_parts_of_a_profile_add_up_and_nothing_stays_replaced(allocation):
     assert tuple(spent) == allocation.PARTS
     assert all(seconds > 0 for seconds in spent.values())
     assert (search.priced, search.fractional_cover, candidates.cover_table) == before
-
-
-def test_the_page_is_put_before_the_decisions_and_then_between_its_markers(allocation, tmp_path, monkeypatch):
-    page = tmp_path / "benchmarks.md"
-    monkeypatch.setattr(allocation, "PAGE", page)
-    page.write_text("# Speed\n\n<!-- decisions -->\nslow\n<!-- /decisions -->\n", encoding="utf-8")
-    allocation._put("old")
-    allocation._put("new")
-    ours, theirs = "<!-- allocation -->\nnew\n<!-- /allocation -->", "<!-- decisions -->\nslow\n<!-- /decisions -->"
-    assert page.read_text() == f"# Speed\n\n{ours}\n\n{theirs}\n"

@@ -18,7 +18,7 @@ def benchmark():
 
 def test_the_interval_is_of_differences_by_seed(benchmark):
     rows = [
-        {"seed": seed, "kind": kind, "shift": shift, "inputs": n, "plain": 70.0 + seed, "unguarded": 0.0}
+        {"seed": seed, "kind": kind, "shift": shift, "inputs": n, "unadapted": 70.0 + seed, "unguarded": 0.0}
         | {"label_shift": 10.0 * seed, "batchnorm": 10.0 * seed + 2 + seed}
         for seed in (0, 1)
         for kind in benchmark.KINDS

@@ -26,7 +26,7 @@ def made_up(better, seed):
     """
     cells = [(kind, shift, n) for kind in better.harm.KINDS for shift in better.shifts() for n in better.harm.INPUTS]
     kind, shift, n = (np.array(column) for column in zip(*cells, strict=True))
-    same = {"s": 1.0, "R": 1.0, "d": 1.0, "log_w": 9.0, "plain": 0.5, "raw": 0.45}
+    same = {"s": 1.0, "R": 1.0, "d": 1.0, "log_w": 9.0, "unadapted": 0.5, "raw": 0.45}
     same |= {"odds 9": 0.6 + 0.1 * seed, "odds 3": 0.605 + 0.1 * seed}
     rows = {name: np.full(len(cells), value) for name, value in same.items()}
     y = np.repeat([[0], [1]], 2 * better.HALF, axis=1)
@@ -40,7 +40,7 @@ def test_a_client_gains_what_the_guard_lets_it_gain(better):
     assert better.mean_gains(rows, better.GUARDS["distance"], 9.0)[cell] == pytest.approx(10.0)
     assert better.mean_gains(rows, better.GUARDS["distance"], 3.0)[cell] == pytest.approx(10.5)
     assert better.mean_gains(rows, better.GUARDS["before"], 9.0)[cell] == pytest.approx(-5.0)
-    twice = {name: rows[name] for name in ("kind", "shift", "n", "s", "d", "log_w", "plain", "raw", "odds 9")}
+    twice = {name: rows[name] for name in ("kind", "shift", "n", "s", "d", "log_w", "unadapted", "raw", "odds 9")}
     twice = {name: np.repeat(values[:1], 2) for name, values in twice.items()}
     twice["R"] = np.array([1.0, 2.0])  # 0.15 R^4 is 2.4 for the second, which abstains
     assert list(better.mean_gains(twice, better.GUARDS["distance"], 9.0).values()) == [pytest.approx((10 - 5) / 2)]
@@ -104,11 +104,11 @@ def test_a_stream_that_drifts_goes_on_with_the_inputs_of_another_client(better):
 
 
 def test_files_that_are_there_are_read_and_the_page_is_written(better, monkeypatch, tmp_path, capsys):
-    page = tmp_path / "results.md"
+    page = tmp_path / "better_adaptation.md"
     page.write_text("# Results\n", encoding="utf-8")
     for seed in (4, 5):
         np.savez(tmp_path / f"toy-{seed}.npz", **made_up(better, seed))
-    monkeypatch.setattr(sys.modules["seeds"], "RESULTS", page)
+    monkeypatch.setattr(sys.modules["page"], "RECORDS", tmp_path)
     monkeypatch.setattr(better.harm, "data_sets", lambda: {"toy": None})  # of which nothing could be recorded
     words = ["better_adaptation.py", "--seeds", "2", "--first", "4", "--rows", str(tmp_path), "--write"]
     monkeypatch.setattr(sys, "argv", words)
@@ -133,9 +133,9 @@ def test_what_is_recorded_of_a_model_is_what_the_tables_need(better, monkeypatch
     assert rows["y"].shape[1] == 40
     assert rows["u"].shape == (*rows["y"].shape, 10)
     here = (rows["kind"] == better.KIND) & (rows["n"] == 5)
-    plain, adapted, raw = (rows[name][here & (rows["shift"] == "none")] for name in ("plain", "odds 9", "raw"))
+    plain, adapted, raw = (rows[name][here & (rows["shift"] == "none")] for name in ("unadapted", "odds 9", "raw"))
     assert adapted.mean() > plain.mean() + 0.05  # classes alone shift
     assert np.array_equal(raw, plain)
     assert not np.array_equal(rows["odds 9"], rows["odds 3"])
-    assert rows["plain"][here & (rows["shift"] == "negative")].mean() < plain.mean() - 0.2
+    assert rows["unadapted"][here & (rows["shift"] == "negative")].mean() < plain.mean() - 0.2
     assert min(better.by_inference(rows, 20)) > 100 * plain.mean()  # by EM and collapsed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import signal
 import subprocess
@@ -15,15 +14,15 @@ import pytest
 from fedreach.federation.selection import SELECTIONS
 from fedreach.federation.weighting import WEIGHTINGS
 
+from .benchmarked import benchmarks
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "decisions.py"
 
 
 @pytest.fixture(scope="module")
 def decisions():
-    spec = importlib.util.spec_from_file_location("decisions", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with benchmarks("decisions") as (module,):
+        yield module
 
 
 @pytest.mark.parametrize(
@@ -71,13 +70,3 @@ def test_a_call_over_the_limit_ends_the_process():
 
 def test_memory_is_that_of_the_call():
     assert 90 < float(measured("bytearray(100_000_000).count(1)").stdout) < 110
-
-
-def test_the_page_is_put_between_its_markers_once(decisions, tmp_path, monkeypatch):
-    page = tmp_path / "benchmarks.md"
-    page.write_text("# Speed\n\n## Other\n", encoding="utf-8")
-    monkeypatch.setattr(decisions, "PAGE", page)
-    decisions._put("old")
-    page.write_text(page.read_text() + "## After\n", encoding="utf-8")
-    decisions._put("new")
-    assert page.read_text() == "# Speed\n\n## Other\n\n<!-- decisions -->\nnew\n<!-- /decisions -->\n\n## After\n"

@@ -28,7 +28,7 @@ def made_up(harm, **gains):
                 for n in (5, 20):
                     guarded = gains.get(f"{kind[:5]}_{shift}_{n}", (0.0, 0.0))[seed]
                     row = {"data": "toy", "seed": seed, "kind": kind, "shift": shift, "inputs": n, "clients": 3}
-                    rows.append({**row, "plain": 50.0, "guarded": guarded, "unguarded": 10.0})
+                    rows.append({**row, "unadapted": 50.0, "guarded": guarded, "unguarded": 10.0})
     return rows
 
 
@@ -36,9 +36,9 @@ def test_the_tables_name_the_cells_that_lose_and_what_is_kept(harm):
     text = harm.text(made_up(harm, alike_dark_5=(-3.0, -1.0), label_none_5=(6.0, 10.0), alike_dark_20=(-1.5, 0.5)))
     assert "| 5 | guarded | −2.0 (toy, alike, dark) | 1 of 4 | 1 of 8 | −3.0 | 80 |" in text
     assert "| 20 | guarded | −0.5 (toy, alike, dark) | 0 of 4 | 1 of 8 | −1.5 | 0 |" in text
-    assert "below −1, with 95 % intervals: toy, alike, dark, 5 inputs: −2.0 [−14.7, +10.7]." in text
+    assert "below −1, with 95% CI: toy, alike, dark, 5 inputs: −2.0 [−14.7, +10.7]." in text
     assert "| dark | 50.0 | 0.0 / 0.0 | +10.0 / +10.0 | 50.0 | −2.0 / −0.5 | +10.0 / +10.0 |" in text
-    assert "below −1, with 95 % intervals: none." in harm.text(made_up(harm))
+    assert "below −1, with 95% CI: none." in harm.text(made_up(harm))
 
 
 def test_fresh_shifts_change_images_and_keep_what_they_are(harm):
@@ -80,7 +80,7 @@ def test_the_plain_model_and_the_adapted_one_see_the_same_inputs(harm, monkeypat
     rows = list(harm.measure("digits", fedreach.load("digits"), 0))
     told = {(row["kind"], row["shift"]) for row in rows}
     assert told == {(kind, shift) for kind in harm.KINDS for shift in some} - {("alike", "one_class")}  # too few left
-    plain = {(row["kind"], row["shift"], row["inputs"]): row["plain"] for row in rows}
+    plain = {(row["kind"], row["shift"], row["inputs"]): row["unadapted"] for row in rows}
     assert plain["alike", "negative", 5] < plain["alike", "none", 5] - 20
     assert all(-100 <= row["guarded"] <= 100 and row["clients"] <= harm.CLIENTS for row in rows)
     assert next(row["guarded"] for row in rows if row["inputs"] == 20) > 0  # label shift alone

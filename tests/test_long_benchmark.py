@@ -58,8 +58,8 @@ def test_mnist_is_divided_into_two_digits_a_client(bench, monkeypatch):
     assert 0.95 * len(y) < len(arrays.y) <= len(y)
 
 
-def test_made_up_images_can_be_learnt_and_no_pattern_is_a_client_s(bench):
-    arrays = bench.long_data.made_up(np.random.default_rng(0), np.full(50, 40), 3, 300, (1, 8, 8), strength=40)
+def test_synthetic_images_can_be_learnt_and_no_pattern_is_a_client_s(bench):
+    arrays = bench.long_data.synthetic(np.random.default_rng(0), np.full(50, 40), 3, 300, (1, 8, 8), strength=40)
     x, test = arrays.x.reshape(len(arrays.x), -1).astype(float), arrays.x_test.reshape(300, -1).astype(float)
     centres = np.stack([x[arrays.y == c].mean(0) for c in range(3)])
     nearest = ((test[:, None] - centres) ** 2).sum(-1).argmin(1)

@@ -41,15 +41,15 @@ def test_each_method_has_its_published_number_and_its_own_differences(tmp_path: 
     cells = {row[0].strip("`"): dict(zip(head, row, strict=True)) for row in rows}
     assert [cells[name]["published %"] for name in ("base", "still", "unpublished")] == ["80.0", "10.0", "-"]
     assert [cells[name]["published to `base`"] for name in ("base", "still")] == ["-", "\N{MINUS SIGN}70.0"]
-    here = {name: float(row["here, test set % ± sd"].split()[0]) for name, row in cells.items()}
+    here = {name: float(row["FedReach, test set, % ± sd"].split()[0]) for name, row in cells.items()}
     assert comparison.primary == "unseen_accuracy"  # of the digits; the test set where all take part
     assert here["base"] > 60 > 30 > here["still"]
-    difference = float(cells["still"]["to `base`, points [seeds]"].split()[0].replace("\N{MINUS SIGN}", "-"))
+    difference = float(cells["still"]["to `base`, points [95% CI]"].split()[0].replace("\N{MINUS SIGN}", "-"))
     assert difference == pytest.approx(here["still"] - here["base"], abs=0.11)
-    assert cells["still"]["rounds to 50 %"] == "none of 2 seeds"
-    assert 1 <= int(cells["base"]["rounds to 50 %"].split()[0]) <= 6
+    assert cells["still"]["rounds to 50%"] == "none of 2 seeds"
+    assert 1 <= int(cells["base"]["rounds to 50%"].split()[0]) <= 6
     lowest, highest = (
-        float(word) for word in cells["base"]["lowest to highest of the last 5 evaluations %"].split(" to ")
+        float(word) for word in cells["base"]["lowest to highest of the last 5 evaluations, %"].split(" to ")
     )
     assert lowest <= here["base"] <= highest
     assert "published %" not in plain

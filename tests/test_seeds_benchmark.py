@@ -1,4 +1,4 @@
-"""Benchmarks with a model a seed measure each model once, and change no section of the results but their own."""
+"""Benchmarks with a model a seed measure each model once, and change no section of a record but their own."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from .benchmarked import benchmarks
 
 @pytest.fixture(params=["batchnorm", "harm"])
 def benchmark(request, tmp_path, monkeypatch):
-    """A benchmark that trains nothing: `measured` are the models in turn, and the page lists the seeds of the rows."""
+    """A benchmark that trains nothing: `measured` are the models in turn; its record lists the seeds of the rows."""
     measured = []
 
     def measure(*model):
         measured.append(model)
-        return [{"plain": 50.0}]
+        return [{"unadapted": 50.0}]
 
-    with benchmarks(request.param, "seeds") as (module, seeds):
+    with benchmarks(request.param, "page") as (module, page):
         module.measured = measured
         for name, made_up in {"measure": measure, "text": lambda rows: str([row["seed"] for row in rows])}.items():
             monkeypatch.setattr(module, name, made_up)
         monkeypatch.setattr(module.fedreach, "load", lambda name, download: name)
-        monkeypatch.setattr(seeds, "RESULTS", tmp_path / "results.md")
-        seeds.RESULTS.write_text("# Results\n\n<!-- other -->\nkept\n<!-- /other -->\n", encoding="utf-8")
+        monkeypatch.setattr(page, "RECORDS", tmp_path)
+        before = "# Results\n\n<!-- other -->\nkept\n<!-- /other -->\n"
+        (tmp_path / f"{request.param}.md").write_text(before, encoding="utf-8")
         yield module
 
 
@@ -48,8 +49,8 @@ def test_further_seeds_cost_only_themselves(benchmark, monkeypatch, tmp_path, ca
     )
 
 
-def test_the_page_is_written_where_that_is_asked_for(benchmark, monkeypatch, tmp_path, capsys):
-    page = tmp_path / "results.md"
+def test_the_record_is_written_on_request(benchmark, monkeypatch, tmp_path, capsys):
+    page = tmp_path / f"{benchmark.__name__}.md"
     before = page.read_text()
     called(benchmark, monkeypatch, tmp_path, "--seeds", "1")
     assert page.read_text() == before

@@ -181,9 +181,12 @@ def test_a_section_without_an_end_is_refused(bench, tmp_path):
     assert "precious" in page.read_text()
 
 
-def test_the_published_page_has_a_section_for_this_benchmark(bench):
-    text = bench.page.PAGE.read_text(encoding="utf-8")
-    assert 0 < text.index("<!-- engine -->") < text.index("<!-- /engine -->") < text.index("<!-- allocation -->")
+def test_each_benchmark_has_a_record(bench, tmp_path, monkeypatch):
+    for name in ("engine", "allocation", "decisions", "memory", "adaptation", "small_rounds"):
+        assert bench.page.section(name, bench.page.RECORDS / f"{name}.md"), name
+    monkeypatch.setattr(bench.page, "RECORDS", tmp_path)
+    bench.page.put("gpu", "first")
+    assert (tmp_path / "gpu.md").read_text() == "# gpu\n\n<!-- gpu -->\nfirst\n<!-- /gpu -->\n"
 
 
 # ------------------------------------------------------------------------------------------------- where the time goes
