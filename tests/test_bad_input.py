@@ -286,7 +286,7 @@ def alone(y_true):
         ('["mae"]', 2, "metric mae needs targets that are numbers, and those of digits are classes."),
         ('["r2"]', 2, "metric r2 needs targets that are numbers, and those of digits are classes."),
         ('["aurok"]', 2, "there is no metric 'aurok'. Did you mean 'auroc'? Your own: 'FILE.py:NAME'."),
-        ('["auroc", "my.py:auroc"]', 2, "--set evaluation.metrics: The name of a metric must be its own, "),
+        ('["auroc", "my.py:auroc"]', 2, "--set evaluation.metrics: The name of a metric must be unique, "),
         ('["my.py:nameless"]', 2, "got '<lambda>'. Give the function a name, by `def`."),
         ('["my.py:alone"]', 2, "'my.py:alone' must take the arguments (y_true, scores); it takes (y_true)."),
         ('[{ name = "auroc", average = "micro" }]', 2, "metric 'auroc' has no such option."),

@@ -1,4 +1,4 @@
-"""Docstrings as the site shows them: `Example:` is code, `Reference:` and `When:` are paragraphs of their own."""
+"""Docstrings as the site shows them: `Example:` is code, `Reference:` and `Use when:` are paragraphs of their own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import griffe
 
 LITERAL = re.compile(r"::\n\n")
-WORDS = re.compile(r"^(References?|When|Cover): *\n? *", re.MULTILINE)
+WORDS = re.compile(r"^(References?|Use when|When|Cover): *\n? *", re.MULTILINE)
 
 
 class Docstrings(griffe.Extension):

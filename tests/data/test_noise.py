@@ -144,7 +144,7 @@ def test_the_results_are_read_only():
         ({"clients": 0.5, "scope": "before_split"}, "clients = 0.5 of label noise needs a partition"),
         ({"clients": 1.5}, "clients of label noise must be a number from 0 to 1; got 1.5"),
         ({"kind": "to_one_class", "target": 3}, "target of label noise must be below num_classes = 3; got 3"),
-        ({"mapping": [0, 1, 2]}, "mapping belongs to the label noise 'asymmetric'"),
+        ({"mapping": [0, 1, 2]}, "mapping requires the label noise 'asymmetric'"),
         ({"kind": "asymmetric", "mapping": [0, 1]}, "for each class; got"),
         ({"kind": "asymmetric", "mapping": [0, 1, 3]}, "0 to 2, for each class"),
         ({"kind": "asymmetric", "mapping": [0, 1, 0.5]}, "0 to 2, for each class"),

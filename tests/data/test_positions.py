@@ -236,8 +236,8 @@ def test_what_goes_by_the_class_of_an_example_is_refused():
         federate(AT_POSITIONS, partition, noise={"kind": "symmetric", "rate": 0.2})
     with pytest.raises(ConfigError, match="exclude_labels: targets of arrays stand at positions"):
         federate(AT_POSITIONS, partition, exclude_labels=[1])
-    with pytest.raises(ConfigError, match="shift: it keeps count of classes, and targets of arrays stand at positions"):
+    with pytest.raises(ConfigError, match="shift: requires one class per example; arrays has one label per position"):
         shift_unseen(federate(AT_POSITIONS, partition, participants=2), Brightness(0.3), share=1.0)
     several = federate(fr.from_arrays(NAMED, TOKENS[:, 0]), partition, participants=2)
-    with pytest.raises(DataError, match="changes numbers, and arrays holds several inputs"):
+    with pytest.raises(DataError, match="needs numeric inputs; arrays contains several inputs"):
         shift_unseen(several, Brightness(0.3), share=1.0)
