@@ -60,7 +60,7 @@ def test_a_population_that_cannot_be_is_refused(refused: Refused) -> None:
         2, "run", "tiny.toml", "--set", f"{some}=[0,1,2,3,4,5,6,7,8,9]"
     )
     assert f"{some} must name classes from 0 to 9; got 12." in refused(2, "run", "tiny.toml", "--set", f"{some}=[12]")
-    assert "population.participants must name clients from 0 to 11; got 99." in refused(
+    assert "population.participants must contain clients from 0 to 11; got 99." in refused(
         2, "run", "tiny.toml", "--set", "population.participants=[0,1,99]"
     )
 

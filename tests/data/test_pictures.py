@@ -170,7 +170,7 @@ def test_a_palette_of_hugging_face_is_no_gray(as_format):
 
 @pytest.mark.parametrize("label", [None, {"boxes": []}])
 def test_a_sample_without_a_label_is_named(label):
-    with pytest.raises(DataError, match="the label of sample 5 must be a class or a number"):
+    with pytest.raises(DataError, match="the label of example 5 must be a class or a number"):
         DOORS["from_torch"](pictures("L"), [label if number == 5 else 1 for number in range(12)])
 
 

@@ -307,7 +307,7 @@ def test_what_makes_no_sense_is_refused_in_words():
     with pytest.raises(ConfigError, match=r"shift\.share"):
         shift_unseen(data, Blur(1.0), share=1.5)
     everybody = federate(data.dataset, data.partition)
-    with pytest.raises(ConfigError, match="all take part"):
+    with pytest.raises(ConfigError, match="all clients participate"):
         shift_unseen(everybody, Blur(1.0))
 
 

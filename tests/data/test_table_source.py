@@ -154,7 +154,7 @@ def test_an_index_is_told_whatever_it_comes_from(tmp_path):
     frame.sample(frac=1, random_state=0).to_parquet(tmp_path / "i.parquet")
     for name in ("i.csv", "i.parquet"):
         data = FederatedData.from_frame(tmp_path / name, client="site", label="ill", name="t")
-        assert "__index_level_0__  left out  it is an index, as pandas writes it" in str(data.schema)
+        assert "__index_level_0__  left out  pandas index" in str(data.schema)
         assert data.digest() == FederatedData.from_frame(frame, client="site", label="ill", name="t").digest()
 
 
@@ -163,7 +163,7 @@ def test_an_index_that_pandas_read_as_a_column_is_no_input():
     table = {"Unnamed: 0": range(40), **columns}
     data = FederatedData.from_frame(table, client="site", label="ill", participants=["n", "s"])
     assert data.schema.feature_names == ("age",)
-    assert "Unnamed: 0  left out  it numbers the rows" in str(data.schema)
+    assert "Unnamed: 0  left out  probably a row number" in str(data.schema)
 
 
 def test_separators_in_a_name_do_not_count(tmp_path):
@@ -264,7 +264,7 @@ def test_of_a_file_that_is_missing_the_nearest_is_named(tmp_path, name, others, 
         (tmp_path / there).touch()
     with pytest.raises(DataError) as caught:
         read_table(tmp_path / name)
-    assert str(caught.value) == f"There is no file {tmp_path / name}.{advice} {RELATIVE}"
+    assert str(caught.value) == f"{tmp_path / name}: file not found.{advice} {RELATIVE}"
 
 
 def test_a_name_over_two_lines_leaves_all_cells_texts(tmp_path):
@@ -283,5 +283,5 @@ def test_what_arrow_has_no_type_for_is_read_cell_by_cell():
 
 
 def test_a_table_without_rows_is_refused():
-    with pytest.raises(DataError, match=r"there must be at least one row; got none"):
+    with pytest.raises(DataError, match=r"table: must have at least one row; got none"):
         FederatedData.from_frame(pd.DataFrame({"site": [], "ill": []}), client="site", label="ill")

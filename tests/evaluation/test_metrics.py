@@ -210,7 +210,7 @@ def test_what_a_function_says_of_itself_is_checked(attribute, value, said):
 
 
 def test_a_function_without_a_name_is_told_to_have_one():
-    with pytest.raises(ComponentError, match=r"got '<lambda>'. Give the function a name, by `def`"):
+    with pytest.raises(ComponentError, match=r"got '<lambda>'. Define the function with `def`"):
         evaluated([FunctionMetric(lambda y_true, scores: 0.0)])
 
 

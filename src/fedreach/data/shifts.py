@@ -35,8 +35,6 @@ class InputScale:
     """
 
     name: str  # name of the data set, used in messages
-
-    name: str  # of the data set, in messages
     kind: Kind
     num_classes: int
     centre: Floats  # mean of the training inputs: (C, 1, 1) for images, (...) for features, (1,) for tokens
