@@ -92,7 +92,7 @@ def test_a_damaged_data_file_is_named(refused: Refused, mnist: Path) -> None:
     images.write_bytes(gzip.compress(gzip.decompress(whole)[:-1]))
     assert "its header says [300, 28, 28], and it has 235215 bytes" in refused(3, *read)
     images.write_bytes(whole)
-    assert "is well formed but is not the published file" in refused(3, *read)
+    assert "must be the published file" in refused(3, *read)
     images.unlink()
     assert "train-images-idx3-ubyte" in refused(3, *read)
 
@@ -113,4 +113,4 @@ def test_an_altered_copy_of_the_real_file_is_refused(
     labels.chmod(0o644)
     labels.write_bytes(gzip.compress(bytes(content)))
     said = refused(3, "partition", "tiny.toml", "--set", "data={name='mnist',download=false}")
-    assert f"{labels}: is well formed but is not the published file" in said
+    assert f"{labels}: must be the published file" in said

@@ -164,11 +164,11 @@ def test_settings_are_chosen_by_whole_groups_too(tmp_path):
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"group": "patients"}, ConfigError, "no column 'patients'. Did you mean 'patient'"),
+        ({"group": "patients"}, ConfigError, "unknown column 'patients'. Did you mean 'patient'"),
         ({"group": "hospital"}, ConfigError, "group: column 'hospital' is the client"),
         ({"time": "ill"}, ConfigError, "time: column 'ill' is the label"),
         ({"group": "patient", "time": "patient"}, ConfigError, "time: column 'patient' is the group"),
-        ({"time": "patient"}, DataError, "16 rows hold none: row 0 holds 'p0'"),
+        ({"time": "patient"}, DataError, "got 16 other rows, the first is row 0 with 'p0'"),
         ({"group": "patient", "columns": {"drop": ["patient"]}}, ConfigError, "'patient' is the group"),
     ],
 )
@@ -281,8 +281,8 @@ ONE = (np.zeros((3, 2)), [0, 1, 0])
     [
         ({"group": [1, 2]}, "group must have one entry for each of the 3 examples; got 2"),
         ({"time": range(4)}, "time must have one entry for each of the 3 examples; got 4"),
-        ({"group": ["p", None, "q"]}, "'group' is missing in 1 rows, the first is row 1"),
-        ({"time": ["2024-01-31", "soon", "2024-01-30"]}, "'time' must hold a number in each row, or a date"),
+        ({"group": ["p", None, "q"]}, "'group' must not be empty; got 1 empty cells, the first in row 1"),
+        ({"time": ["2024-01-31", "soon", "2024-01-30"]}, "'time' must contain only numbers, or only dates"),
         ({"time": "now"}, "time must be a list or an array"),
     ],
 )
@@ -310,7 +310,11 @@ def test_a_group_or_time_that_does_not_fit_the_dataset_is_refused(said, words):
             DataError,
             "time of b must have one entry for each of its 3 examples; got 4",
         ),
-        ({"group": {"a": [1] * 3, "b": [1, None, 1]}}, DataError, "'group' is missing in 1 rows, the first is row 4"),
+        (
+            {"group": {"a": [1] * 3, "b": [1, None, 1]}},
+            DataError,
+            "'group' must not be empty; got 1 empty cells, the first in row 4",
+        ),
     ],
 )
 def test_a_group_or_time_that_does_not_fit_the_clients_is_refused(said, error, words):

@@ -216,7 +216,7 @@ def test_options_that_contradict_the_index_are_refused(tmp_path):
 def test_loading_names_the_folder_by_its_samples(tmp_path):
     folder = written(tmp_path / "mine", num := SAMPLES["tokens"])
     assert load(str(folder / "x.npy"), kind="tokens").train_x.shape == num.shape
-    with pytest.raises(ConfigError, match=r"a folder of arrays is named by its x\.npy; got 'y\.npy'"):
+    with pytest.raises(ConfigError, match=r"must be the x\.npy of a folder of arrays; got 'y\.npy'"):
         load(str(folder / "y.npy"))
     with pytest.raises(ConfigError, match="Unknown option 'clases'"):
         load(str(folder / "x.npy"), clases=3)

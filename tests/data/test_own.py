@@ -319,10 +319,10 @@ def test_pictures_of_pillow_get_their_channels_first():
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
-        ([(X[0], 0), (X[0, :2], 1)], r"the same shape and type; the first has \(3,\) float32, and example 1 has \(2,\)"),
-        ([(X[0], 0), (X[0].astype(float), 1)], "sample 1 has .* float64"),
+        ([(X[0], 0), (X[0, :2], 1)], r"the first has \(3,\) float32, and example 1 has \(2,\)"),
+        ([(X[0], 0), (X[0].astype(float), 1)], "example 1 has .* float64"),
         ([(X[0], 0), X[1]], "each example must be a pair of input and label; example 1 is a ndarray"),
-        ([], "must hold at least one sample|one client"),
+        ([], "must have at least one example|one client"),
     ],
 )
 def test_samples_that_differ_are_refused(pairs, message):
@@ -352,7 +352,7 @@ def test_clients_by_name():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"a": (X, Y), "b": (X[:, :2], Y)}, r"the same shape and type; got a: \(3,\) float32 and \(\); b: \(2,\) float32"),
+        ({"a": (X, Y), "b": (X[:, :2], Y)}, r"same shape and type; got a: \(3,\) float32 and \(\); b: \(2,\) float32"),
         ({"a": (X, Y), "b": (X.astype(np.uint8), Y)}, "the same shape and type"),
         ({"a": (X, Y[:5])}, "data of a.*x and y must have the same length; got 12 and 5"),
         ({1: (X, Y), "1": (X, Y)}, "clients must have different names"),
@@ -469,7 +469,7 @@ def test_partitions_of_flower_are_clients():
     assert again.digest() == named.digest()  # the writer is no input
     with pytest.raises(ConfigError, match="Remove client"):
         FederatedData.from_huggingface(Federated(parts), client="x")
-    with pytest.raises(ConfigError, match="say which column names the client"):
+    with pytest.raises(ConfigError, match="give the column of the client"):
         FederatedData.from_huggingface(parts[0])
 
 
@@ -535,7 +535,7 @@ def test_rows_without_client_or_label_are_left_out_and_told():
         ("age", ["1", "2", "3", "1e99"], {"label": "ill"}, "the first in row 3"),
         ("cost", ["1", "2", "3", "?"], {"target": "cost"}, "the first is row 3"),
         ("visit", ["1", "2", "3", ""], {"label": "ill", "group": "visit"}, "the first is row 3"),
-        ("day", ["1", "2", "3", "soon"], {"label": "ill", "time": "day"}, "row 3 holds 'soon'"),
+        ("day", ["1", "2", "3", "soon"], {"label": "ill", "time": "day"}, "row 3 with 'soon'"),
     ],
 )
 def test_after_rows_were_left_out_a_row_is_told_by_where_it_stood(column, cells, options, message):

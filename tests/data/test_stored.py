@@ -90,7 +90,7 @@ def test_what_is_missing_damaged_or_given_options_is_refused(tmp_path):
         of_file(path, label="x")
     words = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**words, "columns": None}), encoding="utf-8")
-    with pytest.raises(DataError, match=r"must be data as FedReach stored them; got: AttributeError|TypeError"):
+    with pytest.raises(DataError, match=r"must be data that FedReach has stored; got: AttributeError|TypeError"):
         open_stored(path)
     path.write_text("{", encoding="utf-8")
     with pytest.raises(DataError, match=r"must be data as FedReach stored them"):

@@ -181,7 +181,7 @@ def test_a_name_that_is_there_twice_is_refused(tmp_path):
     pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "t.parquet")
     (tmp_path / "t.csv").write_text("a,a\n1,2\n")
     for source in (frame, pa.table([[1], [2]], names=["a", "a"]), tmp_path / "t.parquet", tmp_path / "t.csv"):
-        with pytest.raises(DataError, match="'a' is there twice"):
+        with pytest.raises(DataError, match="got 'a' twice"):
             read_table(source)
 
 
@@ -218,8 +218,8 @@ def test_cells_of_a_file_stay_as_they_stand(tmp_path, separator):
     [
         (b"a,b\n", "at least one row"),
         (b"", "at least one row"),
-        (b"a,b\n1,2\n\n3\n", "2 cells are needed; got 1: '3'"),
-        (b"a,b\n\xff,1\n", "must be a table in UTF-8 text.*iconv -f LATIN1"),
+        (b"a,b\n1,2\n\n3\n", "must have 2 cells; got 1: '3'"),
+        (b"a,b\n\xff,1\n", "must be text in UTF-8.*iconv -f LATIN1"),
         ("a,b\n1,2\n".encode("utf-16"), "UTF-16.*iconv -f UTF-16"),
         ("a,b\n1,2\n".encode("utf-16-le"), "UTF-16.*iconv -f UTF-16"),
         ("a,b\n1,2\n".encode("utf-16-be"), "UTF-16.*iconv -f UTF-16"),
@@ -235,7 +235,7 @@ def test_a_damaged_text_file_is_refused_with_what_to_do(tmp_path, content, messa
 
 
 def test_other_files_are_refused_with_what_to_do(tmp_path):
-    with pytest.raises(DataError, match=r"got '.xlsx'. Save a sheet as .csv, or .*pandas.read_excel"):
+    with pytest.raises(DataError, match=r"got '.xlsx'. Save a spreadsheet as .csv, or .*pandas.read_excel"):
         read_table("p.xlsx")
     with pytest.raises(DataError, match=r"must be one of .csv, .*got '.json'"):
         read_table("p.json")

@@ -94,8 +94,8 @@ def _iid():
     [
         ({}, "give either label"),
         ({"label": "age", "target": "cost"}, "give either label"),
-        ({"target": []}, "must name one column or more"),
-        ({"target": ["cost", "cost"]}, "each once"),
+        ({"target": []}, "must contain different columns, at least one"),
+        ({"target": ["cost", "cost"]}, "must contain different columns"),
         ({"target": "csot"}, "Did you mean 'cost'"),
     ],
 )
@@ -118,7 +118,7 @@ def test_an_infinite_target_is_refused_with_its_row():
 
 
 def test_words_are_no_target():
-    with pytest.raises(DataError, match="must hold numbers to be a target"):
+    with pytest.raises(DataError, match="must contain numbers as a target"):
         FederatedData.from_frame({**TABLE, "cost": ["low"] * 12}, client="hospital", target="cost")
 
 
