@@ -23,8 +23,8 @@ def frame(table: Any = None, **given: Any) -> object:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: frame({"x": None}), "table: column 'x' must be a list or an array with one value per row; got NoneType."),
-        (lambda: frame({"x": "paper"}), "table: column 'x' must be a list or an array with one value per row; got str."),
+        (lambda: frame({"x": None}), "column 'x' must be a list or an array with one value per row; got NoneType."),
+        (lambda: frame({"x": "paper"}), "column 'x' must be a list or an array with one value per row; got str."),
         (lambda: frame({"ill": 3}), "column 'ill' must be a list or an array with one value per row; got int."),
         (lambda: frame({"x": [1, 2]}), "columns must have the same length; 'who' has 12 rows, 'x' has 2."),
         (lambda: frame({"ill": ["no"]}), "columns must have the same length; 'who' has 12 rows, 'ill' has 1."),

@@ -25,7 +25,7 @@ def test_a_narrow_number_is_the_one_that_a_file_would_hold():
 
 @pytest.mark.parametrize("column", [pa.array([1.0, 2.0, np.inf]), pa.array(["1", "2", "-Infinity"])])
 def test_infinite_numbers_are_refused_with_column_and_row(column):
-    with pytest.raises(DataError, match="column 'age' must be finite, .*got 1 infinite numbers, the first in row 2"):
+    with pytest.raises(DataError, match=r"column 'age' must be finite, .*got 1 infinite numbers, the first in row 2"):
         cells_of("age", column)
 
 

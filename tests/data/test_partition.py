@@ -150,7 +150,7 @@ def test_another_version_another_content_and_pickles_are_refused(tmp_path):
     with pytest.raises(DataError, match="pickle"):
         Partition.load(path)
     np.save(tmp_path / "bare.npy", np.arange(3))
-    with pytest.raises(DataError, match="is not an .npz file"):
+    with pytest.raises(DataError, match=r"is not an \.npz file"):
         Partition.load(tmp_path / "bare.npy")
 
 
