@@ -60,7 +60,7 @@ def test_a_population_that_cannot_be_is_refused(refused: Refused) -> None:
         2, "run", "tiny.toml", "--set", f"{some}=[0,1,2,3,4,5,6,7,8,9]"
     )
     assert f"{some} must name classes from 0 to 9; got 12." in refused(2, "run", "tiny.toml", "--set", f"{some}=[12]")
-    assert "population.participants must name clients from 0 to 11; got 99." in refused(
+    assert "population.participants must contain clients from 0 to 11; got 99." in refused(
         2, "run", "tiny.toml", "--set", "population.participants=[0,1,99]"
     )
 
@@ -92,7 +92,7 @@ def test_a_damaged_data_file_is_named(refused: Refused, mnist: Path) -> None:
     images.write_bytes(gzip.compress(gzip.decompress(whole)[:-1]))
     assert "its header says [300, 28, 28], and it has 235215 bytes" in refused(3, *read)
     images.write_bytes(whole)
-    assert "is well formed but is not the published file" in refused(3, *read)
+    assert "must be the published file" in refused(3, *read)
     images.unlink()
     assert "train-images-idx3-ubyte" in refused(3, *read)
 
@@ -113,4 +113,4 @@ def test_an_altered_copy_of_the_real_file_is_refused(
     labels.chmod(0o644)
     labels.write_bytes(gzip.compress(bytes(content)))
     said = refused(3, "partition", "tiny.toml", "--set", "data={name='mnist',download=false}")
-    assert f"{labels}: is well formed but is not the published file" in said
+    assert f"{labels}: must be the published file" in said

@@ -1,4 +1,4 @@
-"""Docstrings for the site: `Example:` becomes code, `Reference:` and `When:` become separate paragraphs."""
+"""Docstrings for the site: `Example:` becomes code, `Reference:` and `Use when:` become separate paragraphs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import griffe
 
 LITERAL = re.compile(r"::\n\n")
-WORDS = re.compile(r"^(References?|When|Cover): *\n? *", re.MULTILINE)
+WORDS = re.compile(r"^(References?|Use when|When|Cover): *\n? *", re.MULTILINE)
 
 
 class Docstrings(griffe.Extension):

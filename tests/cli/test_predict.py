@@ -188,10 +188,10 @@ def test_without_clients_and_labels_all_rows_are_one_clients(call: Call, tmp_pat
 @pytest.mark.parametrize(
     ("code", "arguments", "said"),
     [
-        (3, ["absent.csv"], "There is no file absent.csv"),
+        (3, ["absent.csv"], "absent.csv: file not found"),
         (3, ["study.toml"], "rows must be a .csv, a .parquet or an .npz file; got '.toml'"),
-        (2, ["patients.csv", "--client", "hospitel"], "there is no column 'hospitel'. Did you mean 'hospital'?"),
-        (2, ["patients.csv", "--label", "readmited"], "there is no column 'readmited'. Did you mean 'readmitted'?"),
+        (2, ["patients.csv", "--client", "hospitel"], "unknown column 'hospitel'. Did you mean 'hospital'?"),
+        (2, ["patients.csv", "--label", "readmited"], "unknown column 'readmited'. Did you mean 'readmitted'?"),
         (2, ["patients.csv", "--out", "patients.csv"], "must be another file than the rows"),
         (2, ["patients.csv", "--out", "p.parquet"], "--out must end with .csv"),
         (2, ["patients.csv", "--seed", "3"], "has no seed '3'"),
@@ -209,7 +209,7 @@ def test_a_column_that_is_not_there_is_told_with_the_nearest_name(call: Call, tm
 
     done = call(write(tmp_path / "new.csv", change))
     assert done.exit_code == 2
-    assert "there is no column 'medicines'. Did you mean 'medicine'?" in " ".join(done.stderr.split())
+    assert "unknown column 'medicines'. Did you mean 'medicine'?" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("method", ["truth", "few"])

@@ -56,7 +56,7 @@ def federation(out: str, seed: int = 0, method: str = "uniform") -> dict:
 def test_hospitals_are_compared_by_name(fedreach: Command, patients: Path) -> None:
     result = fedreach("compare", *COLUMNS, "--participants", "north, south,east", "--seeds", 2, "--out", "o", *SHORT)
     assert result.exit_code == 0, result.output
-    assert "country     left out  it is the same for all who take part" in result.stderr
+    assert "country     left out  all participants have the same value" in result.stderr
     one, two = federation("o"), federation("o", 1)
     assert one["hash"] == two["hash"]  # named: seeds draw the model and batches only
     assert one["client_names"] == sorted(HOSPITALS)
@@ -95,7 +95,7 @@ def test_what_columns_are_is_said_on_the_command_line_or_in_toml(fedreach: Comma
     said = ["--set", "data.columns.drop=country,ward", "--set", "data.columns.category=age"]
     shell = [*COLUMNS, "--participants", "north,south,east", "--seeds", 1, "--out", "shell", *said, *SHORT]
     result = fedreach("compare", *shell)
-    assert "ward        dropped   as asked" in result.stderr
+    assert "ward        dropped   listed in columns.drop" in result.stderr
     columns = 'columns = { drop = ["country", "ward"], category = ["age"] }\n[partition]'
     (patients / "patients.toml").write_text(TOML.replace("[partition]", columns), encoding="utf-8")
     assert fedreach("compare", "patients.toml", "--out", "toml", "--formats", "none").exit_code == 0
@@ -124,10 +124,10 @@ def test_a_run_with_other_columns_is_another_run(fedreach: Command, refused: Ref
     [
         (["--client", "hospital"], "--client goes with --data"),
         (["--data", "patients.csv", "--client", "hospital"], "--data needs --client, the column"),
-        ([*COLUMNS[:3], "hospitl", *COLUMNS[4:]], "there is no column 'hospitl'. Did you mean 'hospital'"),
-        ([*COLUMNS, "--participants", "nroth"], "there is no client 'nroth'. Did you mean 'north'"),
+        ([*COLUMNS[:3], "hospitl", *COLUMNS[4:]], "unknown column 'hospitl'. Did you mean 'hospital'"),
+        ([*COLUMNS, "--participants", "nroth"], "unknown client 'nroth'. Did you mean 'north'"),
         (["tiny.toml", *COLUMNS], "--data goes without a file"),
-        ([*COLUMNS, "--set", "data.columns.drop=agee"], "data.columns.drop: there is no column 'agee'. Did you mean"),
+        ([*COLUMNS, "--set", "data.columns.drop=agee"], "data.columns.drop: unknown column 'agee'. Did you mean"),
         ([*COLUMNS, "--set", "data.columns.decimal=x"], 'data.columns.decimal: must be "." or ","; got \'x\'.'),
     ],
 )
@@ -136,8 +136,8 @@ def test_what_does_not_fit_is_refused(refused: Refused, patients: Path, argument
 
 
 def test_a_table_that_cannot_be_read_is_refused(refused: Refused, home: Path) -> None:
-    assert "There is no file patients.csv." in refused(3, "compare", *COLUMNS)
-    assert "has no option 'clinet'. Did you mean 'client'" in refused(
+    assert "patients.csv: file not found." in refused(3, "compare", *COLUMNS)
+    assert "Unknown option 'clinet' of data 'p.csv'. Did you mean 'client'" in refused(
         2, "run", "--set", 'data={name="p.csv", clinet="a"}', "--set", 'partition={name="natural"}'
     )
 

@@ -23,26 +23,26 @@ def frame(table: Any = None, **given: Any) -> object:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: frame({"x": None}), "table: column 'x' must be a list or an array, a value a row; got NoneType."),
-        (lambda: frame({"x": "paper"}), "table: column 'x' must be a list or an array, a value a row; got str."),
-        (lambda: frame({"ill": 3}), "column 'ill' must be a list or an array, a value a row; got int."),
-        (lambda: frame({"x": [1, 2]}), "columns must be as long; 'who' has 12 rows and 'x' has 2."),
-        (lambda: frame({"ill": ["no"]}), "columns must be as long; 'who' has 12 rows and 'ill' has 1."),
-        (lambda: frame(client=np.zeros(2)), "table: there is no column"),
+        (lambda: frame({"x": None}), "column 'x' must be a list or an array with one value per row; got NoneType."),
+        (lambda: frame({"x": "paper"}), "column 'x' must be a list or an array with one value per row; got str."),
+        (lambda: frame({"ill": 3}), "column 'ill' must be a list or an array with one value per row; got int."),
+        (lambda: frame({"x": [1, 2]}), "columns must have the same length; 'who' has 12 rows, 'x' has 2."),
+        (lambda: frame({"ill": ["no"]}), "columns must have the same length; 'who' has 12 rows, 'ill' has 1."),
+        (lambda: frame(client=np.zeros(2)), "table: unknown column"),
         (lambda: frame(held_out=b"x"), "population: held_out must be a whole number or a number"),
         (lambda: frame(seed=set()), "seed must be a non-negative whole number; got set()."),
         (lambda: frame(seed=-1), "seed must be a non-negative whole number; got -1."),
         (lambda: frame(name=np.zeros(2)), "from_frame: name must be a text or None; got ndarray."),
-        (lambda: frame(participants=float("nan")), "participants must be how many, or a list of names; got float."),
+        (lambda: frame(participants=float("nan")), "participants must be a number or a list of names; got float."),
         (lambda: fr.load(None), "load: name must be a text; got NoneType."),  # type: ignore[arg-type]
         (lambda: fr.load("mnist", b"x"), "load: folder must be a text or Path or None; got bytes."),  # type: ignore[arg-type]
-        (lambda: fr.load("emnist", split=[]), "emnist split must be known; got []."),
+        (lambda: fr.load("emnist", split=[]), "Unknown emnist split: []."),
         (lambda: fr.load("shakespeare", train_fraction="x"), "shakespeare train_fraction must be in (0, 1]; got 'x'."),
         (lambda: fr.load("a\0b.npz"), "must be a readable .npz file"),
         (lambda: fr.from_arrays(np.eye(2), [0, 1], kind=[]), "from_arrays: kind must be a text or None; got list."),  # type: ignore[arg-type]
         (lambda: fr.from_arrays(np.eye(2), [0, 1], num_classes="2"), "num_classes must be a whole number"),  # type: ignore[arg-type]
-        (lambda: fr.FederatedData.from_clients({"a": (False, [1])}), "x must have an entry for each example"),
-        (lambda: fr.FederatedData.from_clients({"a": {"x": 1}}), "must be a Dataset with a length"),
+        (lambda: fr.FederatedData.from_clients({"a": (False, [1])}), "x must have one entry per example"),
+        (lambda: fr.FederatedData.from_clients({"a": {"x": 1}}), "must be a Dataset with `__len__`"),
         (lambda: generator(True, "x"), "seed must be a non-negative whole number"),
     ],
 )  # fmt: skip

@@ -47,7 +47,7 @@ WHOLE = saved(np.arange(24.0).reshape(4, 6))
         (b"", "."),
         (b"PK", "magic"),
         (WHOLE[:-1], "."),
-        (WHOLE + b"x", "holds more than its header says"),
+        (WHOLE + b"x", "is longer than its header specifies"),
         (WHOLE.replace(b"(4, 6)", b"(9, 9)"), "."),
         (WHOLE.replace(b"(4, 6), }", b"(-4,-6),}"), "."),
         (WHOLE.replace(b"(4, 6), }", b"(4, 6\0\0\0\0"), "."),
@@ -63,18 +63,18 @@ def test_a_damaged_array_is_told(content: bytes, message: str, tmp_path: Path) -
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("x.npy", content)
         archive.writestr("y.npy", saved(np.arange(4) % 2))
-    with pytest.raises(DataError, match=r"must be a readable \.npz file without python objects"):
+    with pytest.raises(DataError, match=r"must be a readable \.npz file without Python objects"):
         from_npz(tmp_path / "x.npz")
     (tmp_path / "y.npy").write_bytes(saved(np.arange(4) % 2))
     (tmp_path / "x.npz").unlink()
-    with pytest.raises(DataError, match=r"must be a whole \.npy file without python objects"):
+    with pytest.raises(DataError, match=r"must be a complete \.npy file without Python objects"):
         from_folder(tmp_path)
 
 
 def test_a_single_value_is_no_samples(tmp_path: Path) -> None:
     (tmp_path / "x.npy").write_bytes(saved(np.ones((4, 6), np.float32)))
     (tmp_path / "y.npy").write_bytes(saved(np.array(1)))
-    with pytest.raises(DataError, match="must hold an array with an entry for each sample; got a single value"):
+    with pytest.raises(DataError, match="must be an array with one entry per example; got a single value"):
         from_folder(tmp_path)
 
 
@@ -91,5 +91,5 @@ def test_an_archive_behind_something_else_is_no_file_of_arrays() -> None:
     """Though zipfile finds it: numpy does not, and whoever put something there did not mean to."""
     file = io.BytesIO()
     np.savez(file, a=np.arange(3))
-    with pytest.raises(UnreadableError, match=r"does not begin as an \.npz file"):
+    with pytest.raises(UnreadableError, match=r"is not an \.npz file"):
         read_npz(io.BytesIO(b"\t\xe1" + file.getvalue()))

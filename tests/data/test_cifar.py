@@ -99,7 +99,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_none(tmp_path):
     pickle.loads(harmful)
     assert (tmp_path / "harm").exists()  # it works on who trusts it
     (tmp_path / "harm").unlink()
-    with pytest.raises(DataError, match=r"f: is not a CIFAR pickle \(UnpicklingError: it asks for __builtin__.getattr"):
+    with pytest.raises(DataError, match=r"f: is not a CIFAR pickle \(UnpicklingError: it contains __builtin__.getattr"):
         parse_cifar_pickle(Path("f"), harmful, "labels", 10)
     assert not (tmp_path / "harm").exists()
 
@@ -111,7 +111,7 @@ def test_cifar_files_cut_off_or_with_wrong_contents_are_refused(batch, parse):
     for cut in range(0, 15000, 1000):
         with pytest.raises(DataError, match=r"^f: is not a"):
             parse(Path("f"), write(x, y)[:cut], "labels", 10)
-    with pytest.raises(DataError, match=r"f: .*4 labels need uint8"):
+    with pytest.raises(DataError, match=r"f: .*must be uint8 of shape"):
         parse(Path("f"), write(x, y[:4]), "labels", 10)
     with pytest.raises(DataError, match=r"^f: is not a"):
         parse(Path("f"), write(x, y), "coarse_labels", 10)
@@ -140,7 +140,7 @@ def test_a_well_formed_batch_that_is_not_the_published_one_is_refused(batch, tmp
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
     (folder / "data_batch_1").write_bytes(python2_pickle(*batch))
-    with pytest.raises(DataError, match=r"data_batch_1: .* is not the published file: md5 expected c99c"):
+    with pytest.raises(DataError, match=r"data_batch_1: .* must be the published file with md5 c99c"):
         load("cifar10", tmp_path, download=False)
 
 
@@ -158,7 +158,7 @@ def test_the_cifar100_subset_says_so_and_never_passes_for_cifar100():
     np.testing.assert_array_equal(np.bincount(data.train_y), [100] * 100)
     np.testing.assert_array_equal(np.bincount(data.test_y), [20] * 100)
     if not any((REAL / path).exists() for path in sources()["cifar100"].folders):
-        with pytest.raises(DataError, match=r"there is no cifar-100-python, cifar-100-python.tar.gz"):
+        with pytest.raises(DataError, match=r"cifar-100-python, cifar-100-python.tar.gz not found"):
             load("cifar100", REAL, download=False)
 
 

@@ -47,18 +47,18 @@ def column(data: FederatedData, name: str) -> Any:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"drop": ["wrad"]}, "columns.drop: there is no column 'wrad'. Did you mean 'ward'?"),
-        ({"drop": ["age"], "number": "age"}, "columns.number: 'age' is in columns.drop already. Name it once."),
+        ({"drop": ["wrad"]}, "columns.drop: unknown column 'wrad'. Did you mean 'ward'?"),
+        ({"drop": ["age"], "number": "age"}, "columns.number: 'age' is in columns.drop already. Remove one of them."),
         ({"drop": ["age", "age"]}, "columns.drop: 'age' is in columns.drop already"),
-        ({"number": ["hospital"]}, "columns.number: 'hospital' is the client already. Name it once."),
+        ({"number": ["hospital"]}, "columns.number: 'hospital' is the client already. Remove one of them."),
         ({"category": ["ill"]}, "columns.category: 'ill' is the label already"),
         ({"dorp": ["age"]}, "columns.dorp: unknown key. Did you mean 'drop'?"),
         ({"decimal": ";"}, 'columns.decimal: must be "." or ","; got \';\'.'),
-        ({"missing": [None]}, "columns.missing: must be a list of words or numbers; got None in it."),
-        ({"missing": [float("nan")]}, "got nan in it."),
-        ({"missing": [True]}, "columns.missing: must be a list of words or numbers; got True in it."),
+        ({"missing": [None]}, "columns.missing: must be a list of texts or numbers; got None in the list."),
+        ({"missing": [float("nan")]}, "got nan in the list."),
+        ({"missing": [True]}, "columns.missing: must be a list of texts or numbers; got True in the list."),
         ({"drop": 3.5j}, "columns.drop: must be a list of columns; got 3.5j."),
-        ({"drop": [3]}, "columns.drop: must be a list of columns; got 3 in it."),
+        ({"drop": [3]}, "columns.drop: must be a list of columns; got 3 in the list."),
         (["age"], "columns: must be a table with the keys drop, category"),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_number_that_is_said_is_one_although_most_cells_are_none() -> None:
     found = column(made(table(age=mixed), number=["age"]), "age")
     assert found.kind == "number"
     assert found.missing > 50
-    assert "of these hold no number: the first is 'unknown', row " in found.odd
+    assert "values are not of this kind: the first is 'unknown', row " in found.odd
 
 
 def test_truth_may_be_said_as_yes_and_no_or_1_and_0() -> None:
@@ -113,7 +113,10 @@ def test_truth_may_be_said_as_yes_and_no_or_1_and_0() -> None:
         assert column(found, "age").kind == "boolean"
         assert found.digest() == made(table(age=truth)).digest()
     nines = [9 if i < 30 else int(t) for i, t in enumerate(truth)]
-    assert "hold no boolean: the first is '9', row " in column(made(table(age=nines), boolean=["age"]), "age").odd
+    assert (
+        "values are not of this kind: the first is '9', row "
+        in column(made(table(age=nines), boolean=["age"]), "age").odd
+    )
 
 
 def test_dates_that_are_said_count_the_others_as_missing() -> None:
@@ -125,7 +128,7 @@ def test_dates_that_are_said_count_the_others_as_missing() -> None:
 @pytest.mark.parametrize("kind", ["number", "date", "boolean"])
 def test_a_kind_that_no_cell_is_of_is_refused(kind: str) -> None:
     words = table(age=["heart", "lung"] * (N // 2))
-    with pytest.raises(DataError, match=r"'age' is said to hold .*, and no cell of those who take part does: .*, row "):
+    with pytest.raises(DataError, match=r"'age' must contain .*, but no participant has such a value; .*, row "):
         made(words, **{kind: ["age"]})
 
 
@@ -167,7 +170,7 @@ def test_missing_words_hold_for_clients_and_labels_too() -> None:
         found = made(rows, missing=["?"])
         assert "?" not in [*(found.client_names or ()), *(found.class_names or ())]
         (column,) = [each for each in found.schema.columns if each.name == name]
-        assert column.odd == "1 row without it is left out, the first is row 5"
+        assert column.odd == "1 row without a value is left out, the first is row 5"
 
 
 def test_with_a_decimal_comma_a_point_is_none() -> None:
@@ -176,7 +179,7 @@ def test_with_a_decimal_comma_a_point_is_none() -> None:
     np.testing.assert_array_equal(cells.numbers, [12.5, 3, np.nan, np.nan, -0.5, 150])
     commas = table(age=[f"{age},5" for age in table()["age"]])
     points = table(age=[age + 0.5 for age in table()["age"]])
-    assert column(made(commas), "age").why.startswith("its numbers are written as ")
+    assert column(made(commas), "age").why.startswith("numbers such as ")
     assert made(commas, decimal=",").digest() == made(points).digest()
     thousands = table(age=[f"1.{age}0,5" for age in table()["age"]])
     assert column(made(thousands, decimal=","), "age").kind == "left out"  # and told, not taken for categories
@@ -185,7 +188,7 @@ def test_with_a_decimal_comma_a_point_is_none() -> None:
 def test_a_dropped_column_is_no_input_and_stays_in_the_schema() -> None:
     data = made(drop=["code"])
     assert data.dataset.train_x.shape[1] == 1
-    assert str(data.schema).splitlines()[-1] == "code      dropped  as asked"
+    assert str(data.schema).splitlines()[-1] == "code      dropped  listed in columns.drop"
     rows = {name: values for name, values in table().items() if name != "code"}
     assert data.digest() == made(rows).digest() != made().digest()
 

@@ -101,33 +101,39 @@ def test_float_features_become_float32(rng):
 X, Y = np.zeros((4, 3), np.float32), np.array([0, 1, 0, 1])
 IMAGES = np.zeros((4, 3, 8, 8), np.uint8)
 WRONG = [
-    ({"train_y": Y[:3]}, r"train_y must have one label per sample, shape \(4,\); got shape \(3,\)"),
+    ({"train_y": Y[:3]}, r"train_y must be one label per example, shape \(4,\); got shape \(3,\)"),
     ({"train_y": Y - 1}, "train_y must be at least 0; got -1"),
-    ({"train_y": Y / 2, "num_classes": 2}, "train_y must be integers; got dtype float64. Convert numbers"),
-    ({"train_y": [np.inf, 0, 1, 0]}, "train_y must be finite as float32; 1 targets are not, the first in row 0"),
+    ({"train_y": Y / 2, "num_classes": 2}, "train_y must be integers; got dtype float64. Convert classes"),
+    (
+        {"train_y": [np.inf, 0, 1, 0]},
+        "train_y must be finite as float32; got 1 targets that are not, the first in row 0",
+    ),
     ({"num_classes": 1}, "train_y must be 0 to 0; got 1"),
-    ({"train_x": [["a", None]] * 4}, "train_x must hold numbers, not python objects"),
+    ({"train_x": [["a", None]] * 4}, "train_x must contain numbers, not Python objects"),
     ({"train_x": [[1.0], [1.0, 2.0], [0.0], [0.0]]}, "train_x must be one rectangular array"),
-    ({"train_x": X + np.float32(np.nan)}, "train_x must be finite as float32; 4 samples are not, the first at index 0"),
+    (
+        {"train_x": X + np.float32(np.nan)},
+        "train_x must be finite as float32; got 4 examples that are not, the first at index 0",
+    ),
     ({"train_x": np.full((4, 3), 1e300)}, "train_x must be finite as float32"),
     ({"train_x": X[:, 0]}, r"train_x must be numbers of shape \(n, ...\); got shape \(4,\)"),
-    ({"train_x": X[:0], "train_y": Y[:0]}, "at least one sample"),
-    ({"test_x": X}, "test_x and test_y go together"),
+    ({"train_x": X[:0], "train_y": Y[:0]}, "at least one example"),
+    ({"test_x": X}, "test_x and test_y must be given together"),
     (
         {"test_x": X[:, :2], "test_y": Y},
-        r"must be like train_x and train_y, \(3,\) float32 .*; got \(2,\)",
+        r"must have the form of the training set, \(3,\) float32 .*; got \(2,\)",
     ),
     ({"test_x": X, "test_y": Y + 5, "num_classes": 2}, "test_y must be 0 to 1; got 6"),
-    ({"train_x": X.astype(np.uint8)}, "could be several things. Pass kind='tokens' or kind='features'"),
+    ({"train_x": X.astype(np.uint8)}, "could be tokens or features. Pass kind='tokens' or kind='features'"),
     ({"train_x": X.astype(int) - 1, "kind": "tokens"}, "integers >= 0 for tokens.*smallest -1"),
-    ({"train_x": IMAGES.astype(int)}, "could be several things"),
+    ({"train_x": IMAGES.astype(int)}, "could be tokens or features"),
     ({"train_x": IMAGES.transpose(0, 2, 3, 1)}, r"channels first; got.*Use x.transpose\(0, 3, 1, 2\)"),
-    ({"train_x": IMAGES, "mean": (0.5,), "std": (0.5,)}, "mean and std need 3 finite numbers each"),
-    ({"train_x": IMAGES, "mean": (0.5,) * 3, "std": (0.0,) * 3}, "std positive"),
-    ({"mean": (0.5,)}, "mean and std are for images"),
-    ({"owners": [0, 1]}, r"owners must be one integer or string per training sample, \(4,\)"),
+    ({"train_x": IMAGES, "mean": (0.5,), "std": (0.5,)}, "mean and std must be 3 finite numbers each"),
+    ({"train_x": IMAGES, "mean": (0.5,) * 3, "std": (0.0,) * 3}, "std > 0"),
+    ({"mean": (0.5,)}, "mean and std require images"),
+    ({"owners": [0, 1]}, r"owners must be one integer or string per training example, \(4,\)"),
     ({"owners": [0.5] * 4}, "owners must be one integer or string"),
-    ({"owners": [0, 1, 2, 0], "owner_names": ["a", "b"]}, "indices into the 2 owner_names"),
+    ({"owners": [0, 1, 2, 0], "owner_names": ["a", "b"]}, "indices from 0 to 1"),
     ({"kind": "image"}, "must be uint8"),
     ({"kind": "picture"}, "kind must be 'image', 'features' or 'tokens'; got 'picture'"),
 ]
@@ -154,9 +160,9 @@ def test_an_npz_file_gives_the_data_set_of_its_arrays(tmp_path, images):
     ("arrays", "message"),
     [
         ({"x": X, "y": Y, "clients": Y}, "unknown array 'clients'. Did you mean 'client'"),
-        ({"x": X}, "no array 'y'. Known: 'x', 'y', 'client'"),
-        ({"x": X, "y": Y.astype(object)}, "without python objects"),
-        ({"x": X, "y": Y, "y_test": Y}, "test_x and test_y go together"),
+        ({"x": X}, "array 'y' is missing. Known: 'x', 'y', 'client'"),
+        ({"x": X, "y": Y.astype(object)}, "without Python objects"),
+        ({"x": X, "y": Y, "y_test": Y}, "test_x and test_y must be given together"),
     ],
 )
 def test_an_npz_file_with_other_contents_is_refused(tmp_path, arrays, message):
@@ -178,7 +184,7 @@ def test_an_npz_file_cut_off_anywhere_or_of_another_format_is_refused(tmp_path):
     path.write_bytes(single.getvalue())
     with pytest.raises(DataError, match=r"mine.npz: must be a readable .npz"):
         from_npz(path)
-    with pytest.raises(DataError, match=r"There is no file .*min.npz. Did you mean 'mine.npz'"):
+    with pytest.raises(DataError, match=r"min.npz: file not found. Did you mean 'mine.npz'"):
         from_npz(tmp_path / "min.npz")
 
 
@@ -186,5 +192,7 @@ def test_a_recipe_may_say_that_all_take_part_as_a_file_may(images):
     spec = from_arrays(*images).partition("iid", clients=3, participants="all")
     assert spec.participants is None
     assert spec.tables()["population"]["participants"] == "all"
-    with pytest.raises(ConfigError, match="participants must be a number, a share, ids or 'all'; got 'north'"):
+    with pytest.raises(
+        ConfigError, match="participants must be a number, a share, a list of ids or 'all'; got 'north'"
+    ):
         from_arrays(*images).partition("iid", clients=3, participants="north")

@@ -48,7 +48,7 @@ def test_every_sample_is_equally_likely_to_be_held_out():
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 2.0, np.nan])
 def test_a_share_that_is_none_is_refused(share):
     partition = Partition(np.arange(4), np.array([0, 4]), kind="iid", parameters={})
-    with pytest.raises(ConfigError, match=r"population\.held_out must be a share in \(0, 1\)"):
+    with pytest.raises(ConfigError, match=r"population\.held_out must be in \(0, 1\)"):
         split_held_out(partition, share, draws(partition, 0, "held-out"))
 
 
@@ -139,7 +139,7 @@ def test_each_choice_has_a_stream_of_its_own():
 
 def test_a_partition_of_other_data_is_refused():
     dataset = from_arrays(np.zeros((4, 1), np.float32), [0, 1, 0, 1])
-    with pytest.raises(DataError, match="is of 3 samples, but arrays has 4"):
+    with pytest.raises(DataError, match="must be of the 4 examples of arrays; got one of 3"):
         federate(dataset, Partition.from_owner([0, 1, 1], 2, kind="natural"))
 
 

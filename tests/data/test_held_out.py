@@ -164,11 +164,11 @@ def test_settings_are_chosen_by_whole_groups_too(tmp_path):
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"group": "patients"}, ConfigError, "no column 'patients'. Did you mean 'patient'"),
-        ({"group": "hospital"}, ConfigError, "group: 'hospital' is the client"),
-        ({"time": "ill"}, ConfigError, "time: 'ill' is the label"),
-        ({"group": "patient", "time": "patient"}, ConfigError, "time: 'patient' is the group"),
-        ({"time": "patient"}, DataError, "16 rows hold none: row 0 holds 'p0'"),
+        ({"group": "patients"}, ConfigError, "unknown column 'patients'. Did you mean 'patient'"),
+        ({"group": "hospital"}, ConfigError, "group: column 'hospital' is the client"),
+        ({"time": "ill"}, ConfigError, "time: column 'ill' is the label"),
+        ({"group": "patient", "time": "patient"}, ConfigError, "time: column 'patient' is the group"),
+        ({"time": "patient"}, DataError, "got 16 other rows, the first is row 0 with 'p0'"),
         ({"group": "patient", "columns": {"drop": ["patient"]}}, ConfigError, "'patient' is the group"),
     ],
 )
@@ -279,10 +279,10 @@ ONE = (np.zeros((3, 2)), [0, 1, 0])
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"group": [1, 2]}, "group must say one for each of the 3 examples; got 2"),
-        ({"time": range(4)}, "time must say one for each of the 3 examples; got 4"),
-        ({"group": ["p", None, "q"]}, "'group' is missing in 1 rows, the first is row 1"),
-        ({"time": ["2024-01-31", "soon", "2024-01-30"]}, "'time' must hold a number in each row, or a date"),
+        ({"group": [1, 2]}, "group must have one entry for each of the 3 examples; got 2"),
+        ({"time": range(4)}, "time must have one entry for each of the 3 examples; got 4"),
+        ({"group": ["p", None, "q"]}, "'group' must not be empty; got 1 empty cells, the first in row 1"),
+        ({"time": ["2024-01-31", "soon", "2024-01-30"]}, "'time' must contain only numbers, or only dates"),
         ({"time": "now"}, "time must be a list or an array"),
     ],
 )
@@ -294,19 +294,27 @@ def test_a_group_or_time_that_does_not_fit_the_dataset_is_refused(said, words):
 @pytest.mark.parametrize(
     ("said", "error", "words"),
     [
-        ({"group": [1, 2, 3]}, ConfigError, "group must say it by client, as the data do"),
-        ({"time": {"a": range(3)}}, ConfigError, r"time must say it by client.*for each of \['a', 'b'\]; got \['a'\]"),
+        ({"group": [1, 2, 3]}, ConfigError, "group must be a dictionary with the clients"),
+        (
+            {"time": {"a": range(3)}},
+            ConfigError,
+            r"time must be a dictionary with the clients \['a', 'b'\]; got \['a'\]",
+        ),
         (
             {"group": {"a": [1] * 3, "b": [1] * 3, "c": []}},
             ConfigError,
-            r"group must say it by client.*got \['a', 'b', 'c'\]",
+            r"group must be a dictionary with the clients.*got \['a', 'b', 'c'\]",
         ),
         (
             {"time": {"a": range(3), "b": range(4)}},
             DataError,
-            "time of b must say one for each of its 3 examples; got 4",
+            "time of b must have one entry for each of its 3 examples; got 4",
         ),
-        ({"group": {"a": [1] * 3, "b": [1, None, 1]}}, DataError, "'group' is missing in 1 rows, the first is row 4"),
+        (
+            {"group": {"a": [1] * 3, "b": [1, None, 1]}},
+            DataError,
+            "'group' must not be empty; got 1 empty cells, the first in row 4",
+        ),
     ],
 )
 def test_a_group_or_time_that_does_not_fit_the_clients_is_refused(said, error, words):

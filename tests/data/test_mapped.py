@@ -66,7 +66,9 @@ def test_an_indexed_folder_opens_without_its_samples_being_read(tmp_path):
     behind.flush()
     opened = from_folder(folder)
     assert np.isnan(opened.train_x[3]).all()
-    with pytest.raises(DataError, match="train_x must be finite as float32; 1 samples are not, the first at index 3"):
+    with pytest.raises(
+        DataError, match="train_x must be finite as float32; got 1 examples that are not, the first at index 3"
+    ):
         index_folder(folder)
 
 
@@ -135,16 +137,16 @@ def not_finite(folder):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (no_y, "mine: no array 'y'. Known: 'x', 'y', 'client', 'x_test', 'y_test'."),
+        (no_y, "mine: array 'y' is missing. Known: 'x', 'y', 'client', 'x_test', 'y_test'."),
         (unknown, "mine: unknown array 'clients'. Did you mean 'client'?"),
-        (cut_off, "x.npy: must be a whole .npy file without python objects; got: "),
-        (empty, "x.npy: must be a whole .npy file without python objects; got: "),
-        (objects, "y.npy: must be a whole .npy file without python objects; got: "),
-        (float64, "x.npy: must be float32, uint8 or int64 in C order to stay on disk; got float64. Convert it."),
-        (fortran, "x.npy: must be float32, uint8 or int64 in C order to stay on disk; got float32, in Fortran order."),
-        (big_endian, "x.npy: must be float32, uint8 or int64 in C order to stay on disk; got >f4."),
-        (short, "data set 'mine': train_y must have one label per sample, shape (40,); got shape (39,)"),
-        (not_finite, "data set 'mine': train_x must be finite as float32; 40 samples are not"),
+        (cut_off, "x.npy: must be a complete .npy file without Python objects; got: "),
+        (empty, "x.npy: must be a complete .npy file without Python objects; got: "),
+        (objects, "y.npy: must be a complete .npy file without Python objects; got: "),
+        (float64, "x.npy: must be float32, uint8 or int64 in C order to be mapped; got float64. Convert it."),
+        (fortran, "x.npy: must be float32, uint8 or int64 in C order to be mapped; got float32, in Fortran order."),
+        (big_endian, "x.npy: must be float32, uint8 or int64 in C order to be mapped; got >f4."),
+        (short, "data set 'mine': train_y must be one label per example, shape (40,); got shape (39,)"),
+        (not_finite, "data set 'mine': train_x must be finite as float32; got 40 examples that are not"),
     ],
 )
 @pytest.mark.parametrize("opening", [from_folder, index_folder])
@@ -171,7 +173,11 @@ def other_labels(folder):
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [(longer, "x.npy: is not what was indexed"), (another, "x.npy: is not what"), (other_labels, "y.npy: is not what")],
+    [
+        (longer, "x.npy: was changed after indexing"),
+        (another, "x.npy: was changed"),
+        (other_labels, "y.npy: was changed"),
+    ],
 )
 def test_a_folder_that_was_changed_after_it_was_indexed_is_refused(change, said, tmp_path):
     folder = written(tmp_path / "mine")
@@ -187,7 +193,7 @@ def test_a_file_that_came_or_went_after_it_was_indexed_is_named(tmp_path):
     folder = written(tmp_path / "mine", client=LABELS)
     index_folder(folder)
     (folder / "client.npy").unlink()
-    with pytest.raises(DataError, match=r"client\.npy: is not what was indexed"):
+    with pytest.raises(DataError, match=r"client\.npy: was changed after indexing"):
         from_folder(folder)
 
 
@@ -195,7 +201,7 @@ def test_a_file_that_came_or_went_after_it_was_indexed_is_named(tmp_path):
 def test_a_note_that_cannot_be_read_is_not_passed_over(note, tmp_path):
     folder = written(tmp_path / "mine")
     (folder / "dataset.json").write_text(note)
-    with pytest.raises(DataError, match=r"dataset\.json: cannot be read \(.*\)\. Repeat index_folder"):
+    with pytest.raises(DataError, match=r"dataset\.json: must be an index of the folder; got: .*\. Run index_folder"):
         from_folder(folder)
 
 
@@ -203,18 +209,18 @@ def test_options_that_contradict_the_index_are_refused(tmp_path):
     folder = written(tmp_path / "mine")
     index_folder(folder, num_classes=7)
     assert from_folder(folder).num_classes == from_folder(folder, num_classes=7, kind="features").num_classes == 7
-    with pytest.raises(DataError, match="was indexed with num_classes 7; got 4"):
+    with pytest.raises(DataError, match="num_classes must be 7 as indexed; got 4"):
         from_folder(folder, num_classes=4)
 
 
 def test_loading_names_the_folder_by_its_samples(tmp_path):
     folder = written(tmp_path / "mine", num := SAMPLES["tokens"])
     assert load(str(folder / "x.npy"), kind="tokens").train_x.shape == num.shape
-    with pytest.raises(ConfigError, match=r"a folder of arrays is named by its x\.npy; got 'y\.npy'"):
+    with pytest.raises(ConfigError, match=r"must be the x\.npy of a folder of arrays; got 'y\.npy'"):
         load(str(folder / "y.npy"))
-    with pytest.raises(ConfigError, match="has no option 'clases'"):
+    with pytest.raises(ConfigError, match="Unknown option 'clases'"):
         load(str(folder / "x.npy"), clases=3)
-    with pytest.raises(DataError, match=r"must be a folder with x\.npy and y\.npy; there is none"):
+    with pytest.raises(DataError, match=r"must be a folder with x\.npy and y\.npy; folder not found"):
         load(str(tmp_path / "nowhere" / "x.npy"))
 
 

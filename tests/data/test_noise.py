@@ -139,15 +139,15 @@ def test_the_results_are_read_only():
         ({"rate": float("nan")}, "rate of label noise"),
         ({"kind": "symetric"}, "Did you mean 'symmetric'"),
         ({"scope": "per_clients"}, "Did you mean 'per_client'"),
-        ({"scope": "per_client"}, "needs the partition"),
-        ({"clients": 0.5}, "clients = 0.5 of label noise needs a partition"),
-        ({"clients": 0.5, "scope": "before_split"}, "clients = 0.5 of label noise needs a partition"),
+        ({"scope": "per_client"}, "requires a partition"),
+        ({"clients": 0.5}, "clients = 0.5 of label noise requires a partition"),
+        ({"clients": 0.5, "scope": "before_split"}, "clients = 0.5 of label noise requires a partition"),
         ({"clients": 1.5}, "clients of label noise must be a number from 0 to 1; got 1.5"),
         ({"kind": "to_one_class", "target": 3}, "target of label noise must be below num_classes = 3; got 3"),
-        ({"mapping": [0, 1, 2]}, "mapping belongs to the label noise 'asymmetric'"),
-        ({"kind": "asymmetric", "mapping": [0, 1]}, "for each class; got"),
-        ({"kind": "asymmetric", "mapping": [0, 1, 3]}, "0 to 2, for each class"),
-        ({"kind": "asymmetric", "mapping": [0, 1, 0.5]}, "0 to 2, for each class"),
+        ({"mapping": [0, 1, 2]}, "mapping requires the label noise 'asymmetric'"),
+        ({"kind": "asymmetric", "mapping": [0, 1]}, "from 0 to 2; got"),
+        ({"kind": "asymmetric", "mapping": [0, 1, 3]}, "from 0 to 2; got"),
+        ({"kind": "asymmetric", "mapping": [0, 1, 0.5]}, "from 0 to 2; got"),
         ({"num_classes": 0}, "num_classes of corrupt"),
     ],
 )
@@ -165,6 +165,6 @@ def test_labels_and_partition_of_other_data_are_refused():
     with pytest.raises(DataError, match="below num_classes = 2; got 5"):
         corrupt([0, 5], generator(0, "noise"), kind="symmetric", rate=0.5, num_classes=2)
     other = Partition.from_owner([0, 1, 1], 2, "natural")
-    with pytest.raises(DataError, match="partition is of 3 samples; got 2 labels"):
+    with pytest.raises(DataError, match="partition must have 2 examples, one per label; got 3"):
         corrupt([0, 1], generator(0, "noise"), kind="symmetric", rate=0.5, num_classes=2, partition=other,
                 scope="per_client")  # fmt: skip

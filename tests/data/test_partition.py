@@ -55,7 +55,7 @@ def test_label_counts_refuse_labels_of_something_else(six, labels):
         ([0, 1, 2], [0, 2, 1, 3], "offsets"),
         ([0, 1, 2], [3], "offsets"),
         ([0.0, 1.0], [0, 2], "whole numbers"),
-        ([], [0, 0], "not empty"),
+        ([], [0, 0], "non-empty"),
     ],
 )
 def test_anything_but_an_exact_cover_is_refused(order, offsets, message):
@@ -135,13 +135,13 @@ def test_another_version_another_content_and_pickles_are_refused(tmp_path):
     path = tmp_path / "a.npz"
     now = {"format": "fedreach-partition/1", "kind": "mine", "parameters": {}, "digest": ""}
     _store(path, {**now, "format": "fedreach-partition/7"}, [0, 1, 2])
-    with pytest.raises(DataError, match="'fedreach-partition/7', and this version reads 'fedreach-partition/1'"):
+    with pytest.raises(DataError, match="format must be 'fedreach-partition/1'; got 'fedreach-partition/7'"):
         Partition.load(path)
     digest = Partition.from_owner([0, 0, 1], 2, "mine").digest()
     _store(path, {**now, "digest": digest}, [0, 1, 2])
     assert Partition.load(path).digest() == digest
     _store(path, {**now, "digest": digest}, [0, 2, 1])
-    with pytest.raises(DataError, match="altered"):
+    with pytest.raises(DataError, match="modified"):
         Partition.load(path)
     _store(path, {**now, "digest": digest}, [0, 1, 1])
     with pytest.raises(DataError, match="got 1 instead of 2"):
@@ -150,7 +150,7 @@ def test_another_version_another_content_and_pickles_are_refused(tmp_path):
     with pytest.raises(DataError, match="pickle"):
         Partition.load(path)
     np.save(tmp_path / "bare.npy", np.arange(3))
-    with pytest.raises(DataError, match="does not begin as"):
+    with pytest.raises(DataError, match=r"is not an \.npz file"):
         Partition.load(tmp_path / "bare.npy")
 
 
@@ -158,9 +158,9 @@ def test_a_misspelt_kind_or_option_is_answered_with_the_right_name():
     labels, rng = [0, 1, 0, 1], generator(0, "partition")
     with pytest.raises(ConfigError, match="Did you mean 'dirichlet_by_client'"):
         partition("dirichlet_by_clients", labels, 2, rng)
-    with pytest.raises(ConfigError, match=r"no option 'alhpa'\. Did you mean 'alpha'"):
+    with pytest.raises(ConfigError, match=r"Unknown option 'alhpa' of .*Did you mean 'alpha'"):
         partition("dirichlet_by_class", labels, 2, rng, alhpa=0.5)
-    with pytest.raises(ConfigError, match="needs the option 'alpha'"):
+    with pytest.raises(ConfigError, match="requires the option 'alpha'"):
         partition("dirichlet_by_class", labels, 2, rng)
     with pytest.raises(ConfigError, match="has no options"):
         partition("iid", labels, 2, rng, alpha=0.5)

@@ -16,9 +16,9 @@ def with_sizes(*sizes: int) -> Partition:
 
 
 def test_the_error_lists_the_ids():
-    with pytest.raises(DataError, match=r"2 of 4 clients hold no samples: clients 1, 3\."):
+    with pytest.raises(DataError, match=r"2 of 4 clients have no examples: 1, 3\."):
         without_empty(with_sizes(2, 0, 1, 0), "error")
-    with pytest.raises(DataError, match="clients 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 5 more"):
+    with pytest.raises(DataError, match="examples: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 5 more"):
         without_empty(with_sizes(*[0] * 15, 3), "error")
 
 

@@ -88,7 +88,7 @@ def test_ten_thousand_clients_are_adapted_without_a_loop_over_them(kind, options
 @pytest.mark.parametrize("kind", [kind for kind in PARTITIONS if kind != "natural"])
 def test_too_few_samples_are_named_with_clients_and_least_size(kind):
     options = {"alpha": 1.0} if "dirichlet" in kind else {"counts": []} if kind == "class_counts" else {}
-    with pytest.raises(DataError, match=r"9 clients .* need \d+ samples; there are 5"):
+    with pytest.raises(DataError, match=r"9 clients .* require \d+ examples; got 5"):
         partition(kind, [0, 1, 0, 1, 0], 9, generator(0, "partition"), **options)
 
 
@@ -162,10 +162,10 @@ def test_class_counts_are_met_to_the_sample_at_random_and_the_rest_is_shared():
 @pytest.mark.parametrize(
     ("clients", "counts", "message"),
     [
-        (2, [[2], [1]], "3 samples of class 0 are asked for, and 2 are there"),
-        (2, [[1, 0, 1]], "1 samples of class 2 are asked for, and 0 are there"),
-        (2, [[1], [1]], "2 samples are left, and no client"),
-        (2, [[1], [1], [1]], "counts are for 3 clients; there are 2"),
+        (2, [[2], [1]], "require 3 examples of class 0; the data have 2"),
+        (2, [[1, 0, 1]], "require 1 examples of class 2; the data have 0"),
+        (2, [[1], [1]], "2 examples remain without a client"),
+        (2, [[1], [1], [1]], "for at most 2 clients; got 3 lists"),
     ],
 )
 def test_class_counts_that_are_not_there_are_refused(clients, counts, message):
@@ -176,7 +176,7 @@ def test_class_counts_that_are_not_there_are_refused(clients, counts, message):
 def test_natural_clients_are_those_of_the_data_and_may_be_empty():
     p = natural([0, 0, 1], 4, generator(0, "partition"), owners=[3, 0, 3])
     assert [p[k].tolist() for k in range(4)] == [[1], [], [], [0, 2]]
-    with pytest.raises(DataError, match="one client for each of the 3 samples; got 2"):
+    with pytest.raises(DataError, match="one client for each of the 3 examples; got 2"):
         natural([0, 0, 1], 4, generator(0, "partition"), owners=[3, 0])
-    with pytest.raises(DataError, match="owner must name clients from 0 to 1; got 0 to 3"):
+    with pytest.raises(DataError, match="owner must contain clients from 0 to 1; got 0 to 3"):
         natural([0, 0, 1], 2, generator(0, "partition"), owners=[3, 0, 3])

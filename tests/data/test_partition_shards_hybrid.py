@@ -45,9 +45,9 @@ def test_unequal_classes_are_cut_into_equally_many_shards():
 
 
 def test_shards_that_cannot_hold_all_classes_or_samples_are_refused():
-    with pytest.raises(DataError, match=r"4 clients \* classes_per_client = 2 make 8 shards.*10 classes"):
+    with pytest.raises(DataError, match=r"at least 10 \(classes\) .*; got 4 \* 2 = 8"):
         shards(BALANCED, 4, generator(0, "partition"))
-    with pytest.raises(DataError, match=r"make 1200 shards.*1000 samples"):
+    with pytest.raises(DataError, match=r"at most 1000 \(examples\); got 600 \* 2 = 1200"):
         shards(BALANCED, 600, generator(0, "partition"))
 
 
@@ -81,7 +81,7 @@ def test_balanced_clients_reach_the_least_size_or_are_refused():
 
 def test_balancing_all_clients_needs_samples_that_divide():
     assert (hybrid(BALANCED, 10, generator(0, "partition"), share=1.0).sizes == 100).all()
-    with pytest.raises(DataError, match="leaves 1 samples without a client"):
+    with pytest.raises(DataError, match="leaves 1 examples without a client"):
         hybrid(np.append(BALANCED, 0), 10, generator(0, "partition"), share=1.0)
 
 

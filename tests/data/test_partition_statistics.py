@@ -53,5 +53,5 @@ def test_renaming_classes_changes_nothing():
 
 
 def test_labels_of_another_data_set_are_refused():
-    with pytest.raises(DataError, match="each of the 3 samples"):
+    with pytest.raises(DataError, match="must be 3 classes below 2"):
         statistics(Partition.from_owner([0, 1, 1], 2, "natural"), [0, 1], 2)

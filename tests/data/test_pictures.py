@@ -96,14 +96,14 @@ def test_what_is_transparent_is_refused(door, mode):
         given[7].info["transparency"] = given[7].getpixel((0, 0))
     else:
         given[7].putalpha(128)
-    with pytest.raises(DataError, match=rf"is transparent in places \(mode {mode}\).*Image.alpha_composite"):
+    with pytest.raises(DataError, match=rf"must not have transparent pixels; got mode {mode}.*Image.alpha_composite"):
         DOORS[door](given, LABELS)
 
 
 @EVERY_DOOR
 @pytest.mark.parametrize("mode", ["I;16", "I", "F", "LAB"])
 def test_numbers_without_a_scale_are_refused_unless_they_are_features(door, mode):
-    with pytest.raises(DataError, match=rf"got {mode}, whose numbers have no known scale\. Hand over arrays of floats"):
+    with pytest.raises(DataError, match=rf"got mode {mode}, which has no standard scale\. Pass arrays of floats"):
         DOORS[door](pictures(mode), LABELS)
     if mode != "LAB":
         data = DOORS[door](pictures(mode), LABELS, kind="features")
@@ -114,7 +114,7 @@ def test_numbers_without_a_scale_are_refused_unless_they_are_features(door, mode
 @pytest.mark.parametrize(("one", "other"), [("RGB", "L"), ("P", "1"), ("L", "CMYK")])
 def test_gray_among_colors_is_refused(door, one, other):
     given = [*pictures(one)[:6], *pictures(other)[6:]]
-    with pytest.raises(DataError, match=r"be gray or in color, all of them.*picture.convert\('RGB'\)"):
+    with pytest.raises(DataError, match=r"must have the same size and mode.*image.convert\('RGB'\)"):
         DOORS[door](given, LABELS)
 
 
@@ -129,13 +129,13 @@ def test_colors_of_several_modes_are_one_data_set(door):
 def test_pictures_of_other_sizes_are_refused(door):
     given = pictures("RGB")
     given[9] = given[9].resize((6, 6))
-    with pytest.raises(DataError, match=r"the first is RGB \(4, 5\), and sample \d+ is RGB \(6, 6\)\. Convert them"):
+    with pytest.raises(DataError, match=r"the first has RGB \(4, 5\), and example \d+ has RGB \(6, 6\)\. Convert them"):
         DOORS[door](given, LABELS)
 
 
 @EVERY_DOOR
 def test_a_picture_in_color_is_no_mask(door):
-    with pytest.raises(DataError, match=r"a picture whose pixels are classes, of mode L, P, I or 1; got RGB"):
+    with pytest.raises(DataError, match=r"must be an image of mode L, P, I or 1 whose pixels are classes; got RGB"):
         DOORS[door](pictures("RGB"), pictures("RGB"))
 
 
@@ -164,13 +164,13 @@ def test_a_palette_of_hugging_face_is_no_gray(as_format):
     data = FederatedData.from_huggingface(ds, client="who")
     assert seen(data) == wanted([each.convert("RGB") for each in pictures("P")])
     raw = ds.with_format(None).cast_column("image", datasets.Image(decode=False))
-    with pytest.raises(DataError, match=r"got a dictionary. Decode pictures: ds.cast_column"):
+    with pytest.raises(DataError, match=r"got a dictionary. Decode images with ds.cast_column"):
         FederatedData.from_huggingface(raw, client="who")
 
 
 @pytest.mark.parametrize("label", [None, {"boxes": []}])
 def test_a_sample_without_a_label_is_named(label):
-    with pytest.raises(DataError, match="the label of sample 5 must be a class or a number"):
+    with pytest.raises(DataError, match="the label of example 5 must be a class or a number"):
         DOORS["from_torch"](pictures("L"), [label if number == 5 else 1 for number in range(12)])
 
 

@@ -55,15 +55,15 @@ def test_a_list_of_ids_is_taken_as_it_is():
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ({"participants": 0}, r"population\.participants must be between 1 and the 5 clients.*got 0"),
-        ({"participants": 6}, r"between 1 and the 5 clients that are not excluded \(of 5\); got 6"),
-        ({"participants": 4, "exclude_labels": [1]}, r"between 1 and the 3 clients .*got 4"),
-        ({"participants": [0, 5]}, r"population\.participants must name clients from 0 to 4; got 5"),
-        ({"participants": [0, 1], "exclude_labels": [1]}, r"lists client 1, which is excluded"),
-        ({"participants": []}, r"no client is left"),
-        ({"exclude_clients": [-1]}, r"population\.exclude_clients must name clients from 0 to 4; got -1"),
-        ({"exclude_labels": [3]}, r"population\.exclude_labels must name classes from 0 to 2; got 3"),
-        ({"exclude_labels": [0, 1, 2]}, r"no client is left to take part"),
+        ({"participants": 0}, r"population\.participants must be from 1 to 5, .*got 0"),
+        ({"participants": 6}, r"from 1 to 5, the number of clients that are not excluded; got 6"),
+        ({"participants": 4, "exclude_labels": [1]}, r"from 1 to 3, .*got 4"),
+        ({"participants": [0, 5]}, r"population\.participants must contain clients from 0 to 4; got 5"),
+        ({"participants": [0, 1], "exclude_labels": [1]}, r"must not contain excluded clients; got 1"),
+        ({"participants": []}, r"population excludes all clients"),
+        ({"exclude_clients": [-1]}, r"population\.exclude_clients must contain clients from 0 to 4; got -1"),
+        ({"exclude_labels": [3]}, r"population\.exclude_labels must contain classes from 0 to 2; got 3"),
+        ({"exclude_labels": [0, 1, 2]}, r"population excludes all clients"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_rule(options, rule):

@@ -94,11 +94,14 @@ def test_a_mask_of_pixels_is_a_label_at_every_pixel():
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (np.where(TOKENS > 5, 255, TOKENS), r"0 to 8 at each position, or -100 where it is masked; got 255"),
-        (np.where(TOKENS > 5, -1, TOKENS), r"or -100 where it is masked; got -1"),
-        (np.where(np.arange(12)[:, None] == 3, IGNORED, TOKENS), r"1 have none, the first at 3"),
-        (TOKENS[:, :1], "one label per sample"),
-        (TOKENS[:7], "one label per sample"),
+        (np.where(TOKENS > 5, 255, TOKENS), r"0 to 8 at each position, or -100 if masked; got 255"),
+        (np.where(TOKENS > 5, -1, TOKENS), r"or -100 if masked; got -1"),
+        (
+            np.where(np.arange(12)[:, None] == 3, IGNORED, TOKENS),
+            r"got 1 examples without a label, the first at index 3",
+        ),
+        (TOKENS[:, :1], "one label per example"),
+        (TOKENS[:7], "one label per example"),
     ],
 )
 def test_labels_that_stand_nowhere_are_refused(labels, message):
@@ -177,13 +180,13 @@ def test_columns_of_hugging_face_are_several_inputs():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda i: ({"a": AGES[i], "b": AGES[i][: 2 + i % 2]}, 0), "one shape and type.*sample 1 has.*Pad texts"),
-        (lambda i: ({"a": AGES[i]} if i < 4 else AGES[i], 0), "sample 4 must have several inputs, as the first"),
-        (lambda i: ({"a b": AGES[i]}, 0), "names that can be keywords"),
+        (lambda i: ({"a": AGES[i], "b": AGES[i][: 2 + i % 2]}, 0), "the same shape and type.*example 1 has.*Pad texts"),
+        (lambda i: ({"a": AGES[i]} if i < 4 else AGES[i], 0), "example 4 must have several inputs, like the first"),
+        (lambda i: ({"a b": AGES[i]}, 0), "must be keywords"),
         (lambda i: ({"a": "text"}, 0), "must be an array of numbers"),
         (lambda i: ({"a": AGES[i] * np.nan}, 0), "must be finite"),
-        (lambda i: (AGES[i], AGES[i], 0), r"a tuple of 3\. Several inputs are a dictionary"),
-        (lambda i: {"a": AGES[i]}, "must hold its label under 'labels' or 'label'"),
+        (lambda i: (AGES[i], AGES[i], 0), r"a tuple of 3\. For several inputs, use a dictionary"),
+        (lambda i: {"a": AGES[i]}, "must have its label as 'labels' or 'label'"),
     ],
 )
 def test_inputs_that_no_model_can_be_handed_are_refused(make, message):
@@ -192,15 +195,15 @@ def test_inputs_that_no_model_can_be_handed_are_refused(make, message):
 
 
 def test_a_kind_of_several_inputs_is_refused():
-    with pytest.raises(DataError, match="kind must be left out where there are several inputs; got 'tokens'"):
+    with pytest.raises(DataError, match="kind must be omitted for several inputs; got 'tokens'"):
         fr.from_arrays({"a": TOKENS}, TOKENS[:, 0], kind="tokens")
 
 
 def test_clients_must_have_the_same_inputs_and_labels():
-    with pytest.raises(DataError, match="samples and labels of all clients must have one shape and type"):
+    with pytest.raises(DataError, match="all clients must have examples of the same shape and type"):
         FederatedData.from_clients({"a": ({"q": AGES}, TOKENS[:, 0]), "b": ({"q": TOKENS}, TOKENS[:, 0])})
     with pytest.raises(
-        DataError, match=r"labels of all clients must have one shape and type; got a: .* and \(5,\); b: .* and \(4,\)"
+        DataError, match=r"must have examples of the same shape and type; got a: .* and \(5,\); b: .* and \(4,\)"
     ):
         FederatedData.from_clients({"a": (TOKENS, TOKENS), "b": (TOKENS, TOKENS[:, :4])}, kind="tokens")
 
@@ -226,18 +229,20 @@ AT_POSITIONS = fr.from_arrays(TOKENS, LABELS, kind="tokens", num_classes=9)
 )
 def test_a_partition_by_label_is_refused(kind, options):
     spec = AT_POSITIONS.partition(kind, clients=3, **options)
-    with pytest.raises(DataError, match=r"these stand at every position\. Use the partition 'iid'"):
+    with pytest.raises(DataError, match=r"got one label per position\. Use the partition 'iid'"):
         FederatedData.from_spec(spec)
 
 
 def test_what_goes_by_the_class_of_an_example_is_refused():
     partition = Partition.from_owner(np.arange(12) % 3, 3, "iid")
-    with pytest.raises(ConfigError, match="noise: it makes classes wrong, and targets of arrays stand at positions"):
+    with pytest.raises(ConfigError, match="noise: requires one class per example; arrays has one label per position"):
         federate(AT_POSITIONS, partition, noise={"kind": "symmetric", "rate": 0.2})
-    with pytest.raises(ConfigError, match="exclude_labels: targets of arrays stand at positions"):
+    with pytest.raises(
+        ConfigError, match="exclude_labels: requires one class per example; arrays has one label per position"
+    ):
         federate(AT_POSITIONS, partition, exclude_labels=[1])
-    with pytest.raises(ConfigError, match="shift: it keeps count of classes, and targets of arrays stand at positions"):
+    with pytest.raises(ConfigError, match="shift: requires one class per example; arrays has one label per position"):
         shift_unseen(federate(AT_POSITIONS, partition, participants=2), Brightness(0.3), share=1.0)
     several = federate(fr.from_arrays(NAMED, TOKENS[:, 0]), partition, participants=2)
-    with pytest.raises(DataError, match="changes numbers, and arrays holds several inputs"):
+    with pytest.raises(DataError, match="needs numeric inputs; arrays contains several inputs"):
         shift_unseen(several, Brightness(0.3), share=1.0)

@@ -72,13 +72,13 @@ def test_a_category_that_no_participant_has_is_none_of_theirs():
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ([3, 3, 3, 9], "it is the same for all who take part"),
-        ([0.1, 0.1, 0.1, 9], "it is the same for all who take part"),
-        (["a", "a", "a", "b"], "it is the same for all who take part"),
+        ([3, 3, 3, 9], "all participants have the same value"),
+        ([0.1, 0.1, 0.1, 9], "all participants have the same value"),
+        (["a", "a", "a", "b"], "all participants have the same value"),
         ([None, None, None, 2.0], "no participant has a value"),
         ([None, None, None, "a"], "no participant has a value"),
-        (np.array(["2020-01-01"] * 4, "datetime64[D]"), "it is the same for all who take part"),
-        ([[1, 2]] * 4, "it holds neither numbers nor words nor dates"),
+        (np.array(["2020-01-01"] * 4, "datetime64[D]"), "all participants have the same value"),
+        ([[1, 2]] * 4, "not numbers, words or dates"),
     ],
 )
 def test_a_column_that_says_nothing_is_left_out_and_that_is_told(values, why):
@@ -90,11 +90,13 @@ def test_a_column_that_says_nothing_is_left_out_and_that_is_told(values, why):
 def test_texts_that_are_rather_names_are_left_out():
     names = {"age": [i / 2 for i in range(30)], "patient": [f"p{i}" for i in range(30)]}
     made = Preparation.of(read(names), [np.arange(30)])
-    assert made.columns[1].why == "30 different texts in 30 rows are rather names"
+    assert made.columns[1].why == "30 different texts in 30 rows are probably ids"
 
 
 def test_a_table_of_nothing_is_refused_with_what_was_found():
-    with pytest.raises(DataError, match="No column of the table can be an input:\nx  left out  it is the same"):
+    with pytest.raises(
+        DataError, match="The table must have a column that can be an input; got:\nx  left out  all participants have"
+    ):
         Preparation.of(read({"x": [1, 1]}), [np.arange(2)])
 
 
@@ -107,11 +109,11 @@ def test_it_is_stored_as_json_and_back(table):
 
 def test_other_columns_than_those_it_was_made_for_are_refused(table):
     made = Preparation.of(read(table), CLIENTS)
-    with pytest.raises(ConfigError, match=r"there is no column 'ward'. Did you mean 'wards'"):
+    with pytest.raises(ConfigError, match=r"unknown column 'ward'. Did you mean 'wards'"):
         made.inputs({"year": [1.0], "dose": [1.0], "wards": ["a"]})
-    with pytest.raises(DataError, match="column 'ward' must hold words"):
+    with pytest.raises(DataError, match="column 'ward' must contain words"):
         made.inputs({"year": [1.0], "dose": [1.0], "ward": [[1, 2]]})
-    with pytest.raises(DataError, match="column 'dose' must hold numbers"):
+    with pytest.raises(DataError, match="column 'dose' must contain numbers"):
         made.inputs({"year": [1.0], "dose": ["much"], "ward": ["a"]})
     with pytest.raises(DataError, match=r"as long; 'year' has 1 rows and 'ward' has 2\."):
         made.inputs({"year": [1.0], "dose": [1.0], "ward": ["a", "b"]})
@@ -142,8 +144,8 @@ def ages(n):
 def test_nine_cells_in_ten_that_are_numbers_make_numbers_and_the_others_are_told():
     found = column([*map(str, range(18)), "?", "<5"])
     assert (found.kind, found.missing) == ("number", 2)
-    assert found.odd == "2 of these hold no number: the first is '?', row 18"
-    assert "2 missing (2 of these hold no number: the first is '?', row 18)" in str(found)
+    assert found.odd == "2 values are not of this kind: the first is '?', row 18"
+    assert "2 missing (2 values are not of this kind: the first is '?', row 18)" in str(found)
     assert found.raw(cells_by_name(read_table({"it": ["3", "12,5", ""]}))["it"]).tolist()[:1] == [3.0]
     assert np.isnan(found.raw(cells_by_name(read_table({"it": ["3", "12,5", ""]}))["it"])[1:]).all()
     assert column([*map(str, range(16)), "a", "b", "a", "b"]).kind == "category"
@@ -186,7 +188,7 @@ def test_decimal_commas_are_no_categories():
     found = column([f"{i},5" for i in range(20)] + ["", "3"])
     assert (found.kind, found.why) == (
         "left out",
-        "its numbers are written as '0,5': set columns.decimal, and leave out what parts thousands",
+        "numbers such as '0,5' are ambiguous: set columns.decimal and remove thousands separators",
     )
 
 
@@ -194,7 +196,10 @@ def test_decimal_points_where_a_comma_was_said_are_told():
     table = {"it": [f"{i}.5" for i in range(20)] + ["3", "7"], "age": range(22)}
     cells = cells_by_name(read_table(table), rules=ColumnRules(reading=Reading(decimal=",")))
     found = Preparation.of(cells, [np.arange(22)]).columns[0]
-    assert (found.kind, found.why[:35]) == ("left out", "its numbers are written as '0.5': s")
+    assert (found.kind, found.why) == (
+        "left out",
+        "numbers such as '0.5' are ambiguous: set columns.decimal and remove thousands separators",
+    )
 
 
 # ------------------------------------------------------------------------------------------------ columns of numbers
@@ -244,7 +249,7 @@ def test_what_is_called_like_a_number_of_rows_is_left_out(name):
 @pytest.mark.parametrize("name", ["years", "paid", "humid", "x1", "disorder", "know"])
 def test_what_is_not_is_kept_and_told(name):
     found = numbered(np.arange(30), [30], name)
-    assert (found.kind, found.odd) == ("number", "it numbers the rows; drop it if it is no more than that")
+    assert (found.kind, found.odd) == ("number", "probably a row number; drop it if it is one")
 
 
 def test_a_number_of_the_row_is_kept_where_it_is_said_to_be_a_number():

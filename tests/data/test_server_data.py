@@ -71,7 +71,7 @@ def test_unseen_clients_give_as_well_and_one_that_has_a_single_example_keeps_it(
     assert data.train.sizes.tolist() == [1] * NUM_CLIENTS
     givers = data.server.x[:, 0].astype(int) // EACH
     assert np.bincount(givers).tolist() == [4] * NUM_CLIENTS
-    with pytest.raises(ConfigError, match=r"server_data\.examples must be at most 40, as each of the 10 clients"):
+    with pytest.raises(ConfigError, match=r"server_data\.examples must be at most 40, because each of the 10 clients"):
         federated(server_examples=41)
 
 
@@ -111,7 +111,7 @@ def test_a_file_is_as_good_as_arrays(tmp_path):
     own = federated(server_data=tmp_path / "mine.npz")
     assert own.digest() == federated(server_data=(np.ones((2, 1)), [2, 1])).digest()
     np.savez(tmp_path / "whole.npz", x=np.ones((2, 1)), y=[2, 1], client=["a", "b"])
-    with pytest.raises(DataError, match=r"whole\.npz: data for the server are x and y alone\. Leave out client"):
+    with pytest.raises(DataError, match=r"whole\.npz: must contain only x and y\. Remove client"):
         federated(server_data=str(tmp_path / "whole.npz"))
     with pytest.raises(DataError, match=r"nothere\.npz"):
         federated(server_data=tmp_path / "nothere.npz")
@@ -123,13 +123,13 @@ def test_a_file_is_as_good_as_arrays(tmp_path):
         (
             np.ones((2, 3)),
             [0, 1],
-            r"server_data must have samples like those of arrays, \(1,\) .*; got \(3,\)",
+            r"server_data must have the form of arrays, \(1,\) .*; got \(3,\)",
         ),
         (np.ones((2, 1)), [0, 3], "'server_data': y must be 0 to 2; got 3"),
-        (np.ones((2, 1)), [0], r"y must have one label per sample, shape \(2,\); got shape \(1,\)"),
+        (np.ones((2, 1)), [0], r"y must be one label per example, shape \(2,\); got shape \(1,\)"),
         (np.ones((2, 1)), [0.5, 1.0], "y must be integers"),
         (np.full((2, 1), np.nan), [0, 1], "x must be finite"),
-        (np.ones((0, 1)), [], "server_data must hold at least one sample; got none"),
+        (np.ones((0, 1)), [], "server_data must have at least one example; got none"),
     ],
 )
 def test_data_that_are_not_like_the_clients_are_refused(x, y, said):
@@ -148,7 +148,7 @@ def test_tokens_and_images_are_checked_as_what_the_data_set_holds():
 
 
 def test_both_at_once_and_none_at_all_are_refused():
-    with pytest.raises(ConfigError, match="server_examples or server_data, not both"):
+    with pytest.raises(ConfigError, match="server_examples and server_data must not be given together"):
         federated(server_examples=3, server_data=(np.ones((2, 1)), [0, 1]))
     for none in (0, -3, 2.5, "all"):
         with pytest.raises(ConfigError, match=rf"server_data\.examples must be .*; got {none!r}"):

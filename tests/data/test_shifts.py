@@ -281,19 +281,19 @@ def test_composed_shifts_follow_one_another():
     assert ((left > 0).sum(axis=1)[both.population.unseen] <= 1).all()
     with pytest.raises(ConfigError, match="at least one shift"):
         Composed(())
-    with pytest.raises(ConfigError, match=r"must be shifts, such as Brightness\(0.3\); got 'blur'"):
+    with pytest.raises(ConfigError, match=r"must contain only shifts, such as Brightness\(0.3\); got 'blur'"):
         Composed(("blur",))
 
 
 @pytest.mark.parametrize("name", PLACED)
 def test_a_table_has_no_places(name):
-    with pytest.raises(DataError, match=r"moves or hides pixels, and a table holds features.*Use brightness"):
+    with pytest.raises(DataError, match=r"needs images; a table contains features.*Use brightness"):
         shift_unseen(federation(table()), SHIFTS[name](STRENGTHS[name]))
 
 
 @pytest.mark.parametrize("shift", [Brightness(0.1), Contrast(0.1), InputNoise(0.1)], ids=repr)
 def test_words_have_no_brightness_but_labels(shift):
-    with pytest.raises(DataError, match=r"changes numbers, and words holds tokens\. Use permuted_labels"):
+    with pytest.raises(DataError, match=r"needs numeric inputs; words contains tokens\. Use permuted_labels"):
         shift_unseen(federation(tokens()), shift)
     data = federation(tokens())
     assert shift_unseen(data, PermutedLabels()).digest() != data.digest()
@@ -307,7 +307,7 @@ def test_what_makes_no_sense_is_refused_in_words():
     with pytest.raises(ConfigError, match=r"shift\.share"):
         shift_unseen(data, Blur(1.0), share=1.5)
     everybody = federate(data.dataset, data.partition)
-    with pytest.raises(ConfigError, match="all take part"):
+    with pytest.raises(ConfigError, match="all clients participate"):
         shift_unseen(everybody, Blur(1.0))
 
 
@@ -325,9 +325,9 @@ class Returns(fr.Shift):
     ("make", "rule"),
     [
         (lambda e: e.x, "must return Examples; got ndarray"),
-        (lambda e: e.only(slice(0)), "at least one of the client's samples"),
-        (lambda e: replace(e, index=e.index - e.index), "each once"),
-        (lambda e: replace(e, index=e.index + 1), "of the client's samples"),
+        (lambda e: e.only(slice(0)), "at least one example of the client"),
+        (lambda e: replace(e, index=e.index - e.index), "must contain different columns"),
+        (lambda e: replace(e, index=e.index + 1), "example of the client"),
         (lambda e: e.seen_as(e.x.astype(np.float32)), "inputs of shape and type"),
         (lambda e: e.seen_as(e.x[:, :1]), "inputs of shape and type"),
         (lambda e: replace(e, y=e.y + CLASSES), "labels from 0 to 3"),

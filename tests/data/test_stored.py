@@ -86,23 +86,23 @@ def test_words_that_look_like_numbers_stay_words(tmp_path):
 
 def test_what_is_missing_damaged_or_given_options_is_refused(tmp_path):
     path = store(of_frame(table(), "hospital", "readmitted", "t"), tmp_path)
-    with pytest.raises(ConfigError, match=r"data 'own.json' has no option 'label'. It has no options."):
+    with pytest.raises(ConfigError, match=r"Unknown option 'label' of data 'own.json'. It has no options."):
         of_file(path, label="x")
     words = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**words, "columns": None}), encoding="utf-8")
-    with pytest.raises(DataError, match=r"must be data as FedReach stored them; got: AttributeError|TypeError"):
+    with pytest.raises(DataError, match=r"must be data that FedReach has stored; got: AttributeError|TypeError"):
         open_stored(path)
     path.write_text("{", encoding="utf-8")
     with pytest.raises(DataError, match=r"must be data as FedReach stored them"):
         open_stored(path)
     path.unlink()
-    with pytest.raises(DataError, match=r"There is no file .*own.json. Run the program again"):
+    with pytest.raises(DataError, match=r"own.json: file not found. Run the program"):
         open_stored(path)
 
 
 def test_prepared_data_are_not_stored_as_they_are_one_draws():
     data = FederatedData.from_frame(table(), client="hospital", label="readmitted")
-    with pytest.raises(DataError, match="Only data sets and one's own data can be stored"):
+    with pytest.raises(DataError, match="Data sets and user data can be stored"):
         store(data.dataset, None)  # type: ignore[arg-type]
 
 

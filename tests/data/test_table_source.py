@@ -154,7 +154,7 @@ def test_an_index_is_told_whatever_it_comes_from(tmp_path):
     frame.sample(frac=1, random_state=0).to_parquet(tmp_path / "i.parquet")
     for name in ("i.csv", "i.parquet"):
         data = FederatedData.from_frame(tmp_path / name, client="site", label="ill", name="t")
-        assert "__index_level_0__  left out  it is an index, as pandas writes it" in str(data.schema)
+        assert "__index_level_0__  left out  pandas index" in str(data.schema)
         assert data.digest() == FederatedData.from_frame(frame, client="site", label="ill", name="t").digest()
 
 
@@ -163,7 +163,7 @@ def test_an_index_that_pandas_read_as_a_column_is_no_input():
     table = {"Unnamed: 0": range(40), **columns}
     data = FederatedData.from_frame(table, client="site", label="ill", participants=["n", "s"])
     assert data.schema.feature_names == ("age",)
-    assert "Unnamed: 0  left out  it numbers the rows" in str(data.schema)
+    assert "Unnamed: 0  left out  probably a row number" in str(data.schema)
 
 
 def test_separators_in_a_name_do_not_count(tmp_path):
@@ -181,7 +181,7 @@ def test_a_name_that_is_there_twice_is_refused(tmp_path):
     pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "t.parquet")
     (tmp_path / "t.csv").write_text("a,a\n1,2\n")
     for source in (frame, pa.table([[1], [2]], names=["a", "a"]), tmp_path / "t.parquet", tmp_path / "t.csv"):
-        with pytest.raises(DataError, match="'a' is there twice"):
+        with pytest.raises(DataError, match="got 'a' twice"):
             read_table(source)
 
 
@@ -218,8 +218,8 @@ def test_cells_of_a_file_stay_as_they_stand(tmp_path, separator):
     [
         (b"a,b\n", "at least one row"),
         (b"", "at least one row"),
-        (b"a,b\n1,2\n\n3\n", "2 cells are needed; got 1: '3'"),
-        (b"a,b\n\xff,1\n", "must be a table in UTF-8 text.*iconv -f LATIN1"),
+        (b"a,b\n1,2\n\n3\n", "must have 2 cells; got 1: '3'"),
+        (b"a,b\n\xff,1\n", "must be text in UTF-8.*iconv -f LATIN1"),
         ("a,b\n1,2\n".encode("utf-16"), "UTF-16.*iconv -f UTF-16"),
         ("a,b\n1,2\n".encode("utf-16-le"), "UTF-16.*iconv -f UTF-16"),
         ("a,b\n1,2\n".encode("utf-16-be"), "UTF-16.*iconv -f UTF-16"),
@@ -235,7 +235,7 @@ def test_a_damaged_text_file_is_refused_with_what_to_do(tmp_path, content, messa
 
 
 def test_other_files_are_refused_with_what_to_do(tmp_path):
-    with pytest.raises(DataError, match=r"got '.xlsx'. Save a sheet as .csv, or .*pandas.read_excel"):
+    with pytest.raises(DataError, match=r"got '.xlsx'. Save a spreadsheet as .csv, or .*pandas.read_excel"):
         read_table("p.xlsx")
     with pytest.raises(DataError, match=r"must be one of .csv, .*got '.json'"):
         read_table("p.json")
@@ -264,7 +264,7 @@ def test_of_a_file_that_is_missing_the_nearest_is_named(tmp_path, name, others, 
         (tmp_path / there).touch()
     with pytest.raises(DataError) as caught:
         read_table(tmp_path / name)
-    assert str(caught.value) == f"There is no file {tmp_path / name}.{advice} {RELATIVE}"
+    assert str(caught.value) == f"{tmp_path / name}: file not found.{advice} {RELATIVE}"
 
 
 def test_a_name_over_two_lines_leaves_all_cells_texts(tmp_path):
@@ -283,5 +283,5 @@ def test_what_arrow_has_no_type_for_is_read_cell_by_cell():
 
 
 def test_a_table_without_rows_is_refused():
-    with pytest.raises(DataError, match=r"there must be at least one row; got none"):
+    with pytest.raises(DataError, match=r"table: must have at least one row; got none"):
         FederatedData.from_frame(pd.DataFrame({"site": [], "ill": []}), client="site", label="ill")

@@ -69,7 +69,9 @@ def test_sums_of_participants_are_enough_and_their_order_does_not_matter():
 def test_a_target_that_is_the_same_for_all_participants_is_refused():
     table = houses()
     table["price"] = [0.1 if town == "t0" else p for town, p in zip(table["town"], table["price"], strict=True)]
-    with pytest.raises(DataError, match=r"target 'price' is 0\.1 in all 24 rows that participants train on"):
+    with pytest.raises(
+        DataError, match=r"target 'price' must vary between the participants' 24 training rows; got 0\.1"
+    ):
         FederatedData.from_frame(table, client="town", target="price", participants=["t0"])
 
 
@@ -193,7 +195,7 @@ def test_without_the_scale_numbers_are_trained_on_as_they_are(fedreach: Command,
         (["--target", "price"], "--target goes with --data"),
         ([*COLUMNS, "--label", "size"], "one of the two: --label"),
         (["--data", "houses.csv", "--client", "town"], "--target, that of a number to predict"),
-        (["--data", "houses.csv", "--client", "town", "--label", "price"], "say --target price instead of --label"),
+        (["--data", "houses.csv", "--client", "town", "--label", "price"], "use --target price instead of --label"),
     ],
 )
 @pytest.mark.parametrize("command", ["run", "compare"])
@@ -225,7 +227,7 @@ def test_labels_with_many_numbers_ask_whether_a_target_is_meant(values, meant):
     if not meant:
         assert of_frame(table, "site", "y", "t").num_classes == 150
         return
-    with pytest.raises(DataError, match="say --target y instead of --label"):
+    with pytest.raises(DataError, match="use --target y instead of --label"):
         of_frame(table, "site", "y", "t")
 
 

@@ -45,7 +45,9 @@ def test_whole_numbers_are_classes_unless_it_is_said_that_there_are_none():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300])
 def test_what_is_not_finite_is_refused_with_its_row(bad):
-    with pytest.raises(DataError, match=r"train_y must be finite as float32; 1 targets are not, the first in row 3"):
+    with pytest.raises(
+        DataError, match=r"train_y must be finite as float32; got 1 targets that are not, the first in row 3"
+    ):
         from_arrays(X, [*Y[:3], bad, *Y[4:]])
     with pytest.raises(DataError, match=r"test_y must be finite as float32; .* in row 0"):
         from_arrays(X, Y, X[:1], [bad])
@@ -58,7 +60,7 @@ def test_targets_of_another_shape_are_refused(y):
 
 
 def test_training_and_test_set_have_as_many_targets():
-    with pytest.raises(DataError, match="test_x and test_y must be like"):
+    with pytest.raises(DataError, match="test_x and test_y must have the form of"):
         from_arrays(X, Y, X, np.zeros((6, 2)))
 
 
@@ -90,10 +92,10 @@ def _iid():
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({}, "say either label"),
-        ({"label": "age", "target": "cost"}, "say either label"),
-        ({"target": []}, "must name one column or more"),
-        ({"target": ["cost", "cost"]}, "each once"),
+        ({}, "give either label"),
+        ({"label": "age", "target": "cost"}, "give either label"),
+        ({"target": []}, "must contain different columns, at least one"),
+        ({"target": ["cost", "cost"]}, "must contain different columns"),
         ({"target": "csot"}, "Did you mean 'cost'"),
     ],
 )
@@ -106,7 +108,7 @@ def test_which_column_is_meant_must_be_said(said, message):
 def test_a_row_without_its_target_is_left_out_and_told(cost, rows):
     found = of_frame({**TABLE, "cost": [*TABLE["cost"][:5], cost, *TABLE["cost"][6:]]}, "hospital", None, "t", "cost")
     assert len(found.train_y) == len(TABLE["cost"]) - rows
-    assert found.left_out == {"cost": "1 row without it is left out, the first is row 5"}
+    assert found.left_out == {"cost": "1 row without a value is left out, the first is row 5"}
 
 
 def test_an_infinite_target_is_refused_with_its_row():
@@ -116,7 +118,7 @@ def test_an_infinite_target_is_refused_with_its_row():
 
 
 def test_words_are_no_target():
-    with pytest.raises(DataError, match="must hold numbers to be a target"):
+    with pytest.raises(DataError, match="must contain numbers as a target"):
         FederatedData.from_frame({**TABLE, "cost": ["low"] * 12}, client="hospital", target="cost")
 
 
@@ -134,7 +136,7 @@ def test_pairs_and_arrays_by_client():
         {"n": (X, np.ones((6, 2))), "s": (X, np.zeros((6, 2)))}, participants=["n", "s"]
     )
     assert several.dataset.outputs == 2
-    with pytest.raises(DataError, match="all labels must be"):
+    with pytest.raises(DataError, match="all labels must have"):
         FederatedData.from_torch([([1.0], [1.0]), ([2.0], [1.0, 2.0])], clients=[0, 1])
 
 
@@ -152,7 +154,7 @@ def test_files(tmp_path):
     assert of_file(tmp_path / "mine.csv", client="hospital", target="cost").train_y.tolist() == [[1.5], [3.0], [2.5]]
     (tmp_path / "mine.csv").write_text("hospital,age,cost\na,40,1.5\nb,41,2.5\na,42,3\n")
     assert of_file(tmp_path / "mine.csv", client="hospital", target="cost").train_y.tolist() == [[1.5], [3.0], [2.5]]
-    with pytest.raises(ConfigError, match="needs the option 'label'"):
+    with pytest.raises(ConfigError, match="requires the option 'label'"):
         of_file(tmp_path / "mine.csv", client="hospital")
 
 
@@ -174,17 +176,17 @@ def test_partitions_by_class_refuse_numbers_and_the_others_do_not():
         "hybrid": {},
         "class_counts": {"counts": []},
     }.items():
-        with pytest.raises(DataError, match=r"numbers to predict.*'iid'"):
+        with pytest.raises(DataError, match=r"got numbers.*'iid'"):
             PARTITIONS[name](data.train_y, 5, generator(0, "partition"), **options)
 
 
 def test_noise_shifts_and_excluded_labels_are_about_classes():
     data = from_arrays(X, Y)
-    with pytest.raises(ConfigError, match=r"noise: .* are numbers"):
+    with pytest.raises(ConfigError, match=r"noise: .* has numbers"):
         federate(data, _iid(), noise={"kind": "symmetric", "rate": 0.2})
-    with pytest.raises(ConfigError, match="exclude_labels: targets of"):
+    with pytest.raises(ConfigError, match="exclude_labels: requires one class per example"):
         federate(data, _iid(), exclude_labels=[0])
-    with pytest.raises(ConfigError, match=r"shift: .* are numbers"):
+    with pytest.raises(ConfigError, match=r"shift: .* has numbers"):
         shift_unseen(federate(data, _iid(), participants=1), Brightness(0.1))
 
 

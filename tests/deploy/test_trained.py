@@ -456,7 +456,7 @@ def test_tokens_have_logits_and_features_and_no_inputs_that_could_be_repaired(wo
         ("tokens", np.full((3, 7), -1), r"smallest -1"),
         ("tokens", np.full((3, 7), 12), r"does not take these samples.*index out of range.*the range of values"),
         ("table", np.zeros((3, 4)), r"table must have named columns.*got ndarray"),
-        ("table", {"age": [1], "pressure": [1], "ward": ["heart"]}, r"there is no column 'smoker'\. Known"),
+        ("table", {"age": [1], "pressure": [1], "ward": ["heart"]}, r"unknown column 'smoker'\. Known"),
         ("table", {"age": [1], "pressure": [1], "ward": [[2]], "smoker": ["True"]}, r"'ward' must hold words"),
         ("table", {"age": ["x"], "pressure": [1], "ward": ["a"], "smoker": ["True"]}, r"'age' must hold numbers"),
         ("table", {"age": [1, 2], "pressure": [1], "ward": ["a"], "smoker": [True]}, r"all columns must be as long"),

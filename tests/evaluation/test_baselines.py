@@ -187,7 +187,7 @@ def test_what_is_too_large_or_no_row_of_numbers_is_left_out_with_a_word(monkeypa
     tokens = from_arrays(np.zeros((8, 5), np.int64), [0, 1] * 4, kind="tokens")
     data = FederatedData.from_spec(tokens.partition("iid", clients=2, participants=1))
     found, why = score_baselines(data)
-    assert ([*found], why) == (["majority"], "its inputs would be tokens")
+    assert ([*found], why) == (["majority"], "the inputs are tokens")
     data = federated(hospitals())
     rows = len(training_rows(data))
     monkeypatch.setattr(baselines, "LARGEST", rows * 4 * 2 - 1)

@@ -197,7 +197,7 @@ def test_a_function_says_by_its_name_or_itself_whether_less_is_better():
     [
         ("lower_is_beter", True, "mine has no attribute `lower_is_beter`. Did you mean `lower_is_better`"),
         ("lower_is_better", "yes", r"mine\.lower_is_better must be True or False; got 'yes'"),
-        ("name", "Mine", "must be small letters, digits and _; got 'Mine'. Rename it"),
+        ("name", "Mine", "must be lowercase letters, digits and _, after a letter; got 'Mine'. Rename it"),
     ],
 )
 def test_what_a_function_says_of_itself_is_checked(attribute, value, said):
@@ -210,7 +210,7 @@ def test_what_a_function_says_of_itself_is_checked(attribute, value, said):
 
 
 def test_a_function_without_a_name_is_told_to_have_one():
-    with pytest.raises(ComponentError, match=r"got '<lambda>'. Give the function a name, by `def`"):
+    with pytest.raises(ComponentError, match=r"got '<lambda>'. Define the function with `def`"):
         evaluated([FunctionMetric(lambda y_true, scores: 0.0)])
 
 
@@ -239,7 +239,7 @@ def test_a_name_that_cannot_end_a_column_or_ends_another_is_refused(name):
 
 
 def test_a_name_stands_once():
-    with pytest.raises(ComponentError, match="must be its own, and not end as other columns do"):
+    with pytest.raises(ComponentError, match="must be unique, and must not end in"):
         evaluated([Says(), Says(value=2.0)])
 
 
@@ -249,5 +249,5 @@ def test_what_is_no_number_is_refused(value):
         return value
 
     for metric, said in ((Says(value=value), "Says.of"), (FunctionMetric(mine), "mine")):
-        with pytest.raises(ComponentError, match=rf"{said} must return a number that is not infinite, or nan; got "):
+        with pytest.raises(ComponentError, match=rf"{said} must return a finite number or nan; got "):
             evaluated([metric])

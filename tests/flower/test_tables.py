@@ -196,7 +196,7 @@ def test_numbers_are_predicted_by_command_and_by_export_in_their_units(tmp_path:
 
 @pytest.mark.parametrize("targets", ["[]", '["price", "price"]'])
 def test_no_number_to_predict_or_one_twice_is_refused(tmp_path: Path, targets: str) -> None:
-    with pytest.raises(ConfigError, match=r"data\.target must name one column or more, each once"):
+    with pytest.raises(ConfigError, match=r"data\.target must contain different columns, at least one, each once"):
         FlowerTables(with_prices(tmp_path, targets=targets))
 
 
@@ -410,11 +410,11 @@ def test_a_participant_that_is_misspelt_is_told(tmp_path: Path, caplog: pytest.L
 
 def test_a_run_that_ends_before_its_first_round_says_so_in_its_result(tmp_path: Path) -> None:
     setup = FlowerTables(written(tmp_path), overrides=('data.columns={drop=["nto"]}',))
-    with pytest.raises(ConfigError, match="there is no column 'nto'"):
+    with pytest.raises(ConfigError, match="unknown column 'nto'"):
         setup.run(Hospitals(setup, tmp_path), tmp_path / "flower", patience=5, timeout=1)
     result = json.loads((tmp_path / "flower" / "result.json").read_text(encoding="utf-8"))
     assert result["status"] == "failed"
-    assert "there is no column 'nto'" in result["error"]
+    assert "unknown column 'nto'" in result["error"]
 
 
 def test_a_table_of_another_hospital_than_the_node_says_is_refused(tmp_path: Path) -> None:

@@ -186,9 +186,9 @@ def test_pictures_and_loaders_are_taken_or_refused_as_from_torch_does() -> None:
     found = ClientData(pictures, num_classes=2).federated(0).dataset
     assert (found.kind, found.train_x.shape) == ("image", (6, 3, 8, 8))
     unequal = [(np.zeros((1, 8 + i, 8), np.uint8), i % 2) for i in range(3)]
-    with pytest.raises(DataError, match="all inputs must have one shape and type"):
+    with pytest.raises(DataError, match="all inputs must have the same shape and type"):
         ClientData(unequal, num_classes=2).federated(0)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="must be a Dataset with a length and samples by number"):
+    with pytest.raises(ConfigError, match="must be a Dataset with `__len__` and `__getitem__`"):
         ClientData(DataLoader(TensorDataset(torch.zeros(4, 3))), num_classes=2).federated(0)  # type: ignore[arg-type]
 
 

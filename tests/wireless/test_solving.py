@@ -139,6 +139,6 @@ def test_too_few_examples_are_named():
     problem, _ = gigahertz(4, 0)
     total = int(problem.num_examples.sum())
     with pytest.raises(
-        InfeasibleError, match=f"min_examples is {total + 1}, but all 4 clients together hold {total} exam"
+        InfeasibleError, match=f"at most {total}, the number of examples of all 4 clients; got {total + 1}"
     ):
         solve(problem, total + 1)

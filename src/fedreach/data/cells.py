@@ -23,15 +23,15 @@ from fedreach.data.table_source import NOTHING, Table, column_of
 InputKind = Literal["number", "boolean", "date", "category"]
 KINDS: tuple[InputKind, ...] = get_args(InputKind)
 EMPTY = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "NULL", "null", "None")
-"""Texts of empty cells, in any table."""
+"""Texts of empty cells in any table."""
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 NUMBERS_SHARE = 0.9
-"""Share of numbers, or of dates, from which a column counts as numbers or dates."""
+"""Smallest share of numbers or dates in a column of numbers or dates."""
 Decimal = Literal[".", ","]
 
 
 class ColumnOptions(TypedDict, total=False):
-    """Keys of ``[data.columns]``, and of the argument `columns` of `FederatedData.from_frame`.
+    """Options for columns: the keys of ``[data.columns]``, and of `columns` in `FederatedData.from_frame`.
 
     Example:
         >>> ColumnOptions(drop=["insurer"], category=["postcode"], missing=["?", -9], decimal=",")
@@ -39,27 +39,27 @@ class ColumnOptions(TypedDict, total=False):
     """
 
     drop: Sequence[str]  # columns that are not inputs
-    category: Sequence[str]  # columns of categories, however many categories
-    number: Sequence[str]  # columns of numbers; other cells count as missing
-    date: Sequence[str]  # columns of dates, likewise
-    boolean: Sequence[str]  # columns of true, yes or 1 and false, no or 0, likewise
-    missing: Sequence[str | float]  # further texts or numbers of empty cells, in addition to `EMPTY`
-    decimal: Decimal  # decimal separator of numbers in text
+    category: Sequence[str]  # columns of categories, with any number of categories
+    number: Sequence[str]  # columns of numbers; other values count as missing
+    date: Sequence[str]  # columns of dates; other values count as missing
+    boolean: Sequence[str]  # columns of true, yes or 1 and false, no or 0; other values count as missing
+    missing: Sequence[str | float]  # additional texts or numbers that mark missing values
+    decimal: Decimal  # decimal separator of numbers in texts
 
 
 class Reading(NamedTuple):
-    """How the cells of a column are read."""
+    """Format of the cells of a column."""
 
-    missing: tuple[str, ...] = ()
-    decimal: Decimal = "."
+    missing: tuple[str, ...] = ()  # additional texts that mark missing values
+    decimal: Decimal = "."  # decimal separator
 
     @property
     def missing_numbers(self) -> tuple[float, ...]:
-        """The entries of `missing` that are numbers: -9 also means -9.0."""
+        """The numbers among `missing`, so that -9 also matches -9.0."""
         return tuple(float(word) for word in self.missing if re.match(NUMBER, word))
 
     def is_missing(self, text: str) -> bool:
-        """Return whether this is the text of an empty cell.
+        """Return whether a text marks a missing value.
 
         Example:
             >>> reading = Reading(("?", "-9"))
@@ -77,7 +77,7 @@ AS_USUAL = Reading()
 
 @dataclass(frozen=True)
 class ColumnRules:
-    """`ColumnOptions`, checked against a table.
+    """Checked `ColumnOptions` of a table.
 
     Example:
         >>> rules = ColumnRules.of({"drop": "insurer", "missing": [-9]}, ["age", "insurer", "ill"], {"ill": "label"})
@@ -85,9 +85,9 @@ class ColumnRules:
         (('insurer',), Reading(missing=('-9',), decimal='.'))
     """
 
-    drop: tuple[str, ...] = ()
-    kinds: Mapping[str, InputKind] = field(default_factory=dict)  # by column
-    reading: Reading = AS_USUAL
+    drop: tuple[str, ...] = ()  # columns that are not inputs
+    kinds: Mapping[str, InputKind] = field(default_factory=dict)  # column -> kind that the user has set
+    reading: Reading = AS_USUAL  # format of the cells
 
     @classmethod
     def of(cls, options: Any, names: Sequence[str], roles: Mapping[str, str], where: str = "columns") -> Self:
@@ -96,11 +96,11 @@ class ColumnRules:
         Args:
             options: `ColumnOptions`, or None.
             names: Names of the columns of the table.
-            roles: What the columns are that cannot be inputs: ``"client"``, ``"label"`` or ``"target"``.
+            roles: Roles of the columns that cannot be inputs, such as ``"client"``, ``"label"`` or ``"target"``.
             where: Name of `options` in messages.
 
         Raises:
-            ConfigError: If a key or a column is unknown, or a value is invalid.
+            ConfigError: If a key or column is unknown, or a value is invalid.
         """
         options = {} if options is None else options
         known_keys = tuple(ColumnOptions.__annotations__)
@@ -114,25 +114,25 @@ class ColumnRules:
         for key in ("drop", *KINDS):
             for name in _declared_texts(f"{where}.{key}", "columns", options.get(key, ())):
                 if name not in names:
-                    raise ConfigError(f"{where}.{key}: there is no column {name!r}.{nearest(name, names)}")
+                    raise ConfigError(f"{where}.{key}: unknown column {name!r}.{nearest(name, names)}")
                 if name in role_of:
-                    raise ConfigError(f"{where}.{key}: {name!r} is {role_of[name]} already. Name it once.")
+                    raise ConfigError(f"{where}.{key}: {name!r} is {role_of[name]} already. Remove one of them.")
                 role_of[name] = f"in {where}.{key}"
                 kinds |= {name: key} if key in KINDS else {}
         decimal = options.get("decimal", ".")
         if decimal not in get_args(Decimal):
             raise ConfigError(f'{where}.decimal: must be "." or ","; got {decimal!r}.')
-        missing = _declared_texts(f"{where}.missing", "words or numbers", options.get("missing", ()), numbers=True)
+        missing = _declared_texts(f"{where}.missing", "texts or numbers", options.get("missing", ()), numbers=True)
         drop = tuple(name for name in names if role_of.get(name) == f"in {where}.drop")
         return cls(drop, kinds, Reading(tuple(missing), decimal))
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
+        """Return JSON values."""
         return asdict(self) | {"reading": list(self.reading)}
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Return what `to_json` returned."""
+        """Read the values of `to_json`."""
         missing, decimal = stored["reading"]
         return cls(tuple(stored["drop"]), dict(stored["kinds"]), Reading(tuple(missing), decimal))
 
@@ -141,7 +141,7 @@ NO_RULES = ColumnRules()
 
 
 def _declared_texts(where: str, what: str, value: Any, *, numbers: bool = False) -> list[str]:
-    """Return a list of texts; a single entry may come without the list."""
+    """Return a list of texts from a list or a single entry."""
     entries = [value] if isinstance(value, str | Real) else value
     if not isinstance(entries, Iterable) or isinstance(entries, Mapping | bytes):
         raise ConfigError(f"{where}: must be a list of {what}; got {value!r}.")
@@ -149,13 +149,13 @@ def _declared_texts(where: str, what: str, value: Any, *, numbers: bool = False)
     for entry in entries:
         is_number = numbers and not isinstance(entry, bool) and isinstance(entry, Real) and math.isfinite(entry)
         if not (isinstance(entry, str) or is_number):
-            raise ConfigError(f"{where}: must be a list of {what}; got {entry!r} in it.")
+            raise ConfigError(f"{where}: must be a list of {what}; got {entry!r} in the list.")
     return [entry.strip() if numbers and isinstance(entry, str) else str(entry) for entry in entries]
 
 
-# ---- Values of cells: numbers, words, dates, or nothing
-# A cell has the same value in a file and in a frame: "50.5" and 50.5, "True" and True, "2024-01-31" and a date. The
-# kind of a column follows later from the rows of participants (`fedreach.data.preparation`).
+# ---- Values of cells: numbers, words, dates, or missing
+# A cell has the same value in a file and in a data frame: "50.5" and 50.5, "True" and True, "2024-01-31" and a date.
+# `fedreach.data.preparation` later determines the kind of a column, from the participants' rows.
 
 INFINITE = r"(?i)^[+-]?inf(inity)?$"
 DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
@@ -166,30 +166,31 @@ POINT_ZERO = re.compile(r"-?[0-9]+\.0")
 BOOLEANS = ("false", "true")
 DAY_SECONDS = 86_400.0
 LARGEST = float(np.finfo(np.float32).max)
-"""Largest float32, in which models compute: larger numbers are infinite."""
+"""Largest finite float32, the type in which models compute."""
 
 
 class Words(NamedTuple):
     """Texts of a column."""
 
-    levels: tuple[str, ...]  # the distinct texts, sorted
-    codes: Ints  # (n,) index into `levels`; -1 for an empty cell
+    levels: tuple[str, ...]  # distinct texts, sorted
+    codes: Ints  # (n,) index into `levels`, -1 for an empty cell
 
 
 class Cells(NamedTuple):
-    """The cells of a column.
+    """Cells of a column.
 
-    Booleans are the words ``false`` and ``true``. Dates and times are words in ISO 8601; with a time zone, in UTC.
+    Booleans are the words ``false`` and ``true``. Dates and times are words in ISO 8601, in UTC if they have a time
+    zone.
     """
 
-    numbers: Floats  # (n,) nan if a cell is not a number
-    words: Words | None = None  # texts of all non-empty cells; None if all are numbers
+    numbers: Floats  # (n,) numbers, nan for other cells
+    words: Words | None = None  # texts of all cells that are not empty; None if all of them are numbers
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def at(self, rows: Ints) -> Cells:
-        """Return the cells of these rows."""
+        """Select the cells of these rows."""
         words = self.words
         return Cells(self.numbers[rows], None if words is None else Words(words.levels, words.codes[rows]))
 
@@ -202,14 +203,14 @@ def cells_of(
     reading: Reading = AS_USUAL,
     places: Ints | None = None,
 ) -> Cells | None:
-    """Return the cells of a column; None if they are not numbers, words or dates, such as lists.
+    """Read the cells of a column. The result is None if they are not numbers, words or dates, for example lists.
 
     Args:
-        name: Name of the column in messages.
-        column: Column as `fedreach.data.table_source.read_table` returns it.
-        as_words: Return numbers as texts, too: 1.0 is "1".
-        reading: Texts of empty cells, and the decimal separator.
-        places: (n,) row numbers in the table as it was read, for messages. Default: the row numbers of `column`.
+        name: Name of the column, for messages.
+        column: Column of a table from `fedreach.data.table_source.read_table`.
+        as_words: Return numbers also as texts, for example 1.0 as "1".
+        reading: Texts of missing values, and decimal separator.
+        places: (n,) numbers of the rows in the user's table, for messages. Default: 0, 1, ....
 
     Raises:
         DataError: If a number is infinite, or larger than `LARGEST`.
@@ -238,7 +239,7 @@ def cells_of(
 
 def _numbers(column: pa.Array) -> Floats:
     if pa.types.is_float32(column.type) or pa.types.is_float16(column.type):
-        column = pc.cast(pc.cast(column, pa.float32()), pa.string())  # 0.1 means 0.1, as in a file
+        column = pc.cast(pc.cast(column, pa.float32()), pa.string())  # so that 0.1 is the same number as in a text file
     numbers: Floats = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False) + 0.0  # -0.0 becomes 0.0
     return numbers
 
@@ -247,18 +248,18 @@ def _refuse_infinite(name: str, infinite: Bools, places: Ints | None) -> None:
     rows = np.flatnonzero(infinite)
     if len(rows):
         raise DataError(
-            f"table: column {name!r} holds {len(rows)} infinite numbers, the first in row {_place(rows[0], places)}; "
-            f"beyond {LARGEST:.1e} a number counts as one. Leave the cells empty, or the rows out, or drop the column."
+            f"table: column {name!r} must be finite, at most {LARGEST:.1e}; got {len(rows)} infinite numbers, the "
+            f"first in row {_place(rows[0], places)}. Clear these cells, remove the rows, or drop the column."
         )
 
 
 def _place(row: int, places: Ints | None) -> int:
-    """Return the number of a row in the table as it was read."""
+    """Return the number of a row in the user's table."""
     return row if places is None else int(places[row])
 
 
 def _texts(column: pa.Array) -> pa.Array | None:
-    """Return cells as texts, by one rule for all sources; None if they are not single values."""
+    """Convert cells to texts, in the same way for all sources; None if they are not single values."""
     kind = column.type
     if pa.types.is_boolean(kind):
         return pc.if_else(column, *reversed(BOOLEANS))
@@ -274,14 +275,14 @@ def _texts(column: pa.Array) -> pa.Array | None:
 
 
 def _as_in_files(column: pa.Array) -> pa.Array:
-    """Return numbers as in files: the shortest text that reads as the same number, with the point in 1.0."""
+    """Convert numbers to texts as in files: the shortest text for the same number, with the point in 1.0."""
     encoded = column.dictionary_encode()
     texts = [None if value != value else str(value) for value in encoded.dictionary.to_numpy(zero_copy_only=False)]
     return pa.array(texts, pa.large_string()).take(encoded.indices)
 
 
 def _dates(column: pa.Array) -> pa.Array:
-    """Return dates and times as texts; dates alone if all times are midnight."""
+    """Convert dates and times to texts; to dates only if all times are midnight."""
     kind = column.type
     if pa.types.is_date(kind):
         return pc.cast(pc.cast(column, pa.date32()), pa.large_string())
@@ -298,7 +299,7 @@ def _dates(column: pa.Array) -> pa.Array:
 
 
 def _of_texts(name: str, texts: pa.Array, reading: Reading, places: Ints | None, *, as_words: bool) -> Cells:
-    """Return the cells of texts; each distinct text is parsed once."""
+    """Parse texts; each distinct text is parsed once."""
     if not as_words and reading == AS_USUAL and (numbers := _all_numbers(texts)) is not None:
         return Cells(numbers)
     encoded = texts.dictionary_encode()
@@ -307,7 +308,7 @@ def _of_texts(name: str, texts: pa.Array, reading: Reading, places: Ints | None,
     empty = pc.is_in(levels, pa.array((*EMPTY, *reading.missing), levels.type)).to_numpy(zero_copy_only=False)
     infinite = pc.match_substring_regex(levels, INFINITE).to_numpy(zero_copy_only=False)
     is_number = pc.match_substring_regex(levels, NUMBER)
-    if reading.decimal == ",":  # then a point is not a decimal separator: 1.234 is ambiguous
+    if reading.decimal == ",":  # numbers with a point, such as 1.234, are then ambiguous and stay words
         pointed = pc.replace_substring(levels, ",", ".")
         is_number = pc.and_not(pc.match_substring_regex(pointed, NUMBER), pc.match_substring(levels, "."))
         levels = pc.if_else(is_number, pointed, levels)
@@ -316,7 +317,7 @@ def _of_texts(name: str, texts: pa.Array, reading: Reading, places: Ints | None,
     infinite = (infinite | (np.abs(parsed) > LARGEST)) & ~empty
     if not as_words and infinite.any():
         has_value, like_numbers = np.append(~empty, False)[codes], np.append(infinite | ~np.isnan(parsed), False)[codes]
-        if like_numbers.sum() >= NUMBERS_SHARE * has_value.sum():  # otherwise it is a word, such as the code 12e345
+        if like_numbers.sum() >= NUMBERS_SHARE * has_value.sum():  # otherwise it can be a word, such as the code 12e345
             _refuse_infinite(name, np.append(infinite, False)[codes], places)
     parsed = np.where(infinite, np.nan, parsed)
     numbers = np.append(np.where(empty, np.nan, parsed), np.nan)[codes] + 0.0
@@ -336,7 +337,7 @@ def _days_alone(plain: list[str | None]) -> list[str | None]:
 
 
 def _all_numbers(texts: pa.Array) -> Floats | None:
-    """Return the numbers of a column of numbers alone, the usual case; None if any cell is something else."""
+    """Parse a column that contains only numbers, the most common case; None if it does not."""
     try:
         numbers = pc.cast(texts, pa.float64()).to_numpy(zero_copy_only=False) + 0.0
     except pa.ArrowInvalid:
@@ -357,13 +358,13 @@ def _normal(text: str) -> str:
 
 
 def _iso(text: str) -> str:
-    """Return a date or time in ISO 8601; in UTC if it has a time zone."""
+    """Convert a date or time to ISO 8601, in UTC if it has a time zone."""
     plain, zone = text.replace(" ", "T").replace(",", "."), re.search(ZONE, text[10:])
     try:
         if zone:
             plain = datetime.fromisoformat(plain).astimezone(UTC).replace(tzinfo=None).isoformat()
         moment = np.datetime64(plain, "us")
-    except ValueError:  # February 30
+    except ValueError:  # for example February 30
         return text
     return str(moment.astype(f"datetime64[{'D' if len(text) == 10 else 's'}]")) + ("Z" if zone else "")
 
@@ -378,7 +379,7 @@ def _words(texts: pa.Array, reading: Reading) -> Words:
 
 
 def _encode_words(plain: Sequence[str | None], codes: Ints) -> Words:
-    """Return words from the text of each code."""
+    """Return words from the texts of the codes."""
     levels = tuple(sorted({text for text in plain if text is not None}))
     place: dict[str | None, int] = {level: number for number, level in enumerate(levels)}
     place[None] = -1
@@ -386,7 +387,7 @@ def _encode_words(plain: Sequence[str | None], codes: Ints) -> Words:
 
 
 def days_of(levels: Sequence[str]) -> Floats:
-    """Return days since 1970 for dates and times in ISO 8601; nan for other texts.
+    """Convert dates and times in ISO 8601 to days since 1970; other texts become nan.
 
     Example:
         >>> days_of(["1970-01-02", "1970-01-01T12:00:00Z", "soon"])
@@ -405,7 +406,7 @@ def days_of(levels: Sequence[str]) -> Floats:
 def cells_by_name(
     table: Table, without: Sequence[str] = (), rules: ColumnRules = NO_RULES, places: Ints | None = None
 ) -> dict[str, Cells | None]:
-    """Return the cells of a table by column, except `without` and dropped columns; `places` as in `cells_of`."""
+    """Read the cells of a table by column, without dropped columns and `without`; `places` as in `cells_of`."""
     return {
         name: cells_of(name, column, as_words=rules.kinds.get(name) == "category", reading=rules.reading, places=places)
         for name, column in table.items()
@@ -414,19 +415,19 @@ def cells_by_name(
 
 
 def cells_at(table: Mapping[str, Cells | None], rows: Ints) -> dict[str, Cells | None]:
-    """Return the cells of these rows."""
+    """Select the cells of these rows."""
     return {name: None if cells is None else cells.at(rows) for name, cells in table.items()}
 
 
 def row_order(owners: Ints, first: AnyArray, table: Mapping[str, Cells | None]) -> Ints:
-    """Return the order of the rows by client, `first` and content, so that a shuffled table is the same federation.
+    """Return the order of the rows by client, `first` and content, which makes the order in the table irrelevant.
 
-    Numbers come before words, so that words at other clients do not change the order within a client.
+    Numbers are sorted before words, so that words of other clients do not change the order of a client's rows.
 
     Args:
         owners: (n,) client of each row.
-        first: (n,) or (n, k) sort keys before the content, such as labels.
-        table: The columns.
+        first: (n,) or (n, k) sort keys that precede the content, such as labels.
+        table: Cells by column.
     """
     keys: list[AnyArray] = [owners, *first.reshape(len(first), -1).T]
     fixed = len(keys)
@@ -434,8 +435,8 @@ def row_order(owners: Ints, first: AnyArray, table: Mapping[str, Cells | None]) 
     keys += [cells.numbers for cells in readable]
     worded = [(cells.numbers, cells.words.codes) for cells in readable if cells.words is not None]
     keys += [np.where(np.isnan(numbers), codes, -1) for numbers, codes in worded]
-    keys += [codes for _, codes in worded]  # last, as "7" and "7.00" are the same number
-    for used in sorted({min(fixed + 1, len(keys)), len(keys)}):  # one column usually suffices
+    keys += [codes for _, codes in worded]  # last, because "7" and "7.00" are the same number
+    for used in sorted({min(fixed + 1, len(keys)), len(keys)}):  # one column is usually enough
         order = np.lexsort(tuple(reversed(keys[:used])))
         if not _any_tied([key[order] for key in keys[:used]]):
             break
@@ -443,7 +444,7 @@ def row_order(owners: Ints, first: AnyArray, table: Mapping[str, Cells | None]) 
 
 
 def by_text(codes: AnyArray, names: Sequence[str]) -> Ints:
-    """Return (n,) ranks of texts in alphabetical order; `index_names` orders whole numbers by size instead.
+    """Return the (n,) alphabetical ranks of texts; in contrast, `index_names` sorts whole numbers by size.
 
     Example:
         >>> by_text(np.array([0, 1, 0]), ("9", "10"))
@@ -456,10 +457,10 @@ def by_text(codes: AnyArray, names: Sequence[str]) -> Ints:
 
 
 def moments(what: str, column: pa.Array, reading: Reading = AS_USUAL, places: Ints | None = None) -> Floats:
-    """Return (n,) times of the rows: their numbers, or days since 1970; `what` and `places` are for messages.
+    """Return the (n,) time of each row, as a number or as days since 1970; `what` and `places` are for messages.
 
     Raises:
-        DataError: If a cell is empty, or numbers and dates are mixed.
+        DataError: If a cell is empty, or the column mixes numbers and dates.
 
     Example:
         >>> moments("time", pa.array(["1970-01-03", "1970-01-01T12:00"]))
@@ -467,7 +468,7 @@ def moments(what: str, column: pa.Array, reading: Reading = AS_USUAL, places: In
     """
     cells = cells_of(what, column, reading=reading, places=places)
     if cells is None:
-        raise DataError(f"{what} must hold numbers or dates; got {column.type}.")
+        raise DataError(f"{what} must contain numbers or dates; got {column.type}.")
     words = cells.words
     days = np.full(len(cells), np.nan) if words is None else np.append(days_of(words.levels), np.nan)[words.codes]
     times = max(cells.numbers, days, key=lambda values: np.isfinite(values).sum())
@@ -476,14 +477,14 @@ def moments(what: str, column: pa.Array, reading: Reading = AS_USUAL, places: In
         code = -1 if words is None else int(words.codes[rows[0]])
         got = "an empty cell" if words is None or code < 0 else repr(words.levels[code])
         raise DataError(
-            f"{what} must hold a number in each row, or a date such as 2024-01-31 in each; {len(rows)} "
-            f"rows hold none: row {_place(rows[0], places)} holds {got}. Fill those cells, or leave the rows out."
+            f"{what} must contain only numbers, or only dates such as 2024-01-31; got {len(rows)} other rows, the "
+            f"first is row {_place(rows[0], places)} with {got}. Fill these cells, or remove the rows."
         )
     return times
 
 
 def _any_tied(keys: Sequence[AnyArray]) -> bool:
-    """Return whether any row equals the row before it; missing numbers are equal."""
+    """Return whether a row equals the one before it; missing numbers are equal."""
     tied = np.ones(max(len(keys[0]) - 1, 0), bool)
     for key in keys:
         now, before = key[1:], key[:-1]
@@ -491,15 +492,14 @@ def _any_tied(keys: Sequence[AnyArray]) -> bool:
     return bool(tied.any())
 
 
-# ---- Names of clients and classes, and targets
+# ---- Names of clients and classes, and numeric targets
 
 
 def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list[str | None]:
-    """Return the names in a column, unchanged; None for an empty cell.
+    """Return the names in a column; None for empty cells.
 
-    Numbers are written as in files. If all are whole numbers with a decimal point and 0, the point and 0 are removed
-    (pandas adds them if one number is missing). Booleans are in lower case, from pandas (True), R (TRUE) or JSON
-    (true).
+    Numbers are texts as in files. If all numbers are whole numbers with ".0", the ".0" is removed, because pandas adds
+    it when a value is missing. Booleans become lower case.
     """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -507,7 +507,9 @@ def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list
         return [None] * len(column)
     texts = _texts(column)
     if texts is None:
-        raise DataError(f"{what} must hold names or numbers; got {'lists' if column.type == NOTHING else column.type}.")
+        raise DataError(
+            f"{what} must contain names or numbers; got {'lists' if column.type == NOTHING else column.type}."
+        )
     encoded = texts.dictionary_encode()
     plain = [None if reading.is_missing(text) else text for text in encoded.dictionary.to_pylist()]
     distinct = {text for text in plain if text is not None}
@@ -521,7 +523,7 @@ def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list
 
 
 def index_names(what: str, names: Sequence[str | None], places: Ints | None = None) -> tuple[Ints, tuple[str, ...]]:
-    """Return (n,) indices from 0, and the names in order: whole numbers by size, others alphabetically.
+    """Return (n,) indices of names, and the sorted names: whole numbers by size, others alphabetically.
 
     Raises:
         DataError: If a name is missing.
@@ -533,44 +535,49 @@ def index_names(what: str, names: Sequence[str | None], places: Ints | None = No
     gone = [row for row, name in enumerate(names) if name is None]
     if gone:
         first = _place(gone[0], places)
-        raise DataError(f"{what} is missing in {len(gone)} rows, the first is row {first}. Leave those rows out.")
+        raise DataError(
+            f"{what} must not be empty; got {len(gone)} empty cells, the first in row {first}. Remove these rows."
+        )
     ordered = ordered_names({name for name in names if name is not None})
     place = {name: number for number, name in enumerate(ordered)}
     return np.array([place[name] for name in names if name is not None], np.int64), ordered
 
 
 def ordered_names(distinct: Set[str]) -> tuple[str, ...]:
-    """Return names in order: whole numbers by size, others alphabetically."""
+    """Sort names: whole numbers by size, others alphabetically."""
     return tuple(sorted(distinct, key=int) if all(map(WHOLE.fullmatch, distinct)) else sorted(distinct))
 
 
 def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL, places: Ints | None = None) -> Floats:
-    """Return the (n, t) numbers to predict, from t columns; `places` as in `cells_of`.
+    """Return (n, t) numeric targets from t columns; `places` as in `cells_of`.
 
     Raises:
-        ConfigError: If a column is missing or named twice, or `names` is empty.
-        DataError: If a column does not hold numbers, or a number is missing or infinite; the message names its row.
+        ConfigError: If a column is missing or given twice, or `names` is empty.
+        DataError: If a column does not contain numbers, or a number is missing or infinite.
 
     Example:
         >>> targets({"days": pa.array([3, 5]), "cost": pa.array(["1.5", "2"])}, ["cost"]).tolist()
         [[1.5], [2.0]]
     """
     if not names or len(set(map(str, names))) < len(names):
-        raise ConfigError(f"table: target must name one column or more, each once; got {list(names)}.")
+        raise ConfigError(f"table: target must contain different columns, at least one; got {list(names)}.")
     target_columns = []
     for name in names:
         cells = cells_of(name, column_of(table, name), reading=reading, places=places)
         if cells is None or (cells.words is not None and np.isnan(cells.numbers[cells.words.codes >= 0]).all()):
-            raise DataError(f"table: column {name!r} must hold numbers to be a target. Say label where it is a class.")
+            raise DataError(
+                f"table: column {name!r} must contain numbers as a target. For classes, use label instead of target."
+            )
         gone = np.flatnonzero(np.isnan(cells.numbers))
         if len(gone):
             raise DataError(
-                f"table: column {name!r} is no number in {len(gone)} rows, the first is row {_place(gone[0], places)}."
+                f"table: column {name!r} must contain only numbers; got {len(gone)} other rows, the first is row "
+                f"{_place(gone[0], places)}."
             )
         target_columns.append(cells.numbers)
     return np.stack(target_columns, axis=1)
 
 
 def names_unless_numbers(names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return names; None if each name is its own index."""
+    """Return the names, or None if each name is its index."""
     return None if names == tuple(map(str, range(len(names)))) else names

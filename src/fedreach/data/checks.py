@@ -1,4 +1,4 @@
-"""Files of arrays, and checks of the arrays that users pass."""
+"""Array files, and checks of arrays from users."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from fedreach.data.several import IGNORED, has_names, is_labeled, position_count
 
 
 class UnreadableError(ValueError):
-    """A file is not a complete file of arrays; the caller names the file and says what to do."""
+    """The file is damaged, or not a file of arrays. The caller adds the name of the file and the remedy."""
 
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Raise UnreadableError for any error; zipfile and NumPy raise a dozen types for a damaged archive or header."""
+    """Convert any error to UnreadableError: damaged files make zipfile and NumPy raise many types of errors."""
     try:
-        with np.errstate(all="ignore"):  # NumPy warns of a false shape before it refuses it
+        with np.errstate(all="ignore"):  # NumPy warns about a wrong shape before it raises an error
             yield
     except Exception as error:
         raise UnreadableError(str(error) or type(error).__name__) from error
 
 
 def read_npy(path: Path, mmap_mode: Literal["r"] | None = None) -> AnyArray:
-    """Return the array of a file; ``mmap_mode="r"`` maps it.
+    """Read a .npy file; ``mmap_mode="r"`` maps it instead.
 
     Raises:
         OSError: If the file cannot be opened.
-        UnreadableError: If the file is damaged, holds Python objects, or does not fit its header.
+        UnreadableError: If the file is damaged, contains Python objects, or does not match its header.
     """
     with path.open("rb") as stream, _reading():
         array: Any = npy.open_memmap(path, mode="r") if mmap_mode else npy.read_array(stream, allow_pickle=False)
         end = array.offset + array.nbytes if mmap_mode else stream.tell()
         if end < path.stat().st_size:
-            raise UnreadableError(f"{path.name} holds more than its header says")
+            raise UnreadableError(f"{path.name} is longer than its header specifies")
         return np.asanyarray(array)
 
 
 def read_npz(stream: IO[bytes]) -> dict[str, AnyArray]:
-    """Return the arrays of an open file by name; raises the errors of `read_npy`.
+    """Read the arrays of an open .npz file by name. Raises the errors of `read_npy`.
 
     Example:
         >>> import io
@@ -62,25 +62,25 @@ def read_npz(stream: IO[bytes]) -> dict[str, AnyArray]:
     """
     with _reading():
         stream.seek(0)
-        if stream.read(2) != b"PK":  # zipfile would search for an archive after other content
-            raise UnreadableError("it does not begin as an .npz file")
+        if stream.read(2) != b"PK":  # otherwise zipfile accepts an archive after other content
+            raise UnreadableError("it is not an .npz file")
         arrays: dict[str, AnyArray] = {}
         with zipfile.ZipFile(stream) as archive:
             for name in (name for name in archive.namelist() if name.endswith(".npy")):
                 with archive.open(name) as member:
                     arrays[name.removesuffix(".npy")] = npy.read_array(member, allow_pickle=False)
-                    if member.read(1):  # at the end, zipfile compares its checksum
-                        raise UnreadableError(f"{name} holds more than its header says")
+                    if member.read(1):  # reading to the end also makes zipfile check the checksum
+                        raise UnreadableError(f"{name} is longer than its header specifies")
         return arrays
 
 
-# ---- Rules for the arrays of a data set, and the types that store them
+# ---- Checks of the arrays of a data set
 
 Kind = Literal["image", "features", "tokens", "several"]
-BLOCK = 2**24  # numbers that are checked together
+BLOCK = 2**24  # numbers that are checked at once
 SEVERAL = (
-    "Several inputs are a dictionary of arrays by the names of the forward's arguments, or a tuple of arrays in their "
-    "order"
+    "For several inputs, use a dictionary of arrays by argument name of the model's forward, or a tuple of arrays in "
+    "the order of the arguments"
 )
 MAX_LISTED_FILES = 20  # largest number of files that an error lists
 
@@ -93,35 +93,35 @@ def no_such_file(path: Path, endings: Sequence[str]) -> DataError:
         siblings = []
     if len(siblings) > MAX_LISTED_FILES:
         siblings = difflib.get_close_matches(path.name, siblings, n=1)
-    return DataError(f"There is no file {path}.{nearest(path.name, siblings) if siblings else ''} {RELATIVE}")
+    return DataError(f"{path}: file not found.{nearest(path.name, siblings) if siblings else ''} {RELATIVE}")
 
 
 def check_option_names(what: str, options: Iterable[str], known: Collection[str]) -> None:
-    """Raise ConfigError for an option that is unknown."""
+    """Raise ConfigError for an unknown option."""
     for option in options:
         if option not in known:
             hint = nearest(option, known) if known else " It has no options."
-            raise ConfigError(f"{what} has no option {option!r}.{hint}")
+            raise ConfigError(f"Unknown option {option!r} of {what}.{hint}")
 
 
 @dataclass(frozen=True)
 class Check:
-    """Checks by the rules of `from_arrays`; errors name the data set and the argument."""
+    """Checks of arguments such as those of `from_arrays`; messages name the data set and the argument."""
 
-    name: str
-    of: str = "data set"  # what the name refers to
+    name: str  # name of the data set
+    of: str = "data set"  # noun before the name in messages
 
     def error(self, what: str) -> DataError:
-        """Return the error that names this data set."""
+        """Return an error that names this data set."""
         return DataError(f"{self.of} {self.name!r}: {what}.")
 
     def array(self, argument: str, value: Any) -> AnyArray:
-        """Return the value as one array of numbers or strings."""
+        """Convert the value to an array of numbers or strings."""
         value = as_array(value, f"{self.of} {self.name!r}")
-        if hasattr(value, "__getitem__") and not _is_array(value):  # NumPy would read some of these for ever
+        if hasattr(value, "__getitem__") and not _is_array(value):  # NumPy would read some of these endlessly
             raise self.error(
                 f"{argument} must be an array; got {type(value).__name__}. "
-                "Read a torch Dataset by FederatedData.from_torch, and a Dataset of datasets by from_huggingface"
+                "Read a torch Dataset with FederatedData.from_torch, and a Hugging Face Dataset with from_huggingface"
                 f"{f'. {SEVERAL}' if isinstance(value, Mapping) else ''}"
             )
         try:
@@ -130,20 +130,20 @@ class Check:
             reason = str(error).rstrip(".")
             raise self.error(f"{argument} must be one rectangular array; {reason}. {SEVERAL}") from error
         if array.dtype.kind not in "uifbUS":
-            raise self.error(f"{argument} must hold numbers, not python objects; got dtype {array.dtype}")
+            raise self.error(f"{argument} must contain numbers, not Python objects; got dtype {array.dtype}")
         return array
 
     def rows(self, argument: str, value: Any) -> AnyArray:
-        """Return the value as an array with an entry for each example."""
+        """Convert the value to an array with one entry per example."""
         array = self.array(argument, value)
         if array.ndim == 0:
-            raise self.error(f"{argument} must have an entry for each example; got a single value")
+            raise self.error(f"{argument} must have one entry per example; got a single value")
         return array
 
     def samples(
         self, argument: str, value: Any, kind: Kind | None, *, is_checked: bool = False
     ) -> tuple[AnyArray, Kind]:
-        """Return inputs in the type that stores them, and their kind; numbers that `is_checked` are not read."""
+        """Return inputs in the type in which FedReach stores them, and their kind; `is_checked` skips their values."""
         if kind == "several" or _are_records(value) or (kind is None and isinstance(value, Mapping)):
             return self._several(argument, value, kind, is_checked=is_checked), "several"
         x = self.array(argument, value)
@@ -162,19 +162,20 @@ class Check:
             return as_contiguous(x, np.uint8 if x.dtype == np.uint8 else np.int64), kind
         if kind != "features":
             raise self.error(f"kind must be 'image', 'features' or 'tokens'; got {kind!r}")
-        with np.errstate(over="ignore"):  # what overflows float32 is refused below
+        with np.errstate(over="ignore"):  # overflow of float32 raises an error below
             features = as_contiguous(x, np.float32)
         bad = np.empty(0, np.int64) if is_checked else _not_finite(features)
         if len(bad):
             raise self.error(
-                f"{argument} must be finite as float32; {len(bad)} samples are not, the first at index {bad[0]}"
+                f"{argument} must be finite as float32; got {len(bad)} examples that are not, the first at index "
+                f"{bad[0]}"
             )
         return features, kind
 
     def _several(self, argument: str, value: Any, kind: Kind | None, *, is_checked: bool) -> AnyArray:
-        """Return several inputs as records, see `fedreach.data.several`."""
+        """Convert several inputs to records, see `fedreach.data.several`."""
         if kind not in (None, "several"):
-            raise self.error(f"kind must be left out where there are several inputs; got {kind!r}")
+            raise self.error(f"kind must be omitted for several inputs; got {kind!r}")
         if _are_records(value):
             if is_checked:
                 return as_contiguous(value, value.dtype)
@@ -190,7 +191,7 @@ class Check:
         if x.dtype.kind in "fb":
             return "features"
         raise self.error(
-            f"{argument} {x.dtype} {x.shape} could be several things. Pass kind='tokens' or kind='features'"
+            f"{argument} {x.dtype} {x.shape} could be tokens or features. Pass kind='tokens' or kind='features'"
         )
 
     def _images(self, argument: str, x: AnyArray) -> AnyArray:
@@ -204,20 +205,21 @@ class Check:
         return as_contiguous(x, np.uint8)
 
     def labels(self, argument: str, value: Any, n: int, num_classes: int | None) -> AnyArray:
-        """Return (n,) labels from 0 to `num_classes` - 1, or (n, t) numbers if it is 0 or the labels are floats.
+        """Return (n,) labels from 0 to `num_classes` - 1, or (n, t) numbers.
 
-        Integers of shape (n, positions...) are one label per position, see `fedreach.data.several`.
+        Targets are numbers if `num_classes` is 0, or if it is None and the values are floats. Integers of shape
+        (n, positions...) are one label per position, see `fedreach.data.several`.
         """
         y = self.array(argument, as_labels(value, f"{self.of} {self.name!r}: a label"))
         if num_classes == 0 or (num_classes is None and y.dtype.kind == "f"):
             return self._numbers(argument, y, n)
         at_positions = y.ndim > 1 and len(y) == n and y[:1].size != 1 and 0 not in y.shape[1:]
         if y.shape != (n,) and not at_positions:
-            raise self.error(f"{argument} must have one label per sample, shape ({n},); got shape {y.shape}")
+            raise self.error(f"{argument} must be one label per example, shape ({n},); got shape {y.shape}")
         if n and y.dtype.kind not in "ui":
             raise self.error(
-                f"{argument} must be integers; got dtype {y.dtype}. Convert numbers of classes with "
-                "y.astype(np.int64), or leave num_classes out where floats are to be predicted"
+                f"{argument} must be integers; got dtype {y.dtype}. Convert classes with y.astype(np.int64). To "
+                "predict floats, omit num_classes"
             )
         y = as_contiguous(y, np.int64)
         if at_positions:
@@ -229,18 +231,19 @@ class Check:
         return y
 
     def _at_positions(self, argument: str, y: AnyArray, num_classes: int | None) -> AnyArray:
-        """Return (n, positions...) labels: each is a class or masked, and each example has at least one class."""
+        """Check (n, positions...) labels; each example needs at least one label that is not masked."""
         labeled = y[is_labeled(y)]
         wrong = (labeled < 0) | (labeled >= (np.inf if num_classes is None else num_classes))
         if wrong.any():
             rule = "at least 0" if num_classes is None else f"0 to {num_classes - 1}"
             raise self.error(
-                f"{argument} must be {rule} at each position, or {IGNORED} where it is masked; got "
-                f"{labeled[wrong][0]}. Write other marks as {IGNORED}: np.where(y == 255, {IGNORED}, y)"
+                f"{argument} must be {rule} at each position, or {IGNORED} if masked; got {labeled[wrong][0]}. "
+                f"Replace other masks with {IGNORED}, for example np.where(y == 255, {IGNORED}, y)"
             )
         if len(empty := np.flatnonzero(position_counts(y) == 0)):
             raise self.error(
-                f"{argument} must have a label in each example; {len(empty)} have none, the first at {empty[0]}"
+                f"{argument} must have at least one label per example; got {len(empty)} examples without a label, the "
+                f"first at index {empty[0]}"
             )
         return y
 
@@ -249,17 +252,17 @@ class Check:
             raise self.error(
                 f"{argument} must be numbers of shape ({n},) or ({n}, t); got shape {y.shape}, dtype {y.dtype}"
             )
-        with np.errstate(over="ignore"):  # what overflows float32 is refused below
+        with np.errstate(over="ignore"):  # overflow of float32 raises an error below
             numbers = as_contiguous(y.reshape(n, -1) if n else y.reshape(0, *(y.shape[1:] or (1,))), np.float32)
         bad = _not_finite(numbers)
         if len(bad):
             raise self.error(
-                f"{argument} must be finite as float32; {len(bad)} targets are not, the first in row {bad[0]}"
+                f"{argument} must be finite as float32; got {len(bad)} targets that are not, the first in row {bad[0]}"
             )
         return numbers
 
     def words(self, train_y: Any, test_y: Any, names: Sequence[str] | None) -> tuple[Any, Any, tuple[str, ...] | None]:
-        """Return labels with words replaced by numbers, and the names of the classes; None if they have none."""
+        """Replace labels that are words with numbers; return them and the class names, or None without names."""
         labels_by_name = {"train_y": train_y, "test_y": test_y}
         what = f"{self.of} {self.name!r}: a label"
         arrays = {name: self.array(name, as_labels(y, what)) for name, y in labels_by_name.items() if y is not None}
@@ -283,7 +286,7 @@ class Check:
         owners = self.array("owners", value)
         if owners.shape != (n,) or owners.dtype.kind not in "uiUS":
             raise self.error(
-                f"owners must be one integer or string per training sample, ({n},); got {owners.dtype} {owners.shape}"
+                f"owners must be one integer or string per training example, ({n},); got {owners.dtype} {owners.shape}"
             )
         if names is None:
             distinct, index = np.unique(owners, return_inverse=True)
@@ -291,7 +294,7 @@ class Check:
                 entry.decode() if isinstance(entry, bytes) else str(entry) for entry in distinct.tolist()
             )
         if owners.dtype.kind not in "ui" or owners.min() < 0 or owners.max() >= len(names):
-            raise self.error(f"owners must be indices into the {len(names)} owner_names")
+            raise self.error(f"owners must be indices from 0 to {len(names) - 1}, the last of owner_names")
         return as_contiguous(owners, np.int64), tuple(names)
 
 
@@ -300,15 +303,15 @@ def _are_records(value: Any) -> bool:
 
 
 def as_contiguous(array: AnyArray, dtype: Any) -> AnyArray:
-    """Return an array of this type that torch can share: contiguous and writable, copied only if necessary.
+    """Return a contiguous, writable array of this type, as torch needs it, with a copy only if necessary.
 
-    An array that is mapped from a file stays mapped and read-only: a writable one could not exceed main memory.
+    A file map stays mapped and read-only, because a writable copy would need as much memory as the file.
     """
     return np.require(array, dtype, ["C"] if isinstance(array, np.memmap) else ["C", "W"])
 
 
 def _is_array(value: Any) -> bool:
-    """Return whether NumPy converts the value at once, instead of reading one example after the other."""
+    """Return whether NumPy converts the value at once, not example by example."""
     if isinstance(value, list | tuple | range | str | bytes) or hasattr(value, "__array__"):
         return True
     try:
@@ -319,7 +322,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _not_finite(samples: AnyArray) -> Ints:
-    """Return the indices of examples that are not finite; reading in blocks bounds the memory."""
+    """Return the indices of examples that are not finite, in blocks to limit memory."""
     axes, step = tuple(range(1, samples.ndim)), max(1, BLOCK // max(1, samples[:1].size))
     blocks = [~np.isfinite(samples[i : i + step]).all(axis=axes) for i in range(0, len(samples), step)]
     return np.flatnonzero(np.concatenate([np.empty(0, np.bool_), *blocks]))
@@ -328,10 +331,10 @@ def _not_finite(samples: AnyArray) -> Ints:
 def channel_scale(
     check: Check, x: AnyArray, kind: Kind, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and standard deviation per channel, measured if None; () and () if not images."""
+    """Return the given or measured mean and standard deviation of each channel; () and () unless images."""
     if kind != "image":
         if mean or std:
-            raise check.error(f"mean and std are for images; this is of kind {kind!r}. Normalise the array itself")
+            raise check.error(f"mean and std require images; got the kind {kind!r}. Normalize the array itself")
         return (), ()
     channels = x.shape[1]
     if mean is None or std is None:
@@ -339,12 +342,12 @@ def channel_scale(
         mean = [m for m, _ in measured] if mean is None else mean
         std = [s for _, s in measured] if std is None else std
     if len(mean) != channels or len(std) != channels or not np.isfinite([*mean, *std]).all() or min(std) <= 0:
-        raise check.error(f"mean and std need {channels} finite numbers each, std positive; got {mean} and {std}")
+        raise check.error(f"mean and std must be {channels} finite numbers each, std > 0; got {mean} and {std}")
     return tuple(float(m) for m in mean), tuple(float(s) for s in std)
 
 
 def _mean_and_std(pixels: AnyArray) -> tuple[float, float]:
-    """Return the exact mean and standard deviation of uint8 pixels / 255, from histograms of blocks."""
+    """Return the exact mean and standard deviation of uint8 pixels / 255, from histograms."""
     blocks = np.array_split(pixels, len(pixels) // 4096 + 1)
     counts = np.sum([np.bincount(block.ravel(), minlength=256) for block in blocks], axis=0)
     level = np.arange(256) / 255

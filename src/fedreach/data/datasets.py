@@ -1,4 +1,4 @@
-"""Data sets as arrays, and the specification of a partition."""
+"""Data sets as arrays, and specifications of partitions."""
 
 from __future__ import annotations
 
@@ -22,70 +22,69 @@ if TYPE_CHECKING:
     from fedreach.data.assignment import Partition
 
 
-# ---- A data set: arrays, normalization, source and hash
+# ---- The data set
 
-HASHED = 2**26  # bytes per block of hashing
+HASHED = 2**26  # bytes that are hashed at once
 ARRAYS = {"x": "train_x", "y": "train_y", "client": "owners", "x_test": "test_x", "y_test": "test_y"}
-"""Names of arrays in users' files -> arguments of `from_arrays`."""
+"""Names of arrays in user files -> arguments of `from_arrays`."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """A training set and a standard test set; `load`, `from_arrays` and `from_npz` make and check one.
+    """Training set and test set; made and checked by `fedreach.load`, `from_arrays` or `from_npz`.
 
-    Shapes: n training examples, s test examples, C channels, T tokens. Images are normalized per channel when they
-    are used: ``(x / 255 - mean) / std``. `sha256` depends on the values, types and shapes of the arrays alone, not on
-    the format of their file.
+    Sizes: n training examples, s test examples, C channels, T tokens, t targets. Models receive images normalized per
+    channel: ``(x / 255 - mean) / std``. `sha256` is the hash of values, types and shapes of the arrays.
     """
 
-    name: str
-    train_x: AnyArray  # (n, C, H, W) uint8 images, (n, ...) float32 features, (n, T) tokens, or (n,) records of several
-    train_y: AnyArray  # (n,) or (n, positions...) int64 classes; or (n, t) float32 numbers to predict
-    test_x: AnyArray  # (s, ...) of the same type and shape; s = 0 without a test set
-    test_y: AnyArray  # (s,), (s, positions...) or (s, t)
-    num_classes: int  # 0 if targets are numbers
-    mean: tuple[float, ...]  # (C,) after scaling to [0, 1]; () for features and tokens
-    std: tuple[float, ...]  # (C,)
-    kind: Kind
+    name: str  # name in tables and messages
+    train_x: AnyArray  # (n, C, H, W) uint8 images, (n, ...) float32 features, (n, T) tokens, or (n,) records of inputs
+    train_y: AnyArray  # (n,) or (n, positions...) int64 classes, or (n, t) float32 numbers
+    test_x: AnyArray  # (s, ...) test inputs of the same type and shape; s = 0 without a test set
+    test_y: AnyArray  # (s,), (s, positions...) or (s, t) test targets
+    num_classes: int  # number of classes; 0 if targets are numbers
+    mean: tuple[float, ...]  # (C,) mean of each channel, scaled to [0, 1]; () unless inputs are images
+    std: tuple[float, ...]  # (C,) standard deviation of each channel
+    kind: Kind  # kind of the inputs
     owners: Ints | None  # (n,) natural client of each training example
-    owner_names: tuple[str, ...]
-    source: str
-    licence: str
-    sha256: str
-    notes: str = ""  # facts that a reader of results must know, such as "a subset"
-    class_names: tuple[str, ...] | None = None  # if labels are words
-    preparation: Preparation | None = None  # if the examples are rows of a table
-    target_scale: TargetScale | None = None  # scale on which models learn numeric targets; None: unscaled
-    loaded: Loaded | None = None  # if an experiment file can load it, too
+    owner_names: tuple[str, ...]  # names of the natural clients
+    source: str  # source of the data
+    licence: str  # license of the data
+    sha256: str  # hash of the arrays
+    notes: str = ""  # information that readers of results need, such as "a subset"
+    class_names: tuple[str, ...] | None = None  # names of the classes if labels are words
+    preparation: Preparation | None = None  # columns of the table if examples are rows of a table
+    target_scale: TargetScale | None = None  # scale of numeric targets in training; None: original unit
+    loaded: Loaded | None = None  # table of an experiment file that loads the data set
 
     @property
     def outputs(self) -> int:
-        """Numbers that a model returns per example, or per position: one per class, or one per target."""
+        """Number of model outputs per example or position: one per class, or one per numeric target."""
         return self.num_classes or int(self.train_y.shape[1])
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """Shape of the labels of an example with one label per position, see `fedreach.data.several`; else ()."""
+        """Shape of the labels of an example if each position has a label (see `fedreach.data.several`), else ()."""
         return self.train_y.shape[1:] if self.num_classes else ()
 
     @property
     def example_classes(self) -> int:
-        """c if each example has one class; 0 if each position has one, or targets are numbers."""
+        """Number of classes if each example has one class; 0 for labels per position and for numbers."""
         return example_classes(self.train_y, self.num_classes)
 
     @property
     def sample_shape(self) -> Any:
-        """Shape of an example; for several inputs, the shape of each, by name or in order."""
+        """Shape of the inputs of an example; for several inputs, one shape per input, by name or in order."""
         return sample_shape(self.train_x)
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """Columns of the numbers to predict; () if the examples are not rows of a table."""
+        """Columns of the numeric targets; () unless examples are rows of a table."""
         return () if self.preparation is None else tuple(column.name for column in self.preparation.labels)
 
     @property
     def section(self) -> Mapping[str, Any] | None:
-        """The ``[data]`` table of an experiment that loads this data set; None if none does, or it was changed."""
+        """``[data]`` table of an experiment file that loads this data set; None if the data set was changed."""
         loaded = self.loaded
         return loaded.section if loaded is not None and same_fields(self, loaded.dataset, "loaded") else None
 
@@ -101,19 +100,20 @@ class Dataset:
         empty: Literal["error", "drop"] = "error",
         **options: Any,
     ) -> PartitionSpec:
-        """Return the specification of a partition among clients of which some participate; each seed draws its own.
+        """Specify a partition of this data set into clients, and its participants. Each seed draws it again.
 
         Args:
-            kind: A name of `fedreach.data.partition.PARTITIONS`, a custom ``FILE.py:NAME``, or a function
+            kind: Name in `fedreach.data.partition.PARTITIONS`, custom partition ``FILE.py:NAME``, or function
                 ``f(labels, clients, rng, **options)`` that returns a `fedreach.data.assignment.Partition`.
-            clients: Number of clients; ``"natural"`` uses the owners of the examples instead.
-            participants: Number of participants, share of the clients that are not excluded, or ids. ``"all"`` or
-                None: all clients that are not excluded.
-            held_out: Share of each client's examples that is held out.
+            clients: Number of clients. The kind ``"natural"`` uses the owners of the examples instead. Default: 50.
+            participants: Number of participants, their share of the clients that are not excluded, or their ids.
+                ``"all"`` or None: all clients that are not excluded. Default: 0.4.
+            held_out: Share of each client's examples that is held out, from 0 to below 1. Default: 0.2.
             exclude_clients: Ids of clients that never train.
-            exclude_labels: Classes; clients with an example of one of them never train.
-            empty: Policy for clients without examples, see `fedreach.data.assignment.without_empty`.
-            **options: Options of the kind, such as ``alpha``; unknown options raise an error when it is drawn.
+            exclude_labels: Classes; clients with an example of one of these classes never train.
+            empty: ``"error"`` or ``"drop"`` for clients without examples, see
+                `fedreach.data.assignment.without_empty`. Default: "error".
+            **options: Options of the kind, such as ``alpha``.
 
         Example:
             >>> toy = from_arrays(np.eye(8), [0, 1] * 4, name="toy")
@@ -122,14 +122,14 @@ class Dataset:
         """
         requested = None if participants == "all" else participants
         if isinstance(requested, str):
-            raise ConfigError(f"participants must be a number, a share, ids or 'all'; got {requested!r}.")
+            raise ConfigError(f"participants must be a number, a share, a list of ids or 'all'; got {requested!r}.")
         who = requested if requested is None or isinstance(requested, int | float) else tuple(requested)
         excluded = tuple(exclude_clients), tuple(exclude_labels)
         return PartitionSpec(self, kind, clients, options, who, held_out, *excluded, empty)
 
     @property
     def targets(self) -> str:
-        """Description of the targets."""
+        """Description of the targets, such as "10 classes"."""
         numbers = "1 number" if self.outputs == 1 else f"{self.outputs} numbers"
         where = f" at {'x'.join(map(str, self.positions))} positions" if self.positions else ""
         return f"{self.num_classes} classes{where}" if self.num_classes else f"{numbers} to predict"
@@ -146,21 +146,21 @@ class Dataset:
 
 
 def form_to_json(dataset: Dataset) -> dict[str, Any]:
-    """Return the layout of several inputs and the positions of labels as JSON; {} for one input and one label."""
+    """Return the layout of several inputs and the positions of labels as JSON values; {} if there are none."""
     layout = dataset.train_x.dtype
     form: dict[str, Any] = {} if layout.names is None else {"inputs": layout_to_json(layout)}
     return form | ({"positions": list(dataset.positions)} if dataset.positions else {})
 
 
 class Loaded(NamedTuple):
-    """The table of an experiment file that loads a data set."""
+    """Table of an experiment file that loads a data set."""
 
-    section: Mapping[str, Any]  # [data]
-    dataset: Dataset  # the data set as it was loaded
+    section: Mapping[str, Any]  # the [data] table
+    dataset: Dataset  # the loaded data set
 
 
 def same_fields(first: Any, second: Any, *but: str) -> bool:
-    """Return whether two dataclass instances hold identical objects, except in the fields `but`."""
+    """Return whether two instances of a dataclass have identical objects in all fields except `but`."""
     return all(
         getattr(first, attribute.name) is getattr(second, attribute.name)
         for attribute in fields(first)
@@ -170,10 +170,9 @@ def same_fields(first: Any, second: Any, *but: str) -> bool:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PartitionSpec:
-    """Specification of how a data set is divided among clients, see `Dataset.partition`.
+    """Specification of a partition of a data set into clients (see `Dataset.partition`).
 
-    In `fedreach.compare`, every seed draws its own federated data; `FederatedData.from_spec` draws them for one
-    seed.
+    `fedreach.compare` draws the partition for each seed. `FederatedData.from_spec` draws it for one seed.
     """
 
     dataset: Dataset
@@ -188,11 +187,11 @@ class PartitionSpec:
 
     @property
     def called(self) -> str:
-        """Name of the kind."""
+        """Name of the kind, or of the function."""
         return self.kind if isinstance(self.kind, str) else getattr(self.kind, "__name__", repr(self.kind))
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """Return the tables of an experiment file that specify it."""
+        """Return the tables of an experiment file for this specification."""
         clients = {} if self.kind == "natural" else {"clients": self.clients}
         population = {
             "participants": "all" if self.participants is None else self.participants,
@@ -211,7 +210,7 @@ class PartitionSpec:
 
 
 def content_hash(*arrays: AnyArray) -> str:
-    """Return the sha256, in hex, of the type, shape and values of arrays; byte order and layout do not matter.
+    """Return the sha256, in hex, of types, shapes and values of arrays; byte order and memory layout are ignored.
 
     Example:
         >>> a = np.arange(6, dtype=np.int64).reshape(2, 3)
@@ -229,7 +228,7 @@ def content_hash(*arrays: AnyArray) -> str:
 
 
 def add_bytes(digest: Any, array: AnyArray) -> None:
-    """Add the bytes of a contiguous array to a hash, in blocks, so that Ctrl-C can interrupt."""
+    """Add the bytes of a contiguous array to a hash, in blocks so that Ctrl-C works."""
     array = array if array.dtype.names is None else array.view(np.uint8)  # records of several inputs
     content = array.data.cast("B") if array.size else memoryview(b"")
     for begin in range(0, len(content), HASHED):
@@ -255,34 +254,33 @@ def from_arrays(
     notes: str = "",
     sha256: str | None = None,
 ) -> Dataset:
-    """Make a data set from your own arrays. All checks run here, once; the arrays are never written to.
+    """Make a data set from arrays and check them. The arrays are not modified.
 
     Args:
-        train_x: (n, C, H, W) or (n, H, W) uint8 images, or a list of Pillow images; (n, ...) floats, stored as
-            float32; or (n, T) integers, which need `kind`, because they could be tokens or features. Several inputs
-            are a dictionary of (n, ...) arrays by the names of the forward's arguments, or a tuple of arrays in their
-            order.
-        train_y: (n,) integer labels from 0 to `num_classes` - 1; or words, numbered alphabetically; or
-            (n, positions...) integer labels per position, with -100 for a masked position; or (n,) or (n, t) floats
-            to predict, stored as (n, t) float32.
-        test_x: Inputs of the standard test set, like those of the training set; or None.
-        test_y: Labels of the standard test set; given together with `test_x`.
-        owners: (n,) client of each training example, integers or strings; or None.
-        owner_names: Names of the clients; `owners` are then indices into it. Default: the sorted distinct owners.
-        num_classes: Number of classes; 0: labels are numbers to predict, even if they are whole. Default: the number
-            of class names, or else the largest label + 1.
-        class_names: Names of the classes, from class 0 on. Default: the words, if labels are words.
-        kind: ``"image"``, ``"features"`` or ``"tokens"``. Default: from type and shape.
-        mean: (C,) mean of each channel after scaling to [0, 1]; images only. Default: of the training images.
-        std: (C,) standard deviation likewise; a constant channel gets 1.
-        name: Name in tables and messages.
-        source: Source of the data.
-        licence: License of the data.
-        notes: Facts that a reader of results must know.
-        sha256: Hash of examples that were checked when it was computed; their numbers are not checked again.
+        train_x: Training inputs. (n, C, H, W) or (n, H, W) uint8 images, or a list of Pillow images. (n, ...) floats,
+            which are stored as float32. (n, T) integers, which require `kind`. For several inputs, a dictionary of
+            (n, ...) arrays by argument name of the model's forward, or a tuple of arrays in the order of the arguments.
+        train_y: Training targets. (n,) integers from 0 to `num_classes` - 1, or words. (n, positions...) integers for
+            labels per position, -100 if masked. (n,) or (n, t) floats for numeric targets, stored as (n, t) float32.
+        test_x: Inputs of the test set, with the same shape and type. Default: no test set.
+        test_y: Targets of the test set, required with `test_x`.
+        owners: (n,) natural client of each training example, as integers or strings. Default: none.
+        owner_names: Names of the natural clients; `owners` are then indices of these names. Default: the sorted owners.
+        num_classes: Number of classes. 0: targets are numbers, even if they are whole. Default: the number of class
+            names, or the largest label + 1.
+        class_names: Names of the classes, starting with class 0. Default: the words in alphabetical order, if labels
+            are words.
+        kind: Kind of the inputs: ``"image"``, ``"features"`` or ``"tokens"``. Default: determined from type and shape.
+        mean: (C,) mean of each channel of images, scaled to [0, 1]. Default: mean of the training images.
+        std: (C,) standard deviation of each channel. Default: that of the training images, or 1 if it is 0.
+        name: Name in tables and messages. Default: "arrays".
+        source: Source of the data, for reports.
+        licence: License of the data, for reports.
+        notes: Information that readers of results need.
+        sha256: Known hash of the arrays; skips the hashing and the checks of values.
 
     Raises:
-        DataError: If a shape, type or value breaks the rules above, or a float is not finite.
+        DataError: If a shape, type or value is invalid, or a float is not finite.
 
     Example:
         >>> x = np.zeros((6, 4), np.float32)
@@ -294,10 +292,10 @@ def from_arrays(
     check_type("from_arrays", "num_classes", num_classes, int, np.integer, type(None))
     check, is_checked = Check(name), sha256 is not None
     if (test_x is None) != (test_y is None):
-        raise check.error("test_x and test_y go together; got only one of them. Give both or neither")
+        raise check.error("test_x and test_y must be given together; got only one. Give both or neither")
     if hasattr(train_y, "__len__") and is_inputs_of_examples(train_x, len(train_y)):
         if kind not in (None, "several"):
-            raise check.error(f"kind must be left out where there are several inputs; got {kind!r}")
+            raise check.error(f"kind must be omitted for several inputs; got {kind!r}")
         kind = "several"
     else:
         train_x = as_array(train_x, f"data set {name!r}", kind)
@@ -307,7 +305,7 @@ def from_arrays(
         num_classes = len(words)
     y = check.labels("train_y", train_y, len(x), num_classes)
     if not len(y):
-        raise check.error("train_x must hold at least one sample; got none")
+        raise check.error("train_x must have at least one example; got none")
     if y.dtype.kind == "f":
         num_classes = 0
     if test_x is None:
@@ -316,7 +314,7 @@ def from_arrays(
         x_test, _ = check.samples("test_x", test_x, kind, is_checked=is_checked)
         y_test = check.labels("test_y", test_y, len(x_test), num_classes)
         if (form := _form(x, y)) != (form_of_test := _form(x_test, y_test)):
-            raise check.error(f"test_x and test_y must be like train_x and train_y, {form}; got {form_of_test}")
+            raise check.error(f"test_x and test_y must have the form of the training set, {form}; got {form_of_test}")
     owner, names = check.owners(owners, owner_names, len(y))
     averages, deviations = channel_scale(check, x, kind, mean, std)
     return Dataset(
@@ -340,27 +338,27 @@ def from_arrays(
 
 
 def _form(x: AnyArray, y: AnyArray) -> str:
-    """Describe the form of an example."""
+    """Describe shape and type of inputs and labels."""
     return f"{x.shape[1:]} {x.dtype} with labels {y.shape[1:]}"
 
 
 def check_array_names(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Raise DataError if an array of a user's file or folder is unknown, or x or y is missing."""
+    """Raise DataError if a user file or folder has an unknown array, or lacks x or y."""
     unknown, missing = [key for key in arrays if key not in ARRAYS], [key for key in ("x", "y") if key not in arrays]
     if unknown or missing:
-        problem = f"unknown array {unknown[0]!r}" if unknown else f"no array {missing[0]!r}"
+        problem = f"unknown array {unknown[0]!r}" if unknown else f"array {missing[0]!r} is missing"
         raise DataError(f"{path}: {problem}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
 
 
 def from_npz(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
-    """Read your own ``.npz`` file with ``x`` and ``y``, and optionally ``client``, ``x_test`` and ``y_test``.
+    """Load a data set from an ``.npz`` file with ``x`` and ``y``, and optionally ``client``, ``x_test`` and ``y_test``.
 
-    The arrays follow the rules of `from_arrays`; ``client`` holds the natural client of each training example, integers
-    or strings. Write a file with ``np.savez_compressed("mine.npz", x=x, y=y, client=client)``. The stem of the file
-    becomes the name of the data set; `kind` and `num_classes` are as in `from_arrays`.
+    The arrays are those of `from_arrays`. ``client`` is the natural client of each training example, as integers or
+    strings. To write a file, use ``np.savez_compressed("mine.npz", x=x, y=y, client=client)``. The data set gets the
+    name of the file. `kind` and `num_classes` are as in `from_arrays`.
 
     Raises:
-        DataError: If the file is missing or damaged, holds other keys or Python objects, or its arrays break a rule.
+        DataError: If the file is missing or damaged, contains other arrays or Python objects, or an array is invalid.
     """
     path = Path(path)
     try:
@@ -370,7 +368,7 @@ def from_npz(path: Path | str, *, kind: Kind | None = None, num_classes: int | N
         raise no_such_file(path, (".npz",)) from error
     except (OSError, ValueError) as error:  # an incomplete file, or an invalid path
         raise DataError(
-            f"{path}: must be a readable .npz file without python objects; got: {error}. "
+            f"{path}: must be a readable .npz file without Python objects; got: {error}. "
             "Write it with np.savez_compressed(path, x=x, y=y)."
         ) from error
     check_array_names(path, file)
@@ -378,26 +376,25 @@ def from_npz(path: Path | str, *, kind: Kind | None = None, num_classes: int | N
     return from_arrays(**arrays, kind=kind, num_classes=num_classes, name=path.stem, source=str(path.name))
 
 
-# ---- Data of the server: drawn from the clients' training data, or provided by the user
+# ---- Data of the server
 
 
 @dataclass(frozen=True, eq=False)
 class ServerData:
-    """Examples that the server holds. Their labels are true: label noise affects clients only."""
+    """Examples of the server. Label noise does not change their labels."""
 
-    x: AnyArray  # (s, ...) inputs of the type and shape of the data set
+    x: AnyArray  # (s, ...) inputs, with type and shape of the data set
     y: AnyArray  # (s,) classes, or (s, t) numbers
 
 
 def draw_for_server(owner: Ints, examples: int, rng: np.random.Generator) -> Bools:
-    """Draw the server's examples at random from all clients' training data, but never a client's last example.
+    """Draw the server's examples at random from the training examples of all clients.
 
-    The server takes the first examples in random order that are not the last of their client. So all examples are
-    equally likely, except at clients with few examples. `owner` (samples,) is the client of each training example.
-    The result flags the examples of the server.
+    Each client keeps at least one example. Except for this rule, all examples are equally likely. `owner` (n,) is the
+    client of each training example. Returns an (n,) mask of the server's examples.
 
     Raises:
-        ConfigError: If `examples` is not a whole number above 0, or more than can be taken.
+        ConfigError: If `examples` is not a whole number, at least 1, or is too large.
 
     Example:
         >>> taken = draw_for_server(np.array([0, 0, 0, 1, 2, 2]), 3, np.random.Generator(np.random.Philox(0)))
@@ -410,8 +407,8 @@ def draw_for_server(owner: Ints, examples: int, rng: np.random.Generator) -> Boo
     spare = np.delete(shuffled, len(owner) - 1 - at)
     if examples > len(spare):
         raise ConfigError(
-            f"server_data.examples must be at most {len(spare)}, as each of the {len(clients)} clients keeps one of "
-            f"their {len(owner)} training examples; got {examples}."
+            f"server_data.examples must be at most {len(spare)}, because each of the {len(clients)} clients keeps one "
+            f"of the {len(owner)} training examples; got {examples}."
         )
     for_server = np.zeros(len(owner), np.bool_)
     for_server[spare[:examples]] = True
@@ -419,13 +416,13 @@ def draw_for_server(owner: Ints, examples: int, rng: np.random.Generator) -> Boo
 
 
 def check_server_data(dataset: Dataset, data: tuple[Any, Any] | Path | str) -> ServerData:
-    """Check your own data for the server as a data set is checked, and return them.
+    """Check the server's own data.
 
-    They are (s, ...) inputs and (s,) labels, or the path of an ``.npz`` file with ``x`` and ``y``. Kind, type, shape
-    and classes must be those of the clients' data.
+    The data are (s, ...) inputs and (s,) targets, or the path of an ``.npz`` file with ``x`` and ``y``. Kind, type,
+    shape and classes must be those of the data set.
 
     Raises:
-        DataError: If they are not.
+        DataError: If the data are invalid.
 
     Example:
         >>> from fedreach.data.sets import load
@@ -436,14 +433,14 @@ def check_server_data(dataset: Dataset, data: tuple[Any, Any] | Path | str) -> S
     if isinstance(data, Path | str):
         file = from_npz(data, kind=dataset.kind, num_classes=dataset.num_classes)
         if file.owners is not None or len(file.test_y):
-            raise DataError(f"{data}: data for the server are x and y alone. Leave out client, x_test and y_test.")
+            raise DataError(f"{data}: must contain only x and y. Remove client, x_test and y_test.")
         x, y, name = file.train_x, file.train_y, str(data)
     else:
         check, name = Check("server_data"), "server_data"
         x, _ = check.samples("x", data[0], dataset.kind)
         y = check.labels("y", data[1], len(x), dataset.num_classes)
     if len(y) == 0:
-        raise DataError(f"{name} must hold at least one sample; got none.")
+        raise DataError(f"{name} must have at least one example; got none.")
     if (form := _form(dataset.train_x, dataset.train_y)) != _form(x, y):
-        raise DataError(f"{name} must have samples like those of {dataset.name}, {form}; got {_form(x, y)}.")
+        raise DataError(f"{name} must have the form of {dataset.name}, {form}; got {_form(x, y)}.")
     return ServerData(x, y)

@@ -1,4 +1,4 @@
-"""Federated data: a data set, and the examples that each client trains on and is tested on."""
+"""Federated data: a data set, and the training and test examples of each client."""
 
 from __future__ import annotations
 
@@ -29,57 +29,59 @@ from fedreach.data.splits import APART, ClientIndex, Population, Together
 from fedreach.data.stored import OwnData
 
 Participants = int | str | Sequence[object] | None
-"""Number of participants, drawn by the seed; or their names. None: 40% of the clients, drawn by the seed."""
+"""Number of participants, drawn with the seed, or their names. None: 40% of the clients, drawn with the seed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shifted:
-    """Shifted unseen clients, and the effect of the shift; see `fedreach.data.shifts.shift_unseen`."""
+    """Unseen clients that are shifted, and the result of the shift; see `fedreach.data.shifts.shift_unseen`."""
 
-    clients: Ints  # sorted ids
-    dropped: Ints  # (N, c) examples that the shift removed, by class
-    sha256: str  # of their examples after the shift
-    record: Mapping[str, Any]  # plain JSON values: kind, share, clients, dropped
+    clients: Ints  # ids of the shifted clients, increasing
+    dropped: Ints  # (N, c) number of removed examples of each client and class
+    sha256: str  # hash of the clients' examples after the shift
+    record: Mapping[str, Any]  # JSON values: kind, share, clients, dropped
 
 
 @dataclass(frozen=True, eq=False)
 class Provenance:
-    """The data and the tables of an experiment file that federated data were made from."""
+    """Data and tables of an experiment file that produce federated data."""
 
     data: Dataset | OwnData
-    tables: Mapping[str, Mapping[str, Any]]  # partition, population
-    made: FederatedData | None = None  # as they were made
+    tables: Mapping[str, Mapping[str, Any]]  # the tables partition and population
+    made: FederatedData | None = None  # the result
 
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """Data that all methods of a comparison share.
+    """Federated data: the examples of each client, and which clients participate.
 
     Participants train on `train` and are tested on `held_out`. Unseen clients never train, so all of their examples
-    are test data. `labels` may be noisy for training; held-out and test labels are always true. Examples that the
-    server took from clients, or that a shift removed, are in neither part. For shifted unseen clients, `dataset` holds
-    the shifted inputs and labels.
+    are test data. Label noise changes only labels for training. Neither part contains the examples that the server has
+    taken from clients, or that a shift has removed. For shifted unseen clients, `dataset` contains the shifted inputs
+    and labels.
+
+    Use one of the methods `from_frame`, `from_torch`, `from_clients`, `from_huggingface` and `from_spec`.
     """
 
     dataset: Dataset
-    labels: AnyArray  # of the training set, as clients see them: (n,) classes, or (n, t) numbers
+    labels: AnyArray  # labels for training, with label noise: (n,) classes, or (n, t) numbers
     partition: Partition
     population: Population
-    train: ClientIndex
-    held_out: ClientIndex
-    noise: Mapping[str, Any] | None
-    server: ServerData | None = None
-    shift: Shifted | None = None
-    client_names: tuple[str, ...] | None = None  # (N,) if clients have names other than their ids
-    together: Together = APART  # examples that are held out together
-    left_out: Ints | None = None  # (N,) examples in neither part, see `fedreach.data.validation`; None: none
-    note: str = ""  # how the participants were drawn, if they were
-    draw: Callable[..., FederatedData] | None = None  # see `redrawn`
+    train: ClientIndex  # training examples of each client
+    held_out: ClientIndex  # held-out examples of each client
+    noise: Mapping[str, Any] | None  # record of the label noise
+    server: ServerData | None = None  # examples of the server
+    shift: Shifted | None = None  # shift of unseen clients
+    client_names: tuple[str, ...] | None = None  # (N,) names of the clients; None: ids are the names
+    together: Together = APART  # groups and times of the examples
+    left_out: Ints | None = None  # (N,) number of examples in neither part, see `fedreach.data.validation`
+    note: str = ""  # how the participants were drawn
+    draw: Callable[..., FederatedData] | None = None  # draws the participants again, see `redrawn`
     origin: Provenance | None = None  # see `by_experiment`
 
     @property
     def by_experiment(self) -> Provenance | None:
-        """How an experiment file makes these data; None if none does, or if they were changed."""
+        """Data and tables of an experiment file that produce these data; None if there are none."""
         origin = self.origin
         unchanged = origin is not None and datasets.same_fields(self, origin.made, "note", "draw", "origin")
         return origin if unchanged else None
@@ -100,35 +102,33 @@ class FederatedData:
         seed: int = 0,
         name: str | None = None,
     ) -> FederatedData:
-        """Make federated data from a table with a column that names the client of each row.
+        """Build federated data from a table in which one column is the client of each row.
 
-        Columns of numbers become inputs with mean 0 and standard deviation 1, and columns of words one input per
-        category. A missing value is an input of its own. All scales are measured on the participants' training rows,
-        never on other clients: see `fedreach.data.preparation.Preparation`, which is stored as `schema`. Columns
-        without information are left out, and the schema gives the reason. The order of the rows does not matter.
+        A column of numbers becomes an input with mean 0 and standard deviation 1. A column of words becomes one input
+        per category. Missing values get an additional input. Means, standard deviations and categories come only from
+        the participants' training rows. Columns without information are left out. The attribute `schema` describes all
+        columns. The order of the rows does not matter.
 
         Args:
-            table: A table of pandas, polars or pyarrow, a dictionary of lists, or the path of a .csv or .parquet file.
-            client: Column that names the client of each row.
-            label: Column of classes, as numbers or words; give either this or `target`.
-            target: Column of numbers to predict, or several; they stay unscaled. The loss is ``mse`` unless a method
-                chooses ``huber``; both train on the participants' scale, see
-                `fedreach.data.preparation.TargetScale`.
-            columns: Options for columns: columns to drop, kinds, words for missing values, and the decimal separator;
-                see `fedreach.data.cells.ColumnOptions`.
-            group: Column of groups, such as the patient of a visit: a client holds out all rows of a group or none.
-                It is not an input.
-            time: Column of numbers or dates by which each client holds out its latest rows. It stays an input unless
+            table: Table of pandas, polars or pyarrow, dictionary of lists, or path of a .csv or .parquet file.
+            client: Column with the client of each row.
+            label: Column of classes, as numbers or words. Give either this or `target`.
+            target: One or more columns of numbers to predict. The default loss is ``mse``. Training uses the
+                participants' scale (see `fedreach.data.preparation.TargetScale`), and results have the original unit.
+            columns: Options for columns, such as columns to drop; see `fedreach.data.cells.ColumnOptions`.
+            group: Column of groups, such as patients. A client holds out all rows of a group or none. The column is not
+                an input.
+            time: Column of numbers or dates. Each client holds out its latest rows. The column is also an input, unless
                 `columns` drops it.
-            participants: Number of participants, or their names. Default: 40% of the clients, drawn at random.
-            held_out: Share of each client's rows that is held out, see `fedreach.data.splits.split_held_out`.
-            seed: Seed of the held-out rows, and of the participants if they are drawn.
+            participants: Number of participants, or their names. Default: 40% of the clients, drawn with the seed.
+            held_out: Share of each client's rows that is held out, in (0, 1). Default: 0.2.
+            seed: Seed of the held-out rows and of the drawn participants.
             name: Name of the data set in tables and messages. Default: name of the file, or "table".
 
         Raises:
-            ConfigError: If a column or a client of `participants` is unknown; the message suggests the nearest name.
-            DataError: If the file cannot be read, a client or a label is missing, a number is infinite, or no column
-                holds information.
+            ConfigError: If a column or participant is unknown.
+            DataError: If the file is unreadable, a client or label is missing, a number is infinite, or no column can
+                be an input.
 
         Example:
             >>> table = {"hospital": ["north", "south", "east"] * 4, "age": range(20, 32), "ill": ["no", "yes"] * 6}
@@ -163,30 +163,29 @@ class FederatedData:
         num_classes: int | None = None,
         name: str = "dataset",
     ) -> FederatedData:
-        """Make federated data from a map-style torch Dataset; each example is read once.
+        """Build federated data from a map-style torch Dataset.
 
-        So random transforms of the Dataset, such as a rotation, are drawn once. uint8 images are put on the scale of
-        the participants' pixels; other inputs stay unchanged. Pillow images become gray or RGB, see
-        `fedreach.data.images.as_shown`.
+        Each example is read once, so random transforms of the Dataset are applied only once. Images are uint8 and are
+        normalized with the participants' pixels. Pillow images become grayscale or RGB, see
+        `fedreach.data.images.as_shown`. Other inputs are not scaled.
 
         Args:
-            dataset: Object with a length and, by number, pairs of input and label: tensors, arrays, images or lists.
-                Several inputs are ``((a, b), label)``, which the model's forward gets in this order, or
-                ``({"tokens": a, "age": b}, label)``, which it gets as keywords. A dictionary as in Hugging Face data
-                sets holds the label as ``labels``. A label may be an array with one label per position, -100 if
-                masked.
+            dataset: Dataset of pairs of input and label, which can be tensors, arrays, images or lists. Several inputs
+                are ``((a, b), label)``, in the order of the arguments of the model's forward, or
+                ``({"tokens": a, "age": b}, label)``, by argument name. An example can also be a dictionary with the
+                label as ``labels``. A label can be an array with one label per position, -100 if masked.
             clients: Client of each example, as names or numbers.
-            group: Group of each example, such as its patient: a client holds out all examples of a group or none, as
-                in `from_frame`. Default: no groups.
-            time: Time of each example, as numbers or dates: each client holds out its latest examples. Default: the
-                examples to hold out are drawn.
+            group: Group of each example, such as its patient. A client holds out all examples of a group or none.
+                Default: no groups.
+            time: Time of each example, as numbers or dates. Each client holds out its latest examples. Default:
+                held-out examples are drawn.
             participants: As in `from_frame`; also `held_out`, `seed` and `name`.
             kind: As in `fedreach.data.datasets.from_arrays`; also `num_classes`.
 
         Raises:
             ConfigError: If the Dataset has no length or cannot be indexed.
-            DataError: If inputs differ in shape or type, an image or a label is invalid, or `clients`, `group` or
-                `time` does not have one entry per example.
+            DataError: If inputs differ in shape or type, an image or label is invalid, or `clients`, `group` or `time`
+                does not have one entry per example.
 
         Example:
             >>> pairs = [([1.0, 2.0], 0), ([3.0, 4.0], 1), ([5.0, 6.0], 0), ([7.0, 8.0], 1)]
@@ -213,16 +212,15 @@ class FederatedData:
         num_classes: int | None = None,
         name: str = "clients",
     ) -> FederatedData:
-        """Make federated data from a pair of arrays, or a Dataset, per client name.
+        """Build federated data from a dictionary with a pair of arrays, or a torch Dataset, for each client.
 
-        Clients are numbered in the order of their names, so that the order of the dictionary does not matter. The
-        arguments are as in `from_torch`; `group` and `time` are also dictionaries by client, such as
-        ``{"north": ["p1", "p1", "p2"], "south": ...}``.
+        The order of the dictionary does not matter. `group` and `time` are dictionaries by client, such as
+        ``{"north": ["p1", "p1", "p2"], "south": ...}``. The other arguments are as in `from_torch`.
 
         Example:
             >>> north, south = np.ones((4, 2)), [([0.0, 0.5], 1), ([0.5, 0.0], 0)]
             >>> FederatedData.from_clients({"north": (north, [0, 1, 0, 1]), "south": south})
-            FederatedData(clients: 2 clients; 1 takes part (south), 1 never trains; drawn by seed 0, 40 % of them)
+            FederatedData(clients: 2 clients; 1 takes part (south), 1 never trains; drawn by seed 0, 40% of them)
         """
         of_clients = samples.of_clients(data, kind, num_classes, name, group=group, time=time)
         return _federate_own(of_clients, participants, held_out, seed, seed)
@@ -245,24 +243,25 @@ class FederatedData:
         kind: Kind | None = None,
         name: str = "huggingface",
     ) -> FederatedData:
-        """Make federated data from a Hugging Face Dataset, or from a FederatedDataset of flwr-datasets.
+        """Build federated data from a Hugging Face Dataset, or from a FederatedDataset of flwr-datasets.
 
-        If all columns except client and label hold single numbers or words, they are a table, as in `from_frame`.
+        If all columns except client and label contain single numbers or words, the data are a table, as in
+        `from_frame`.
 
         Args:
-            ds: A Dataset with a length; or a FederatedDataset, whose partitions are the clients.
-            client: Column that names the client; None for a FederatedDataset.
-            label: Column of classes.
-            inputs: Column of images or arrays, required if there are further columns; or a list of columns, which the
-                model's forward gets as keywords.
-            columns: Options for the columns of a table, as in `from_frame`.
+            ds: Dataset with a length, or FederatedDataset whose partitions are the clients.
+            client: Column with the client of each example; None for a FederatedDataset.
+            label: Column of classes. Default: "label".
+            inputs: Column of images or arrays, required if there are other columns. Or a list of columns, which are
+                arguments of the model's forward by name.
+            columns: Options for columns of a table, as in `from_frame`.
             group: Column of groups, as in `from_frame`; also `time`.
-            split: Split of a FederatedDataset.
+            split: Split of a FederatedDataset. Default: "train".
             participants: As in `from_frame`; also `held_out`, `seed` and `name`.
             kind: As in `fedreach.data.datasets.from_arrays`.
 
         Raises:
-            ConfigError: If a column is unknown, or an argument is missing that names a column.
+            ConfigError: If a column is unknown, or an argument for a required column is missing.
             DataError: As in `from_frame` and `from_torch`.
         """
         of_clients = huggingface.of_huggingface(
@@ -272,11 +271,11 @@ class FederatedData:
 
     @classmethod
     def from_spec(cls, spec: PartitionSpec, *, seed: int = 0) -> FederatedData:
-        """Draw federated data by a spec and a seed, see `fedreach.data.datasets.Dataset.partition`.
+        """Draw federated data from a specification, see `fedreach.data.datasets.Dataset.partition`.
 
         Raises:
-            ConfigError: If the kind of partition is unknown, or one of its options is invalid.
-            DataError: If the examples cannot be divided in this way.
+            ConfigError: If the kind of partition is unknown, or an option is invalid.
+            DataError: If the data do not allow this partition.
 
         Example:
             >>> from fedreach.data.sets import load
@@ -303,22 +302,22 @@ class FederatedData:
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes, if labels are words."""
+        """Names of the classes if labels are words, else None."""
         return self.dataset.class_names
 
     @property
     def schema(self) -> Preparation | None:
-        """Kind and inputs of each column of a table; None if the examples are not rows of a table."""
+        """Columns of the table, with their kinds and inputs; None if examples are not rows of a table."""
         return self.dataset.preparation
 
     def name_of(self, client: int) -> str:
-        """Return the name of a client, or its id if it has none."""
+        """Return the name of a client, or its id as text if it has none."""
         return str(client) if self.client_names is None else self.client_names[client]
 
     def redrawn(self, seed: int) -> FederatedData:
-        """Return the same clients and held-out data with the participants that this seed draws.
+        """Draw the participants with another seed.
 
-        If the participants are named, or nothing is drawn, the data stay the same.
+        Data with named participants do not change. Data from a `PartitionSpec` are drawn again as a whole.
         """
         return self if self.draw is None else self.draw(seed=seed)
 
@@ -333,30 +332,30 @@ class FederatedData:
 
     @property
     def takes_part(self) -> Bools:
-        """(N,) whether each client participates."""
+        """(N,) mask of the participants."""
         return np.isin(np.arange(self.num_clients), self.population.participants)
 
     @property
     def num_clients(self) -> int:
-        """Participants and unseen clients together."""
+        """Number of clients N: participants and unseen clients."""
         return len(self.train.offsets) - 1
 
     def label_counts(self) -> Ints:
-        """Return the (N, c) label counts of training parts as clients see them; c = 0 for numbers or positions."""
+        """Return (N, c) counts of training labels with label noise; c is 0 unless each example has one class."""
         return self.train.label_counts(self.labels, self.dataset.example_classes)
 
     def taken_by_server(self) -> Ints:
-        """Return the (N,) number of examples that the server took from each client."""
+        """Return the (N,) number of examples that the server has taken from each client."""
         dropped = 0 if self.shift is None else self.shift.dropped.sum(axis=1)
         counts = self.partition.sizes - self.train.sizes - self.held_out.sizes - dropped
         return counts if self.left_out is None else counts - self.left_out
 
     def digest(self) -> str:
-        """Return the sha256 of this federation: data, labels, partition, splits and participants."""
+        """Return the sha256 of data, labels, partition, held-out examples and participants."""
         d = self.dataset
         digest = hashlib.sha256(f"{d.sha256} {d.kind} {d.num_classes} {d.mean} {d.std}".encode())
         labels = self.labels
-        if labels.dtype.kind == "f":  # numbers would be cut off below
+        if labels.dtype.kind == "f":  # the conversion to integers below would truncate them
             digest.update(datasets.content_hash(labels).encode())
             labels = labels[:0]
         arrays = (labels, self.train.order, self.train.offsets, self.held_out.order, self.held_out.offsets)
@@ -383,29 +382,28 @@ def federate(
     server_examples: int | None = None,
     server_data: tuple[Any, Any] | Path | str | None = None,
 ) -> FederatedData:
-    """Draw participants and held-out data, give the server its examples, and add label noise.
+    """Draw participants, held-out examples, the server's examples and label noise.
 
     Args:
-        dataset: Data set to divide. Unscaled data of users and numeric targets are put on the scale of the
-            participants' training part, see `fedreach.data.preparation.TargetScale`.
-        partition: Partition over N clients.
-        seed: Seed of the four draws; each has its own stream, so that one does not change the others.
-        population_seed: Seed of the participants alone, so that the same `seed` can have other participants while all
-            clients hold the same data. Default: `seed`.
-        participants: As in `fedreach.data.splits.draw_population`, also for the two exclusions; or names of clients.
-        held_out: Share of each client's examples that is held out, see `split_held_out`.
-        noise: Arguments of `fedreach.data.noise.corrupt`, such as ``{"kind": "symmetric", "rate": 0.2}``. Only
-            training labels are corrupted, as held-out labels must be true. With the scope "before_split", the labels
-            are those of `noisy_before_split`; the partition should have been drawn by them.
-        server_examples: Number of training examples that the server takes from all clients, unseen ones too, so that
-            they represent all data; see `fedreach.data.datasets.draw_for_server`. Default: none.
-        server_data: The server's own data instead, see `fedreach.data.datasets.check_server_data`; clients then keep
-            all of their examples.
+        dataset: Data set that is partitioned. Unscaled user data and numeric targets are scaled by the participants'
+            training examples, see `fedreach.data.preparation.TargetScale`.
+        partition: Partition of the data set into N clients.
+        seed: Seed of the four draws. Each draw has its own random stream.
+        population_seed: Seed of the participants. Default: `seed`.
+        participants: Number, share, ids or names of the participants; see `fedreach.data.splits.draw_population`.
+        exclude_clients: Ids of clients that never train.
+        exclude_labels: Classes; clients with an example of one of these classes never train.
+        held_out: Share of each client's examples that is held out, in (0, 1). Default: 0.2.
+        noise: Arguments of `fedreach.data.noise.corrupt`, such as ``{"kind": "symmetric", "rate": 0.2}``. Only labels
+            for training change. With the scope "before_split", draw the partition with `noisy_before_split`.
+        server_examples: Number of training examples that the server takes from all clients, including unseen ones, see
+            `fedreach.data.datasets.draw_for_server`. Default: none.
+        server_data: The server's own data, as an alternative; see `fedreach.data.datasets.check_server_data`.
 
     Raises:
         ConfigError: If an argument is outside its range.
-        DataError: If the partition or the server's data do not fit the data set, or a number to predict is the same in
-            all rows that participants train on.
+        DataError: If the partition or the server's data do not match the data set, or a numeric target is constant
+            over the participants' training rows.
 
     Example:
         >>> from fedreach.data.sets import load
@@ -418,15 +416,18 @@ def federate(
     """
     if len(partition.order) != len(dataset.train_y):
         raise DataError(
-            f"The partition is of {len(partition.order)} samples, but {dataset.name} has {len(dataset.train_y)}. "
-            "It belongs to another data set."
+            f"The partition must be of the {len(dataset.train_y)} examples of {dataset.name}; got one of "
+            f"{len(partition.order)} examples. It belongs to another data set."
         )
     classes = example_classes(dataset.train_y, dataset.num_classes)
-    target_form = "stand at positions" if dataset.num_classes else "are numbers"
+    target_form = "one label per position" if dataset.num_classes else "numbers as targets"
     if noise is not None and not classes:
-        raise ConfigError(f"noise: it makes classes wrong, and targets of {dataset.name} {target_form}. Leave it out.")
+        raise ConfigError(f"noise: requires one class per example; {dataset.name} has {target_form}. Remove noise.")
     if exclude_labels and not classes:
-        raise ConfigError(f"population.exclude_labels: targets of {dataset.name} {target_form}. Use exclude_clients.")
+        raise ConfigError(
+            f"population.exclude_labels: requires one class per example; {dataset.name} has {target_form}. Use "
+            "exclude_clients."
+        )
     names = names_of(dataset, partition)
     together = dataset.together if isinstance(dataset, OwnData) else APART
     drawn = splits.draws(partition, seed, "held-out", stream_names(partition, names))
@@ -445,7 +446,7 @@ def federate(
         dataset = replace(dataset, target_scale=TargetScale.of_clients(client_targets, dataset.target_names))
     server = None
     if server_examples is not None and server_data is not None:
-        raise ConfigError("server_data: give server_examples or server_data, not both.")
+        raise ConfigError("server_examples and server_data must not be given together. Remove one.")
     if server_examples is not None:
         for_server = datasets.draw_for_server(train.owner(), server_examples, generator(seed, "server-data"))
         index = np.sort(train.order[for_server])
@@ -480,82 +481,82 @@ def draw_partition(
     empty: str = "error",
     labels: AnyArray | None = None,
 ) -> Partition:
-    """Return the partition that a seed draws, see `fedreach.data.assignment.without_empty` for `empty`.
+    """Draw a partition with a seed.
 
     Args:
-        dataset: Data set to partition; for ``"natural"``, its owners determine the number of clients.
-        name: Name of `make`, a function like those of `fedreach.data.partition.PARTITIONS`.
-        make: The function.
+        dataset: Data set that is partitioned. With ``"natural"``, its owners are the clients.
+        name: Name of `make`, for messages.
+        make: Function like those in `fedreach.data.partition.PARTITIONS`.
         clients: Number of clients.
         seed: Seed of the partition.
         options: Options of `make`.
-        empty: Policy for empty clients.
-        labels: Labels to partition by, such as noisy ones. Default: those of the data set.
+        empty: ``"error"`` or ``"drop"`` for empty clients, see `fedreach.data.assignment.without_empty`.
+        labels: Labels for the partition, such as noisy labels. Default: labels of the data set.
 
     Raises:
-        ConfigError: If natural clients are requested, and the data set has none.
+        ConfigError: If natural clients are requested and the data set has none.
         ComponentError: If `make` does not return a partition.
     """
     if name == "natural":
         if dataset.owners is None:
-            raise ConfigError(f"partition.name is 'natural', but {dataset.name} has no natural clients.")
+            raise ConfigError(f"partition.name is 'natural', but {dataset.name} has no natural clients. Use another.")
         options, clients = {**options, "owners": dataset.owners}, int(dataset.owners.max()) + 1
     partition = make(dataset.train_y if labels is None else labels, clients, generator(seed, "partition"), **options)
     if not isinstance(partition, Partition):
         raise ComponentError(
             f"partition {name!r} must return a fedreach.data.assignment.Partition; got {type(partition).__name__}. "
-            "Partition.from_owner makes one of the client of each sample."
+            "Partition.from_owner builds one from the client of each example."
         )
     return without_empty(partition, empty)
 
 
 def noisy_before_split(dataset: Dataset | OwnData, noise: Mapping[str, Any], seed: int) -> LabelNoise:
-    """Return the noisy labels that a partition is drawn by; `noise` as in `federate`."""
+    """Draw the noisy labels for a partition by noisy labels; `noise` as in `federate`."""
     return corrupt(dataset.train_y, generator(seed, "noise"), num_classes=dataset.num_classes, **noise)
 
 
 def _federate_own(
     data: OwnData, participants: Participants, held_out: float, split_seed: int, seed: int
 ) -> FederatedData:
-    """Return the data of a user by their natural clients, with participants that are named or drawn by `seed`."""
+    """Build federated data from user data with natural clients; the participants are named or drawn with `seed`."""
     chosen = splits.ids_of(participants, data.owner_names)
     partition = Partition.from_owner(data.owners, len(data.owner_names), "natural")
     federated = federate(data, partition, seed=split_seed, population_seed=seed, participants=chosen, held_out=held_out)
     who = chosen if isinstance(chosen, int) else [data.owner_names[client] for client in chosen]
-    # Every seed keeps the clients' examples and held-out parts; the participants are drawn, unless named.
+    # Another seed draws other participants, but keeps the clients' training and held-out examples.
     population: dict[str, Any] = {"participants": who, "held_out": held_out}
     tables: dict[str, dict[str, Any]] = {"partition": {"name": "natural", "seed": split_seed}, "population": population}
     federated = replace(federated, origin=Provenance(data, tables, federated))
     if not isinstance(chosen, int):
         return federated
-    note = f"drawn by seed {seed}{', 40 % of them' * (participants is None)}"
+    note = f"drawn by seed {seed}{', 40% of them' * (participants is None)}"
     return replace(federated, note=note, draw=partial(_federate_own, data, participants, held_out, split_seed))
 
 
 def _by_names(
     participants: float | Sequence[int | str] | None, names: Sequence[str] | None, num_clients: int
 ) -> float | list[int] | None:
-    """Return the number, the share or the ids of the participants, from ids or names."""
+    """Replace names of participants with ids; keep a number or share."""
     if participants is None or isinstance(participants, int | float | np.integer):
         return participants
     if not any(isinstance(participant, str) for participant in participants):
         return [int(participant) for participant in participants]
     ids = splits.ids_of(participants, names or [str(client) for client in range(num_clients)])
-    assert not isinstance(ids, int)  # a list of names gives ids
+    assert not isinstance(ids, int)  # a list of names never gives a number
     return ids
 
 
 def stream_names(partition: Partition, names: Sequence[str] | None) -> Sequence[str] | None:
-    """Return the names or ids that key the random streams of natural clients; None for drawn clients."""
+    """Return names for the random streams of natural clients; None for other partitions."""
     if partition.kind != "natural":
         return None
     return names or [str(client) for client in range(partition.num_clients)]
 
 
 def names_of(dataset: Dataset | OwnData, partition: Partition) -> tuple[str, ...] | None:
-    """Return the client names of a natural partition; None without names."""
+    """Return the client names of a natural partition; None if clients have no names."""
     if dataset.owners is None or partition.kind != "natural" or names_unless_numbers(dataset.owner_names) is None:
         return None
-    clients = range(partition.num_clients)  # clients without examples keep their names
+    clients = range(partition.num_clients)
     owners_by_client = [np.unique(dataset.owners[partition[client]]).tolist() or [client] for client in clients]
     return tuple(" + ".join(dataset.owner_names[owner] for owner in owners) for owners in owners_by_client)

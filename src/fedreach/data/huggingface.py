@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face and Flower, by client: tables, or examples with arrays or images as inputs."""
+"""Data from Hugging Face Datasets and from FederatedDatasets of flwr-datasets."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def of_huggingface(
     group: str | None = None,
     time: str | None = None,
 ) -> OwnData:
-    """Read a Hugging Face Dataset by client; see `fedreach.data.federated.FederatedData.from_huggingface`."""
+    """Read a Hugging Face Dataset; see `fedreach.data.federated.FederatedData.from_huggingface`."""
     named = [] if inputs is None else [inputs] if isinstance(inputs, str) else list(inputs)
     if inputs is not None and not (named and all(isinstance(column, str) for column in named)):
-        raise ConfigError(f"from_huggingface: inputs must name a column, or several in a list; got {inputs!r}.")
+        raise ConfigError(f"from_huggingface: inputs must be a column or a list of columns; got {inputs!r}.")
     parts, ids, is_natural = _parts(ds, client, split)
     for part in parts:
         size(part, name)
         if label not in part.column_names:
-            raise ConfigError(f"table: there is no column {label!r}.{nearest(label, part.column_names)}")
+            raise ConfigError(f"table: unknown column {label!r}.{nearest(label, part.column_names)}")
     columns = [c for c in parts[0].column_names if c not in (client, label) and not INDEX.fullmatch(c)]
     of_client = client or "client"
     if ids is None:
@@ -46,11 +46,11 @@ def of_huggingface(
     else:
         numbers, names = numbered_list("clients", ids)
         owners = np.repeat(numbers, [len(part) for part in parts])
-        if is_natural:  # the column that names the client is not an input
+        if is_natural:  # the column with the names of the clients is not an input
             naming = [c for c in columns if _names_parts(parts, c, ids)]
             columns, of_client = [c for c in columns if c not in naming], naming[0] if naming else of_client
     if not len(owners):
-        raise DataError(f"{name} must hold at least one sample; got none.")
+        raise DataError(f"{name} must have at least one example; got none.")
     first = next(part for part in parts if len(part))[0]
     nested = [column for column in columns if not _is_scalar(first[column])]
     if inputs is None and not nested:
@@ -60,19 +60,19 @@ def of_huggingface(
         table[of_client] = pa.array([names[owner] for owner in owners.tolist()])
         return of_frame(table, of_client, label, name, columns=rules, group=group, time=time)
     if rules is not None:
-        raise ConfigError("from_huggingface: columns is about tables, and the inputs here are arrays. Leave it out.")
+        raise ConfigError("from_huggingface: columns requires a table, but the inputs are arrays. Remove columns.")
     roles = {str(client): "client", label: "label", **dict.fromkeys(named, "column of inputs")}
     check_roles({"group": group, "time": time}, roles)
     together = together_of({column: _column(parts, column) for column in (group, time) if column}, group, time)
     columns = [column for column in columns if column not in (group, time)]
     if inputs is None and len(columns) > 1:
         raise ConfigError(
-            f"from_huggingface: name the column of inputs, one of {columns}, such as inputs={nested[0]!r}."
+            f"from_huggingface: inputs must be one of the columns {columns}; got none. Use inputs={nested[0]!r}."
         )
     named = named or columns
     for column in named:
         if column not in parts[0].column_names:
-            raise ConfigError(f"table: there is no column {column!r}.{nearest(column, parts[0].column_names)}")
+            raise ConfigError(f"table: unknown column {column!r}.{nearest(column, parts[0].column_names)}")
         if type((getattr(parts[0], "features", None) or {}).get(column)).__name__ == "Image":
             parts = [_with_pictures(part) for part in parts]
     every = (row for part in parts for row in (part[i] for i in range(len(part))))
@@ -86,9 +86,9 @@ def of_huggingface(
 
 
 def _column(parts: Sequence[Any], name: str) -> pa.Array:
-    """Return a column of all parts; for a column of classes, their names, and None for unknown numbers (-1)."""
+    """Return a column of all parts. Classes become their names, or None if the class is unknown (-1)."""
     if name not in parts[0].column_names:
-        raise ConfigError(f"table: there is no column {name!r}.{nearest(name, parts[0].column_names)}")
+        raise ConfigError(f"table: unknown column {name!r}.{nearest(name, parts[0].column_names)}")
     columns = [
         part.with_format("arrow", columns=[name])[:][name] if hasattr(part, "with_format") else part[name]
         for part in parts
@@ -104,7 +104,7 @@ def _column(parts: Sequence[Any], name: str) -> pa.Array:
 
 
 def _names_parts(parts: Sequence[Any], column: str, names: Sequence[str]) -> bool:
-    """Return whether every row of a column holds the name of its part."""
+    """Return whether all rows of a column contain the name of their part."""
     columns = [as_arrow(part[column]) for part in parts]
     if any(pa.types.is_nested(values.type) for values in columns):
         return False
@@ -114,17 +114,17 @@ def _names_parts(parts: Sequence[Any], column: str, names: Sequence[str]) -> boo
 
 
 def _parts(ds: Any, client: str | None, split: str) -> tuple[list[Any], list[str] | None, bool]:
-    """Return the parts of a FederatedDataset, their clients, and whether a column names the clients.
+    """Return the parts of a FederatedDataset, their clients, and whether a column contains the clients.
 
-    Another data set is a single part, without clients.
+    Another Dataset is a single part, without clients.
     """
     if not hasattr(ds, "load_partition"):
         if client is None:
-            raise ConfigError("from_huggingface: say which column names the client, such as client='writer_id'.")
+            raise ConfigError("from_huggingface: give the column of the client, for example client='writer_id'.")
         return [ds], None, False
     if client is not None:
-        raise ConfigError("from_huggingface: a FederatedDataset is partitioned already; leave `client` out.")
-    first = ds.load_partition(0, split)  # the number of partitions is known only after this call
+        raise ConfigError("from_huggingface: a FederatedDataset has clients already. Remove client.")
+    first = ds.load_partition(0, split)  # must be called before the number of partitions is known
     partitioner = ds.partitioners[split]
     natural = getattr(partitioner, "partition_id_to_natural_id", None) or {}
     count = int(partitioner.num_partitions)
@@ -133,21 +133,21 @@ def _parts(ds: Any, client: str | None, split: str) -> tuple[list[Any], list[str
 
 
 def _words(ds: Any, column: str) -> list[str] | None:
-    """Return the class names of a column of classes; None for other columns."""
+    """Return the class names of a column of classes, or None for another column."""
     return getattr((getattr(ds, "features", None) or {}).get(column), "names", None)
 
 
 def _with_pictures(part: Any) -> Any:
-    """Return data with images as Pillow images: as arrays, palette images would be color indices."""
+    """Return the part with Pillow images, because arrays of palette images would contain color indices."""
     return part if part.format["type"] in (None, "custom") else part.with_format(None)
 
 
 def _plain(value: Any) -> Any:
-    """Return a list of numbers as an array."""
+    """Convert a list to an array."""
     return np.asarray(value) if isinstance(value, list) else value
 
 
 def _is_scalar(value: Any) -> bool:
-    if is_picture(value) or (isinstance(value, Mapping) and "bytes" in value):  # an image that is not decoded
+    if is_picture(value) or (isinstance(value, Mapping) and "bytes" in value):  # a compressed image
         return False
     return value is None or isinstance(value, str) or (np.isscalar(value) or np.ndim(as_numpy(value)) == 0)

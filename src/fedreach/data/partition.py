@@ -1,4 +1,4 @@
-"""Partitions: which client holds which example."""
+"""Partitions, which assign each example to a client."""
 
 import inspect
 import math
@@ -18,12 +18,12 @@ from fedreach.data.checks import check_option_names
 
 
 def iid(labels: ArrayLike, num_clients: int, rng: np.random.Generator) -> Partition:
-    """Deal shuffled examples to the clients in turn.
+    """Partition examples at random into clients of equal size.
 
-    When: as the baseline without heterogeneity: clients differ only by chance.
+    Each example belongs to one client. The first n mod N clients hold floor(n / N) + 1 examples, and the others hold
+    floor(n / N).
 
-    Cover: every example once. Sizes differ by at most 1: the first n mod N clients hold floor(n / N) + 1 examples,
-    the others floor(n / N).
+    Use when: you need a baseline without heterogeneity, in which clients differ only by chance.
 
     Raises:
         DataError: If there are fewer examples than clients.
@@ -41,11 +41,13 @@ def iid(labels: ArrayLike, num_clients: int, rng: np.random.Generator) -> Partit
 
 
 def natural(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, owners: ArrayLike) -> Partition:
-    """Keep each example with the client that it came from. Nothing is random; `rng` is not used.
+    """Assign each example to the client that it comes from. This partition does not use `rng`.
 
-    When: the data name the client of each example, such as a hospital, writer or speaker. Prefer it if they do.
+    Each example belongs to one client. Clients without examples are empty, see
+    `fedreach.data.assignment.without_empty`.
 
-    Cover: every example once. A client without examples stays, empty: see `fedreach.data.assignment.without_empty`.
+    Use when: the data contain the client of each example, such as a hospital, writer or speaker. Prefer this
+    partition if they do.
 
     Args:
         owners: (n,) client of each example, from 0 to N - 1.
@@ -61,35 +63,34 @@ def natural(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, ow
     partition = Partition.from_owner(owners, num_clients, "natural")
     if partition.num_samples != checked.size:
         raise DataError(
-            f"natural: owners must be one client for each of the {checked.size} samples; got {partition.num_samples}."
+            f"natural: owners must be one client for each of the {checked.size} examples; got {partition.num_samples}."
         )
     return partition
 
 
-# ---- Label skew: each client gets p shards, each of a single class
+# ---- Label skew: each client gets p shards, each with examples of one class
 
 
 def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, classes_per_client: int = 2) -> Partition:
-    """Cut the classes into N * p shards of one class each and deal p random shards to each client.
+    """Partition each class into shards, and assign p random shards to each client (McMahan et al., 2017).
 
-    Each class is cut into N * p / C shards. If that is not a whole number, the largest classes give one more shard. A
-    class with fewer examples than shards gives one shard per example. Shards of a class differ by at most one example.
-    A client may get two shards of one class, so that it holds *at most* p classes.
+    Each of the C classes is divided into N * p / C shards. If this is not a whole number, the largest classes have one
+    shard more. A class with fewer examples than shards has one shard per example. The shards of a class differ in size
+    by at most one example. A client can get two shards of the same class, so it holds *at most* p classes.
 
-    When: each client should hold few classes, the hardest label skew with equal sizes.
+    Each example belongs to one client, and each client has examples.
 
-    Cover: every example once; no client is empty.
+    Use when: each client should hold few classes and about the same number of examples.
 
     Args:
-        classes_per_client: p, at least 1, with C <= N * p <= n.
+        classes_per_client: Number of shards p per client, at least 1, with C <= N * p <= n. Default: 2.
 
     Raises:
-        DataError: If there are fewer shards than classes or more shards than examples.
-        ConfigError: If `classes_per_client` is not a whole number above 0.
+        DataError: If there are fewer shards than classes, or more shards than examples.
+        ConfigError: If `classes_per_client` is not a whole number, at least 1.
 
     Reference:
-        McMahan et al. 2017 (arXiv 1602.05629), section 3; dealt at random as in the setting of SAFARI
-        (arXiv 2405.02745).
+        McMahan et al. (2017), arXiv 1602.05629, section 3. The random assignment follows SAFARI (arXiv 2405.02745).
 
     Example:
         >>> labels = np.repeat([0, 1, 2], 10)
@@ -104,8 +105,8 @@ def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, cla
     assignment.check_enough(checked.size, num_clients, 1)
     if not class_sizes.size <= total <= checked.size:
         raise DataError(
-            f"shards: {num_clients} clients * classes_per_client = {per_client} make {total} shards, which must be at "
-            f"least the {class_sizes.size} classes and at most the {checked.size} samples."
+            f"shards: clients * classes_per_client must be at least {class_sizes.size} (classes) and at most "
+            f"{checked.size} (examples); got {num_clients} * {per_client} = {total}. Change classes_per_client."
         )
     cuts = assignment.filled_evenly(class_sizes, total)
     within = assignment.rank_in_run(class_sizes) * np.repeat(cuts, class_sizes) // np.repeat(class_sizes, class_sizes)
@@ -121,20 +122,21 @@ def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, cla
 def class_counts(
     labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, counts: Sequence[Sequence[int]]
 ) -> Partition:
-    """Give the first clients these numbers of random examples per class; deal the rest to the other clients in turn.
+    """Assign given numbers of random examples per class to the first clients, and the rest to the other clients.
 
-    When: a paper or a census defines what a client holds. Let clients that should not matter get the rest and never
-    train.
+    The other clients get the remaining examples in turn, in random order. Each example belongs to one client.
 
-    Cover: every example once.
+    Use when: a paper or a survey specifies what each client holds. If the other clients are not needed, exclude them
+    from training.
 
     Args:
-        counts: A list per client, for the first clients: numbers of examples of class 0, 1, ...; further classes get 0.
+        counts: One list for each of the first clients: number of examples of class 0, 1, and so on. Missing classes
+            count as 0.
 
     Raises:
-        DataError: If there are more lists than clients, a class has too few examples, the rest leaves a client empty,
-            or no client remains for the rest.
-        ConfigError: If a list holds anything but counts, or only 0.
+        DataError: If there are more lists than clients, a class has too few examples, another client stays empty, or
+            examples remain without a client.
+        ConfigError: If a list contains anything but whole numbers, or only 0.
 
     Example:
         >>> labels = np.arange(30) % 3
@@ -145,10 +147,10 @@ def class_counts(
     checked, num_clients = assignment.checked_arguments(labels, num_clients, rng)
     if not isinstance(counts, list | tuple):
         raise ConfigError(
-            f"counts of class_counts must be a list for each of some clients, as [[100, 50], [0, 30]]; got {counts!r}."
+            f"counts of class_counts must be one list per client, such as [[100, 50], [0, 30]]; got {counts!r}."
         )
     if len(counts) > num_clients:
-        raise DataError(f"class_counts: counts are for {len(counts)} clients; there are {num_clients}.")
+        raise DataError(f"class_counts: counts must be for at most {num_clients} clients; got {len(counts)} lists.")
     rows = [_check_counts(row) for row in counts]
     present, (classes, supply) = np.unique(checked), assignment.classes_of(checked)
     requested = np.array([[dict(enumerate(row)).get(label, 0) for label in present.tolist()] for row in rows], np.int64)
@@ -157,7 +159,7 @@ def class_counts(
     owner = assignment.deal(classes, np.vstack([requested, supply - requested.sum(axis=0)]), rng)
     remaining, num_others = np.flatnonzero(owner == len(rows)), num_clients - len(rows)
     if not num_others and remaining.size:
-        raise DataError(f"class_counts: {remaining.size} samples are left, and no client to hold them. Add one.")
+        raise DataError(f"class_counts: {remaining.size} examples remain without a client. Add a client.")
     assignment.check_enough(remaining.size, num_others, 1)
     owner[rng.permutation(remaining)] = len(rows) + np.arange(remaining.size) % max(num_others, 1)
     return Partition.from_owner(owner, num_clients, "class_counts", {"counts": rows})
@@ -165,10 +167,10 @@ def class_counts(
 
 def _check_counts(row: Sequence[int]) -> list[int]:
     if not isinstance(row, list | tuple) or not row:
-        raise ConfigError(f"counts of class_counts: each client's must be a list of numbers; got {row!r}.")
+        raise ConfigError(f"counts of class_counts: each client must have a list of numbers; got {row!r}.")
     checked_counts = [assignment.checked_count("counts of class_counts", count, 0) for count in row]
     if not sum(checked_counts):
-        raise ConfigError("counts of class_counts: each of these clients must hold a sample; got a list of 0 only.")
+        raise ConfigError("counts of class_counts: each list must contain a number above 0; got only 0.")
     return checked_counts
 
 
@@ -177,43 +179,42 @@ def _check_supply(rows: list[list[int]], supply: dict[int, int]) -> None:
         requested, available = sum(row[label] for row in rows if label < len(row)), supply.get(label, 0)
         if requested > available:
             raise DataError(
-                f"class_counts: {requested} samples of class {label} are asked for, and {available} are there."
+                f"class_counts: the counts require {requested} examples of class {label}; the data have {available}."
             )
 
 
-# ---- Label skew: a Dirichlet draw splits each class over the clients
+# ---- Label skew: each class is split over the clients in Dirichlet proportions
 
 
 def dirichlet_by_class(
     labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, alpha: float, min_size: int = 2
 ) -> Partition:
-    """Split each class over the clients in Dirichlet proportions; sizes follow from that.
+    """Split each class over the clients in Dirichlet proportions (Hsu et al., 2019; Yurochkin et al., 2019).
 
-    For each class c: q_c ~ Dir(alpha * 1_N), and client k gets q_ck * n_c of its n_c examples, rounded up or down.
-    In `dirichlet_by_client`, by contrast, each client draws its own label distribution.
+    For each class c, q_c ~ Dir(alpha * 1_N), and client k gets q_ck * n_c of the n_c examples, rounded up or down. The
+    client sizes result from these draws. In contrast, `dirichlet_by_client` draws the label distribution per client.
 
-    When: the usual benchmark of label skew; sizes become uneven along with the classes.
+    Each example belongs to one client. Clients with fewer than `min_size` examples then get random examples of the
+    largest clients. `parameters["moved"]` is the number of these examples. The usual method, to repeat the draw until
+    all clients are large enough, may never end.
 
-    Cover: every example once. Clients below `min_size` are then filled with random examples of the largest clients, in
-    one pass; `parameters["moved"]` is the number of these examples. The usual remedy, to draw again until all clients
-    are large enough, may never end.
+    The cuts of class c are floor(cumsum(q_c) * n_c + u_c) with one u_c ~ U[0, 1). So each count is within 1 of
+    q_ck * n_c and equals it on average. Most published code uses u_c = 0, which gives all rounding to the last client.
 
-    Rounding: the cuts are floor(cumsum(q_c) * n_c + u_c) with one u_c ~ U[0, 1) per class, so that a count is within
-    1 of q_ck * n_c and equals it on average. With u_c = 0, as in common code, the last client gets all of the rounding:
-    for N above n_c and a large alpha, it would hold an example of every class and most other clients none.
+    Use when: you need the most common benchmark of label skew. Client sizes become unequal as well.
 
     Args:
-        alpha: Concentration, from 1e-100 to 1e100. Towards 0, each class goes to a single client; towards infinity,
-            each client gets 1/N of every class.
-        min_size: Smallest number of examples per client; 2 allows a held-out part, 0 allows empty clients.
+        alpha: Dirichlet concentration, from 1e-100 to 1e100. Small values assign each class to one client. Large
+            values give each client 1 / N of each class.
+        min_size: Smallest number of examples per client. 2 allows held-out examples, 0 allows empty clients.
+            Default: 2.
 
     Raises:
         DataError: If n < N * min_size.
         ConfigError: If an option is outside its range.
 
     Reference:
-        Hsu, Qi and Brown 2019 (arXiv 1909.06335) and, split per class as here, Yurochkin et al. 2019
-        (arXiv 1905.12022).
+        Hsu, Qi and Brown (2019), arXiv 1909.06335; Yurochkin et al. (2019), arXiv 1905.12022, for the split by class.
 
     Example:
         >>> p = dirichlet_by_class(np.arange(100) % 4, 5, np.random.default_rng(0), alpha=1e6)
@@ -232,7 +233,7 @@ def dirichlet_by_class(
 
 
 def split_classes(class_sizes: Ints, num_clients: int, alpha: float, rng: np.random.Generator) -> Ints:
-    """Return (N, C) counts, with column sums `class_sizes`, of classes split in Dirichlet proportions."""
+    """Draw the (N, C) label counts of the clients; column c sums to class_sizes[c]."""
     assignment.check_table(num_clients, class_sizes.size)
     totals = class_sizes[:, None]
     shares = assignment.normalized_rows(assignment.log_dirichlet(alpha, (class_sizes.size, num_clients), rng))
@@ -241,7 +242,7 @@ def split_classes(class_sizes: Ints, num_clients: int, alpha: float, rng: np.ran
     return np.diff(cuts, axis=1).T
 
 
-# ---- Label skew and quantity skew: each client draws its label distribution and its size
+# ---- Label skew and quantity skew: each client draws its size and its label distribution
 
 
 def dirichlet_by_client(
@@ -253,42 +254,43 @@ def dirichlet_by_client(
     sigma: float = 0.0,
     min_size: int = 2,
 ) -> Partition:
-    """Give each client a lognormal size and a Dirichlet label distribution, as FedDyn does.
+    """Draw a lognormal size and a Dirichlet label distribution for each client (FedDyn; Acar et al., 2021).
 
-    1. sizes: s_k = n exp(sigma z_k) / sum_j exp(sigma z_j), z ~ N(0, 1), rounded (`rounded_sizes`) and raised to
-       `min_size` (`raised_sizes`: the largest sizes pay).
-    2. priors: p_k ~ Dir(alpha * 1_C), one per client.
-    3. until all sizes are used: a uniformly chosen client that is not yet full draws a class from its prior,
-       renormalized over the remaining classes, and gets one example of it (`fill`).
+    1. Sizes: s_k = n exp(sigma z_k) / sum_j exp(sigma z_j) with z ~ N(0, 1), rounded (`rounded_sizes`). Sizes below
+       `min_size` are raised, and the largest sizes are lowered (`raised_sizes`).
+    2. Label distributions: p_k ~ Dir(alpha * 1_C) for each client.
+    3. Repeat until all clients are full: draw one of the other clients uniformly. This client draws a class from p_k,
+       renormalized over the classes that still have examples, and gets one example of it (`fill`).
 
-    In `dirichlet_by_class`, by contrast, each class is split over the clients.
+    In contrast, `dirichlet_by_class` splits each class over the clients.
 
-    When: label skew with controlled sizes, and to compare with papers that follow FedDyn.
+    Each example belongs to one client. Sizes are exact. Label distributions are approximate: if a class has no
+    examples left, clients draw other classes.
 
-    Cover: every example once. Sizes are exact, label distributions are not: when a class has run out, clients draw
-    other classes.
+    FedDyn's code differs in three ways. It repeats the draw of a class until the class has examples, which has the
+    same distribution as step 3 but can take extremely long. With sigma = 0, it drops n mod N examples; FedReach gives
+    one to each of the first clients. It assigns the rounding of all sizes to client 0.
 
-    Differences from the reference: it redraws until an available class comes up, which has the same distribution as
-    step 3, but may take practically for ever. With sigma = 0, it drops the n mod N remaining examples; here each of the
-    first clients gets one. It gives the rounding of all sizes to client 0.
+    Use when: you need label skew with controlled client sizes, or compare with papers that follow FedDyn.
 
     Args:
-        alpha: Concentration, from 1e-100 to 1e100. Towards 0, a client holds one class while it lasts; towards
-            infinity, every client draws all classes with equal probability.
-        sigma: Standard deviation of the logarithm of the sizes, from 0 (equal sizes) to 100.
-        min_size: Smallest number of examples per client; 2 allows a held-out part, 0 allows empty clients.
+        alpha: Dirichlet concentration, from 1e-100 to 1e100. Small values give each client one class, as long as it
+            has examples. Large values give each client all classes equally.
+        sigma: Standard deviation of the logarithm of the client sizes, from 0 (equal sizes) to 100. Default: 0.
+        min_size: Smallest number of examples per client. 2 allows held-out examples, 0 allows empty clients.
+            Default: 2.
 
     Raises:
         DataError: If n < N * min_size.
         ConfigError: If an option is outside its range.
 
     Reference:
-        Acar et al. 2021 (FedDyn, arXiv 2111.04263), public code: `unbalanced_sgm` is sigma, `rule_arg` is alpha.
+        Acar et al. (2021), arXiv 2111.04263. In its code, sigma is `unbalanced_sgm` and alpha is `rule_arg`.
 
     Example:
         >>> labels = np.arange(300) % 3
         >>> p = dirichlet_by_client(labels, 3, np.random.default_rng(0), alpha=1e-6)
-        >>> (p.label_counts(labels, 3) > 0).sum(axis=1), p.sizes    # one class each, as far as the classes last
+        >>> (p.label_counts(labels, 3) > 0).sum(axis=1), p.sizes    # one class per client
         (array([1, 1, 1]), array([100, 100, 100]))
     """
     checked, num_clients = assignment.checked_arguments(labels, num_clients, rng)
@@ -307,19 +309,19 @@ def dirichlet_by_client(
 
 
 def fill(sizes: Ints, supply: Ints, log_priors: Floats, rng: np.random.Generator) -> Ints:
-    """Run step 3 for all n examples at once, with exactly its distribution; return the (N, C) counts.
+    """Run step 3 of `dirichlet_by_client` for all n examples at once; return the (N, C) label counts.
 
-    All steps draw their class as if none had run out. The draws are valid up to the first step that finds its class
-    empty. After it, a draw of a remaining class stays valid: given that it is a remaining class, a draw from the prior
-    follows the renormalized prior. Only the other steps draw again. Each pass uses up a class, so that there are at
-    most C passes.
+    First, all steps draw a class as if every class had enough examples. These draws are valid up to the first step
+    whose class has no examples left. After this step, draws of the other classes stay valid: they follow the
+    renormalized distribution. Only the steps with a draw of an exhausted class draw again. Each pass exhausts at least
+    one class, so there are at most C passes. The result has exactly the distribution of step 3.
 
     Args:
         sizes: (N,) number of examples of each client.
         supply: (C,) number of examples of each class, with the same sum.
-        log_priors: (N, C) logarithms of the priors, up to a constant per client. So even a prior that lies entirely on
-            classes without examples can be renormalized.
-        rng: Generator of the draws.
+        log_priors: (N, C) logarithms of the label distributions, up to a constant per client. Logarithms can be
+            renormalized even if almost all probability is on exhausted classes.
+        rng: Random generator.
     """
     counts = np.zeros((sizes.size, supply.size), dtype=np.int64)
     client = visiting_order(sizes, rng)
@@ -339,9 +341,9 @@ def fill(sizes: Ints, supply: Ints, log_priors: Floats, rng: np.random.Generator
 
 
 def visiting_order(sizes: Ints, rng: np.random.Generator) -> Ints:
-    """Return the (n,) sequence of clients: each step visits one of the clients that are not yet full, uniformly.
+    """Return the (n,) client of each step, drawn uniformly from the clients that are not yet full.
 
-    Every client has a Poisson process of rate 1 that ends when the client is full. Each of the remaining processes is
+    Each client has a Poisson process of rate 1 that ends when the client is full. Each of the remaining processes is
     equally likely to have the next event.
     """
     clock = np.cumsum(rng.standard_exponential(int(sizes.sum())))
@@ -350,17 +352,17 @@ def visiting_order(sizes: Ints, rng: np.random.Generator) -> Ints:
 
 
 def _draw(client: Ints, log_priors: Floats, available: Bools, rng: np.random.Generator) -> Ints:
-    """Draw a class for each step, from the prior of its client renormalized over the available classes."""
-    # Late passes redo few steps, so only their clients are used.
+    """Draw the class of each step from the label distribution of its client, renormalized over available classes."""
+    # Late passes have few steps, so only their clients are used.
     who, row, steps = np.unique(client, return_inverse=True, return_counts=True)
-    # Counts per class first, then their order: the same distribution as successive draws.
+    # Draws of counts per class in random order have the same distribution as successive draws.
     often = rng.multinomial(steps, assignment.normalized_rows(log_priors[np.ix_(who, np.flatnonzero(available))]))
     chosen = np.empty_like(client)
     chosen[assignment.shuffled_by(row, rng)] = np.repeat(np.tile(np.flatnonzero(available), who.size), often.ravel())
     return chosen
 
 
-# ---- A few clients with balanced classes among clients with label skew
+# ---- Some clients with balanced classes, the others with label skew
 
 
 def hybrid(
@@ -372,30 +374,31 @@ def hybrid(
     alpha: float = 0.5,
     min_size: int = 2,
 ) -> Partition:
-    """Give the first ceil(share * K) clients equally many examples of every class; split the rest by Dirichlet.
+    """Give the first ceil(share * N) clients the same number of examples of each class; split the rest by Dirichlet.
 
-    A balanced client holds m = floor(n / (K C)) examples of each of the C classes, so that it is about as large as the
-    average client. It holds at least 1 and enough to reach `min_size`, and at most what the rarest class can give to
-    all balanced clients. The rest is split over the other clients as in `dirichlet_by_class`.
+    Each balanced client holds m = floor(n / (N C)) examples of each of the C classes, so it is about as large as the
+    average client. m is raised to reach `min_size`, and is limited by the rarest class. The other clients get the
+    remaining examples as in `dirichlet_by_class`.
 
-    When: a few clients hold all classes and most hold few, as if many users shared some devices.
+    Each example belongs to one client. Other clients with fewer than `min_size` examples then get random examples of
+    the largest other clients. `parameters["moved"]` is the number of these examples.
 
-    Cover: every example once. Clients below `min_size` are filled from the largest of the *other* clients, so that the
-    balanced clients stay balanced; `parameters["moved"]` is the number of these examples.
+    Use when: a few clients hold all classes and the others hold few.
 
     Args:
-        share: Share of the clients that are balanced, from 0 to 1.
-        alpha: Dirichlet concentration of the other clients, from 1e-100 to 1e100.
-        min_size: Smallest number of examples per client; 2 allows a held-out part, 0 allows empty clients.
+        share: Share of the clients that are balanced, from 0 to 1. Default: 0.1.
+        alpha: Dirichlet concentration of the other clients, from 1e-100 to 1e100. Default: 0.5.
+        min_size: Smallest number of examples per client. 2 allows held-out examples, 0 allows empty clients.
+            Default: 2.
 
     Raises:
-        DataError: If there are too few examples, or if examples remain and there are no other clients.
+        DataError: If there are too few examples, or if all clients are balanced and examples remain.
         ConfigError: If an option is outside its range.
 
     Reference:
         CSRA, "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section on
-        evaluation: share 0.1, alpha 0.5, 80 clients. The paper leaves open the size of the balanced clients and the
-        kind of Dirichlet split; they are FedReach's choice.
+        evaluation: share 0.1, alpha 0.5, 80 clients. The paper states neither the size of the balanced clients nor the
+        kind of Dirichlet split. The choices are FedReach's.
 
     Example:
         >>> labels = np.arange(120) % 3
@@ -419,13 +422,13 @@ def hybrid(
         per_class = min(fair, int(class_sizes.min()) // balanced)
         if per_class * num_classes < max(min_size, 1):
             raise DataError(
-                f"hybrid: {balanced} balanced clients need equally many samples of each of {num_classes} classes; the "
-                f"rarest class has {class_sizes.min()}. Lower share or min_size."
+                f"hybrid: each of {balanced} balanced clients needs examples of all {num_classes} classes; the rarest "
+                f"class has {class_sizes.min()}. Lower share or min_size."
             )
     remaining = class_sizes - balanced * per_class
     if num_others == 0 and remaining.any():
         raise DataError(
-            f"hybrid: share = {share:g} leaves {remaining.sum()} samples without a client. Lower it, or use 'iid'."
+            f"hybrid: share = {share:g} leaves {remaining.sum()} examples without a client. Lower share, or use 'iid'."
         )
     assignment.check_enough(int(remaining.sum()), num_others, min_size)
 
@@ -443,8 +446,8 @@ def hybrid(
 
 
 # ---- Partitions by name
-# Each is called as ``kind(labels, num_clients, rng, **options)`` with the (n,) classes of the examples, the number N of
-# clients, and the generator of all random draws.
+# Each function is called as ``kind(labels, num_clients, rng, **options)`` with the (n,) classes of the examples, the
+# number of clients N and the random generator.
 
 PARTITIONS: Mapping[str, Any] = {
     "iid": iid,
@@ -458,18 +461,18 @@ PARTITIONS: Mapping[str, Any] = {
 
 
 def partition(kind: str, labels: ArrayLike, num_clients: int, rng: np.random.Generator, **options: Any) -> Partition:
-    """Make a partition of a kind in `PARTITIONS`.
+    """Draw a partition of a kind in `PARTITIONS`.
 
     Raises:
-        ConfigError: If the kind or an option is unknown (the message suggests the nearest), or an option is missing.
-        DataError: If the examples cannot be partitioned in this way.
+        ConfigError: If the kind or an option is unknown, or an option is missing.
+        DataError: If the data do not allow this partition.
 
     Example:
         >>> partition("shards", [0, 0, 1, 1], 2, np.random.default_rng(0), classes_per_client=1).sizes
         array([2, 2])
     """
     if kind not in PARTITIONS:
-        raise ConfigError(f"kind of partition is unknown: {kind!r}.{nearest(str(kind), PARTITIONS)}")
+        raise ConfigError(f"Unknown partition: {kind!r}.{nearest(str(kind), PARTITIONS)}")
     known_options = {
         name: option
         for name, option in inspect.signature(PARTITIONS[kind]).parameters.items()
@@ -478,6 +481,6 @@ def partition(kind: str, labels: ArrayLike, num_clients: int, rng: np.random.Gen
     check_option_names(f"partition {kind!r}", options, known_options)
     for name, option in known_options.items():
         if option.default is inspect.Parameter.empty and name not in options:
-            raise ConfigError(f"partition {kind!r} needs the option {name!r}.")
+            raise ConfigError(f"partition {kind!r} requires the option {name!r}.")
     result: Partition = PARTITIONS[kind](labels, num_clients, rng, **options)
     return result

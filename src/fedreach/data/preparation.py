@@ -1,4 +1,4 @@
-"""Preparation of a table: from columns to inputs, and the scale of targets."""
+"""Preparation of a table: conversion of columns to inputs, and the scale of targets."""
 
 from __future__ import annotations
 
@@ -33,55 +33,55 @@ from fedreach.data.table_source import check_lengths, column_of, read_table
 
 ColumnKind = Literal["client", "label", "target", "group", InputKind, "left out", "dropped"]
 NAMED: dict[ColumnKind, str] = {"number": "numbers", "boolean": "true and false", "date": "dates", "category": "words"}
-"""Kinds that become inputs, and the content of their cells."""
+"""Kinds of columns that become inputs, and their content in messages."""
 TRUTH = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
-FEW = 6  # largest number of categories that a description lists
+FEW = 6  # largest number of categories in a description
 
 
 @dataclass(frozen=True)
 class InputColumn:
-    """How a column of a table becomes inputs, or its other role, such as the client of each row.
+    """Column of a table: its conversion to inputs, or another role such as the client of each row.
 
-    A number x becomes (x - mean) / sd, and 0 if it is missing. The same holds for Booleans, as 1 and 0, and for dates,
-    as days since 1970. A word becomes one input per category: 1 for its own category and 0 for the others. A word that
-    no participant has becomes 0 everywhere.
+    A number x becomes (x - mean) / sd, or 0 if it is missing. Booleans count as 1 and 0, and dates as days since 1970.
+    A word becomes one input per category: 1 for the category of the word, 0 for the others. A word that no participant
+    has becomes 0 in all of them.
     """
 
-    name: str
-    kind: ColumnKind
-    missing: int = 0  # number of participants' rows; if positive, being missing is a further input
-    mean: float = 0.0
-    sd: float = 1.0
-    categories: tuple[str, ...] = ()
-    why: str = ""  # reason if it is not an input
-    odd: str = ""  # remark on participants' cells of another kind, which count as missing
-    empty: tuple[str, ...] = ()  # texts of empty cells, in addition to `EMPTY`
-    decimal: Decimal = "."
+    name: str  # name of the column
+    kind: ColumnKind  # kind of its values, or its role
+    missing: int = 0  # participants' rows without a value; if positive, an additional input is 1 for missing values
+    mean: float = 0.0  # mean over the participants' training rows
+    sd: float = 1.0  # standard deviation
+    categories: tuple[str, ...] = ()  # categories of words
+    why: str = ""  # reason why it is not an input
+    odd: str = ""  # remark on values of another kind, which count as missing
+    empty: tuple[str, ...] = ()  # additional texts that mark missing values
+    decimal: Decimal = "."  # decimal separator
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Name of each of its inputs."""
+        """Names of its inputs."""
         if self.kind not in NAMED:
             return ()
         names = [f"{self.name} = {category}" for category in self.categories] or [self.name]
         return (*names, f"{self.name} is missing") if self.missing else tuple(names)
 
     def raw(self, cells: Cells | None) -> Floats:
-        """Return (n,) one number per row: the number itself, or the index of the category of a word.
+        """Convert cells to (n,) numbers: the value itself, or the index of its category.
 
-        A cell that is empty or of another kind is nan; a word that no participant has is -1.
+        Missing cells and cells of another kind become nan. Words that no participant has become -1.
 
         Raises:
-            DataError: If all non-empty cells are of another kind.
+            DataError: If all cells that are not empty are of another kind.
         """
         if cells is not None:
             values = values_of(self.kind, cells, self.categories)
             if not (np.isnan(values).all() and is_filled(cells).any()):
                 return values
-        raise DataError(f"table: column {self.name!r} must hold {NAMED[self.kind]}, as it did for those who trained.")
+        raise DataError(f"table: column {self.name!r} must contain {NAMED[self.kind]}, as in training.")
 
     def write(self, raw: Floats, inputs: Float32s) -> None:
-        """Write the (n, f) inputs of the (n,) numbers in `raw`.
+        """Write the inputs of (n,) numbers to the (n, f) array `inputs`.
 
         Raises:
             DataError: If a number is too far from the mean for float32.
@@ -95,8 +95,8 @@ class InputColumn:
             far = np.flatnonzero(np.abs(scaled) > LARGEST)
             if len(far):
                 raise DataError(
-                    f"table: column {self.name!r} holds {raw[far[0]]:g}, and participants {self.about}: that is too "
-                    "far from their mean for float32. Leave the cell empty, or the row out, or drop the column."
+                    f"table: column {self.name!r} contains {raw[far[0]]:g}, too far from the participants' values "
+                    f"({self.about}) for float32. Clear the cell, remove the row, or drop the column."
                 )
             inputs[:, 0] = scaled
         if self.missing:
@@ -104,12 +104,12 @@ class InputColumn:
 
     @property
     def reading(self) -> Reading:
-        """Texts of its empty cells, and its decimal separator."""
+        """Texts of missing values, and decimal separator."""
         return Reading(self.empty, self.decimal)
 
     @property
     def about(self) -> str:
-        """Description of its values."""
+        """Description of the values."""
         text = self.why
         if self.kind == "number":
             text = f"{self.mean:.4g} ± {self.sd:.4g}"
@@ -124,11 +124,11 @@ class InputColumn:
         return visible(text) + missing + visible(f" ({self.odd})" if self.odd else "")
 
     def shown(self, value: float) -> str:
-        """Format one of its numbers, or dates, as text."""
+        """Format a number or date of the column."""
         return f"{np.array([value]).astype('datetime64[D]')[0]}" if self.kind == "date" else f"{value:.4g}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values, without default values."""
+        """Return JSON values, without defaults."""
         scale = {} if self.kind not in NAMED or self.kind == "category" else {"mean": self.mean, "sd": self.sd}
         words = {"categories": list(self.categories), "why": self.why, "odd": self.odd, "empty": list(self.empty)}
         record = {"name": self.name, "kind": self.kind} | ({"missing": self.missing} if self.kind in NAMED else {})
@@ -137,7 +137,7 @@ class InputColumn:
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Return what `to_json` returned."""
+        """Read the values of `to_json`."""
         fields: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()
         }
@@ -150,20 +150,20 @@ class InputColumn:
 def column_roles(
     client: str | None, targets: Sequence[str], group: str | None, *, are_classes: bool
 ) -> dict[str, ColumnKind]:
-    """Return the roles of the columns that are not inputs."""
+    """Return the roles of columns that are not inputs, by name."""
     roles: dict[str, ColumnKind] = {} if client is None else {client: "client"}
     roles |= dict.fromkeys(targets, "label" if are_classes else "target")
     return roles if group is None else {**roles, group: "group"}
 
 
 def is_filled(cells: Cells) -> Bools:
-    """Return (n,) whether each cell holds something."""
+    """Return the (n,) mask of cells that are not empty."""
     numbers: Bools = ~np.isnan(cells.numbers)
     return numbers if cells.words is None else numbers | (cells.words.codes >= 0)
 
 
 def values_of(kind: ColumnKind, cells: Cells, categories: Sequence[str] = ()) -> Floats:
-    """Return (n,) one number per row; nan for cells of another kind."""
+    """Convert cells to (n,) numbers, nan for cells of another kind."""
     words = cells.words or Words((), np.full(len(cells), -1))
     if kind == "number":
         return cells.numbers
@@ -180,44 +180,44 @@ def values_of(kind: ColumnKind, cells: Cells, categories: Sequence[str] = ()) ->
     return values
 
 
-# ---- Kinds of columns from participants' counts and sums
+# ---- Kind of a column, from counts and sums over the participants' rows
 
-MOST_CATEGORIES = 100  # a column with more of them identifies rows
-FEW_CATEGORIES = 20  # categories allowed in a table with few rows
-CONSTANT = 1e-12  # relative to the mean: a smaller standard deviation is rounding error
-SAME = "it is the same for all who take part"
-FEWEST_NUMBERED = 20  # rows from which a column can be recognized as row numbers
-NUMBERS_ROWS = "it numbers the rows"
+MOST_CATEGORIES = 100  # columns with more categories probably identify rows
+FEW_CATEGORIES = 20  # categories that are allowed even in a small table
+CONSTANT = 1e-12  # smaller standard deviations, relative to the mean, are rounding errors
+SAME = "all participants have the same value"
+FEWEST_NUMBERED = 20  # rows that are needed to detect a column of row numbers
+NUMBERS_ROWS = "probably a row number"
 NAMES_ROWS = re.compile(
     r"(?i:(^|.*[^a-z])(id|ids|pid|uid|row|rows|rowid|rownames?|index|idx|no|nr|num|number|order|key|seq|serial|record|obs))"
     r"|.*[a-z](Id|ID|Nr|No)|Unnamed: [0-9]+"
 )
-"""Names of columns that number rows, persons or cases; pandas calls an unnamed index "Unnamed: 0"."""
+"""Typical names of columns with row numbers or ids; pandas names an index without a name "Unnamed: 0"."""
 ROUNDING = 1e-9
 FOREIGN = r"[+-]?[0-9]{1,3}([.,][0-9]{3})*([.,][0-9]+)?|[+-]?[0-9]+,[0-9]+"
 """Numbers whose points or commas are ambiguous."""
 
 
 class Counts(NamedTuple):
-    """Numbers of cells by kind in participants' training rows; counts of several participants add up."""
+    """Counts of a column over the participants' training rows. Counts of several participants can be added."""
 
-    rows: int = 0
-    unreadable: int = 0  # rows of a column that holds no numbers, words or dates, such as lists
-    held: int = 0  # non-empty cells
-    booleans: int = 0
-    numbers: int = 0
-    dates: int = 0
+    rows: int = 0  # rows
+    unreadable: int = 0  # rows of a column without numbers, words or dates, such as lists
+    held: int = 0  # cells that are not empty
+    booleans: int = 0  # cells that are Booleans
+    numbers: int = 0  # cells that are numbers
+    dates: int = 0  # cells that are dates
     foreign: int = 0  # numbers with another decimal separator or with thousands separators
     unique: int = 0  # rows of participants whose cells are distinct whole numbers
-    dense: int = 0  # such rows whose numbers also fill at least half of their range
+    dense: int = 0  # rows of such participants whose numbers fill at least half of their range
 
     @classmethod
     def of(cls, cells: Cells | None, clients: Sequence[Ints]) -> Counts:
-        """Count the cells of all clients together; each distinct text is parsed once.
+        """Count the cells of all participants.
 
         Args:
-            cells: Cells of a column; None if it cannot be read.
-            clients: Rows of each client.
+            cells: Cells of the column; None if it is unreadable.
+            clients: Training rows of each participant.
         """
         rows = sum(map(len, clients))
         if cells is None:
@@ -236,7 +236,7 @@ class Counts(NamedTuple):
 
     @property
     def kind(self) -> InputKind:
-        """Kind of the column, which must have a non-empty cell."""
+        """Kind of the column; at least one cell must not be empty."""
         if self.booleans == self.held:
             return "boolean"
         if self.numbers >= NUMBERS_SHARE * self.held - ROUNDING:
@@ -245,16 +245,16 @@ class Counts(NamedTuple):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether 90% of the cells are numbers, some of them with other separators."""
+        """Whether 90% of the cells are numbers, and some of these have other separators."""
         return self.foreign > 0 and self.foreign + self.numbers >= NUMBERS_SHARE * self.held - ROUNDING
 
     def numbers_rows(self, sd: float) -> bool:
-        """Return whether a column of numbers with this standard deviation numbers the rows, like an index or an id.
+        """Return whether a column of numbers with this standard deviation contains row numbers or ids.
 
-        Such numbers are whole and distinct at each participant. They fill at least half of their range at each
-        participant, or a fifth of the range of all participants. In addition, there are at most as many rows as whole
-        numbers in that range, unlike in a column of years, which repeat at every participant. The range is that of
-        evenly spread numbers, sqrt(12) sd.
+        Three conditions must hold. The numbers of each participant are whole and distinct. They fill at least half of
+        their range at each participant, or a fifth of the range over all participants. There are at most as many rows
+        as whole numbers in that range, in contrast to years, which repeat at each participant. The range is
+        sqrt(12) sd, that of evenly spaced numbers.
         """
         if self.rows < FEWEST_NUMBERED or self.unique < self.rows:
             return False
@@ -264,14 +264,14 @@ class Counts(NamedTuple):
 
     @property
     def left_out(self) -> str:
-        """Reason why the column is not an input, whatever its kind; "" if it may be an input."""
+        """Reason why the column cannot be an input of any kind, or ""."""
         if self.unreadable:
-            return "it holds neither numbers nor words nor dates"
+            return "not numbers, words or dates"
         return "" if self.held else "no participant has a value"
 
 
 def _numbering(numbers: Floats) -> tuple[int, int]:
-    """Return the number of rows if all are distinct whole numbers, else 0; and the same if they are also dense."""
+    """Return the number of rows if all are distinct whole numbers, else 0; then the same if they are also dense."""
     rows = len(numbers)
     if not rows or np.isnan(numbers).any() or (numbers != np.floor(numbers)).any():
         return 0, 0
@@ -281,8 +281,8 @@ def _numbering(numbers: Floats) -> tuple[int, int]:
 
 
 def distinct_texts(cells: Cells) -> tuple[str, ...]:
-    """Return the sorted distinct texts of cells."""
-    assert cells.words is not None  # the column has words
+    """Return the distinct texts of cells, sorted."""
+    assert cells.words is not None  # the caller passes a column of words
     codes = np.unique(cells.words.codes[cells.words.codes >= 0])
     return tuple(cells.words.levels[code] for code in codes.tolist())
 
@@ -297,20 +297,20 @@ def input_column(
     squares: float = 0.0,
     first: str = "",
 ) -> InputColumn:
-    """Return how a column becomes inputs, from sums over the participants' training rows.
+    """Decide how a column becomes inputs, from counts and sums over the participants' training rows.
 
     Args:
         name: Name of the column.
-        counts: Counts of all participants.
-        requested: Kind that the options set; None: the kind follows from the counts.
-        texts: Sorted distinct texts of a column of categories; None: more than a column may have unless requested.
-        num_values: Number of cells that hold a number, date or Boolean, by the kind.
+        counts: Counts over all participants.
+        requested: Kind that the user has set. Default: the kind follows from the counts.
+        texts: Sorted distinct texts of a column of words; None if there are more than `MOST_CATEGORIES`.
+        num_values: Number of cells with a value of the kind.
         mean: Mean of these values.
         squares: Sum of their squared differences from the mean.
-        first: First cell of another kind; or, of categories, a number with other separators.
+        first: First cell of another kind; for words, a number with other separators.
 
     Raises:
-        DataError: If no cell is of the kind that the options set.
+        DataError: If no cell is of the requested kind.
     """
     kind, missing = requested or counts.kind, counts.rows - counts.held
     if counts.left_out:
@@ -318,13 +318,13 @@ def input_column(
     if kind == "category":
         max_categories = math.inf if requested else min(MOST_CATEGORIES, max(FEW_CATEGORIES, counts.rows / 2))
         if not requested and counts.is_foreign:
-            how = f"as {first!r}" if first else "with other points and commas"
-            why = f"its numbers are written {how}: set columns.decimal, and leave out what parts thousands"
+            example = f"such as {first!r}" if first else "with other separators"
+            why = f"numbers {example} are ambiguous: set columns.decimal and remove thousands separators"
         elif texts is None or len(texts) > max_categories:
             how_many = f"more than {MOST_CATEGORIES}" if texts is None else str(len(texts))
             share = 100 * counts.numbers / max(counts.held, 1)
             numbers = f", {share:.0f}% of them numbers," if counts.numbers else ""
-            why = f"{how_many} different texts{numbers} in {counts.rows} rows are rather names"
+            why = f"{how_many} different texts{numbers} in {counts.rows} rows are probably ids"
         elif len(texts) + bool(missing) < 2:
             why = SAME
         else:
@@ -332,20 +332,19 @@ def input_column(
         return InputColumn(name, "left out", why=why)
     if not num_values:
         raise DataError(
-            f"table: column {name!r} is said to hold {NAMED[kind]}, and no cell of those who take part does"
-            f"{f': the first is {first}' if first else ''}. Say another kind, or none."
+            f"table: column {name!r} must contain {NAMED[kind]}, but no participant has such a value"
+            f"{f'; the first value is {first}' if first else ''}. Set another kind, or none."
         )
     sd = (squares / num_values) ** 0.5
     if sd <= CONSTANT * abs(mean):
         return InputColumn(name, "left out", why=SAME)
     num_odd = counts.held - num_values
-    hold = "are" if not first else "holds" if num_odd == 1 else "hold"
-    remark = f"{num_odd} of these {hold} no {kind}" if num_odd else ""
+    remark = f"{num_odd} {'value is' if num_odd == 1 else 'values are'} not of this kind" if num_odd else ""
     remark += f": the first is {first}" if first else ""
     if kind == "number" and not requested and counts.numbers_rows(sd):
         if NAMES_ROWS.fullmatch(name):
-            return InputColumn(name, "left out", why=f"{NUMBERS_ROWS}; name it in columns.number to use it")
-        remark = remark or f"{NUMBERS_ROWS}; drop it if it is no more than that"
+            return InputColumn(name, "left out", why=f"{NUMBERS_ROWS}; list it in columns.number to use it")
+        remark = remark or f"{NUMBERS_ROWS}; drop it if it is one"
     return InputColumn(name, kind, counts.rows - num_values, mean, sd, odd=remark)
 
 
@@ -354,22 +353,22 @@ def squares(values: Floats, mean: float) -> float:
     return float(((values - mean) ** 2).sum())
 
 
-# ---- From tables to inputs
+# ---- Conversion of tables to inputs
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """How tables become inputs. All of its numbers come from the participants' training rows alone.
+    """Conversion of tables to inputs. All of its values come from the participants' training rows.
 
-    With x_i the non-missing values of participant i, mean = sum_i sum(x_i) / sum_i |x_i| and
-    sd^2 = sum_i sum((x_i - mean)^2) / sum_i |x_i|. A participant contributes two sums and a count, so that a server
-    that sees sums alone can compute both.
+    x_i are the values of participant i that are not missing. mean = sum_i sum(x_i) / sum_i |x_i| and
+    sd^2 = sum_i sum((x_i - mean)^2) / sum_i |x_i|. Each participant contributes only two sums and a count, so secure
+    aggregation can compute both.
 
     Example:
         >>> from fedreach.data.cells import cells_by_name
         >>> ages = {"age": [30, 50, None, 90], "ward": ["a", "b", "a", "c"]}
         >>> cells = cells_by_name(read_table(ages))
-        >>> made = Preparation.of(cells, [np.array([0, 1]), np.array([2])])  # nobody reads the last row
+        >>> made = Preparation.of(cells, [np.array([0, 1]), np.array([2])])  # the last row is not used
         >>> print(made)
         age   number    40 ± 10, 1 missing
         ward  category  a, b
@@ -392,26 +391,26 @@ class Preparation:
         places: Ints | None = None,
         kinds: Mapping[str, InputKind] | None = None,
     ) -> Self:
-        """Return the preparation of a table.
+        """Build the preparation of a table.
 
-        The kind of a column follows from the participants' rows unless `kinds` sets it: Booleans; numbers or dates if
-        90% of its cells are; otherwise words.
+        Without `kinds`, the participants' rows determine the kind of a column: Boolean if all values are, number or
+        date if 90% of the values are, otherwise words.
 
         Args:
-            table: Cells by column, as `fedreach.data.cells.cells_by_name` returns them.
+            table: Cells by column, from `fedreach.data.cells.cells_by_name`.
             clients: Training rows of each participant.
-            places: (n,) row numbers in the table as it was read, for messages. Default: the row numbers of `table`.
-            kinds: Kinds of columns by name, whatever their cells look like.
+            places: (n,) numbers of the rows in the user's table, for messages. Default: 0, 1, ....
+            kinds: Kinds of some columns by name.
 
         Raises:
-            DataError: If no column can be an input, or no cell is of the kind that `kinds` sets.
+            DataError: If no column can be an input, or no value is of the kind that `kinds` sets.
         """
         kind_by_name = kinds or {}
         preparation = cls(
             tuple(_column(name, values, clients, places, kind_by_name.get(name)) for name, values in table.items())
         )
         if not preparation.feature_names:
-            raise DataError(f"No column of the table can be an input:\n{preparation}")
+            raise DataError(f"The table must have a column that can be an input; got:\n{preparation}")
         return preparation
 
     def described(
@@ -421,62 +420,64 @@ class Preparation:
         rules: ColumnRules,
         remarks: Mapping[str, str] = MappingProxyType({}),
     ) -> Self:
-        """Return the full schema: with the columns that are not inputs, and how cells are read.
+        """Return the complete schema, with columns that are not inputs and the format of cells.
 
         Args:
             named: Roles of columns that are not inputs: client, label, target or group.
             classes: Classes of the label.
-            rules: Options for the columns.
-            remarks: By column, a remark on one of these, or the reason why another column is not an input.
+            rules: Options for columns.
+            remarks: Remarks by column: on a column with a role, or why another column is not an input.
         """
-        of_label, of_group = {"label": tuple(classes)}, {"group": "rows of one are held out together"}
+        of_label, of_group = {"label": tuple(classes)}, {"group": "rows of a group are held out together"}
         columns = [
             InputColumn(
                 name, kind, categories=of_label.get(kind, ()), why=of_group.get(kind, ""), odd=remarks.get(name, "")
             )
             for name, kind in named.items()
         ]
-        columns += [*self.columns, *(InputColumn(name, "dropped", why="as asked") for name in rules.drop)]
+        columns += [*self.columns, *(InputColumn(name, "dropped", why="listed in columns.drop") for name in rules.drop)]
         columns += [InputColumn(name, "left out", why=why) for name, why in remarks.items() if name not in named]
         missing, decimal = rules.reading
         return type(self)(tuple(replace(column, empty=missing, decimal=decimal) for column in columns))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Name of each of the d inputs."""
+        """Names of the d inputs."""
         return tuple(name for column in self.columns for name in column.feature_names)
 
     @property
     def used(self) -> tuple[InputColumn, ...]:
-        """The columns that become inputs."""
+        """Columns that become inputs."""
         return tuple(column for column in self.columns if column.kind in NAMED)
 
     @property
     def reading(self) -> Reading:
-        """Texts of empty cells, and the decimal separator, of all columns."""
+        """Texts of missing values and decimal separator of all columns."""
         return self.columns[0].reading
 
     @property
     def client(self) -> InputColumn | None:
-        """Column that names the client of each row; None if the table has none."""
+        """Column with the client of each row; None if the table has none."""
         return next((column for column in self.columns if column.kind == "client"), None)
 
     @property
     def labels(self) -> tuple[InputColumn, ...]:
-        """The column of classes, or the columns of the numbers to predict."""
+        """Columns of the targets: one column of classes, or columns of numbers."""
         return tuple(column for column in self.columns if column.kind in ("label", "target"))
 
     def inputs(self, table: Any) -> Float32s:
-        """Return the (n, d) inputs for a table with the same columns; further columns are ignored.
+        """Convert a table with the same columns to (n, d) inputs. Other columns are ignored.
 
         Raises:
             ConfigError: If a column is missing.
-            DataError: If a column holds words instead of numbers or numbers instead of words, or lengths differ.
+            DataError: If all values of a column are of another kind, or columns differ in length.
         """
         return self.written(self.cells(table))
 
     def raw(self, table: Any) -> Floats:
-        """Return the (n, k) raw numbers of the k columns in `used`, see `InputColumn.raw`; raises as `inputs`.
+        """Convert a table to (n, k) raw numbers of the k columns in `used` (see `InputColumn.raw`).
+
+        Raises the errors of `inputs`.
 
         Example:
             >>> ward = InputColumn("ward", "category", categories=("heart", "surgery"))
@@ -487,7 +488,7 @@ class Preparation:
         return np.column_stack(self.numbers(self.cells(table)))
 
     def written(self, table: Mapping[str, Cells | None]) -> Float32s:
-        """Return the (n, d) inputs for cells that `fedreach.data.cells.cells_by_name` returned."""
+        """Convert cells from `fedreach.data.cells.cells_by_name` to (n, d) inputs."""
         raw = self.numbers(table)
         inputs, end = np.zeros((len(raw[0]), len(self.feature_names)), np.float32), 0
         for column, values in zip(self.used, raw, strict=True):
@@ -496,7 +497,7 @@ class Preparation:
         return inputs
 
     def cells(self, table: Any) -> dict[str, Cells | None]:
-        """Return the cells of the columns in `used`; raises as `inputs`."""
+        """Read the cells of the columns in `used`. Raises the errors of `inputs`."""
         table = read_table(table)
         used = {column.name: column_of(table, column.name) for column in self.used}
         check_lengths(used, self.used[0].name)
@@ -508,26 +509,26 @@ class Preparation:
         }
 
     def numbers(self, table: Mapping[str, Cells | None]) -> list[Floats]:
-        """Return the (n,) raw numbers of each column in `used`, see `InputColumn.raw`."""
+        """Convert cells to (n,) raw numbers for each column in `used` (see `InputColumn.raw`)."""
         return [column.raw(table[column.name]) for column in self.used]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return it as plain JSON values."""
+        """Return JSON values."""
         return [column.to_json() for column in self.columns]
 
     @classmethod
     def of_json(cls, stored: Sequence[Mapping[str, Any]]) -> Self:
-        """Return what `to_json` returned."""
+        """Read the values of `to_json`."""
         return cls(tuple(map(InputColumn.of_json, stored)))
 
     def lines(self, max_lines: int | None = None) -> list[str]:
-        """Return a line per column: its name, kind and description.
+        """Return one line per column with its name, kind and description.
 
         Args:
-            max_lines: Largest number of lines. With a limit, columns with a remark come first, and the last line
-                counts the others. Default: no limit.
+            max_lines: Largest number of lines. If there are more columns, those with remarks come first, and the last
+                line counts the others. Default: no limit.
         """
-        first = sorted(self.columns, key=lambda column: column.kind in NAMED and not column.odd)  # stable
+        first = sorted(self.columns, key=lambda column: column.kind in NAMED and not column.odd)
         chosen = first if max_lines is None or len(first) <= max_lines else first[: max_lines - 1]
         rows = [(visible(column.name), column.kind, column.about) for column in self.columns if column in chosen]
         widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)] if rows else []
@@ -562,7 +563,7 @@ def _column(
 
 
 def _first(cells: Cells, odd: Bools, places: Ints) -> str:
-    """Describe the first cell of another kind, and its row."""
+    """Describe the first cell of another kind and its row."""
     first = int(np.flatnonzero(odd)[places[odd].argmin()])
     code = -1 if cells.words is None else int(cells.words.codes[first])
     text = f"{cells.numbers[first]:g}" if cells.words is None or code < 0 else cells.words.levels[code]
@@ -570,20 +571,20 @@ def _first(cells: Cells, odd: Bools, places: Ints) -> str:
 
 
 def _foreign_number(cells: Cells) -> str:
-    """Return a number with other separators, which was not read as a number."""
+    """Return the first number with other separators."""
     unread = cells.at(np.flatnonzero(np.isnan(cells.numbers)))
     return next(level for level in distinct_texts(unread) if re.fullmatch(FOREIGN, level))
 
 
-# ---- The scale of numeric targets, from sums over participants' training rows
+# ---- Scale of numeric targets
 
 
 @dataclass(frozen=True)
 class TargetScale:
-    """Mean and standard deviation of each of t targets, in the units of their columns.
+    """Mean and standard deviation of t targets over the participants' training rows, in their original units.
 
-    With t_i the targets in the training rows of participant i, mean = sum_i sum(t_i) / sum_i |t_i| and
-    sd^2 = sum_i sum((t_i - mean)^2) / sum_i |t_i|. A model is trained on (target - mean) / sd.
+    t_i are the targets of participant i. mean = sum_i sum(t_i) / sum_i |t_i| and
+    sd^2 = sum_i sum((t_i - mean)^2) / sum_i |t_i|. Models are trained on (target - mean) / sd.
 
     Example:
         >>> scale = TargetScale.of(4, np.array([20.0]), np.array([36.0]))
@@ -593,60 +594,60 @@ class TargetScale:
         (array([[1.]], dtype=float32), array([[8.]]))
     """
 
-    mean: tuple[float, ...]
-    sd: tuple[float, ...]
+    mean: tuple[float, ...]  # (t,)
+    sd: tuple[float, ...]  # (t,)
 
     @classmethod
     def of(cls, rows: int, total: Floats, squares: Floats, names: Sequence[str] = ()) -> Self:
-        """Return the scale from sums over all participants.
+        """Compute the scale from sums over all participants.
 
         Args:
-            rows: Number of rows.
+            rows: Number of training rows.
             total: (t,) sum of the targets.
             squares: (t,) sum of (target - total / rows)^2.
-            names: Names of the targets in messages.
+            names: Names of the targets, for messages.
 
         Raises:
-            DataError: If a target is the same in all rows.
+            DataError: If all values of a target are equal.
         """
         mean, sd = total / rows, np.sqrt(squares / rows)
         for place in np.flatnonzero(sd <= CONSTANT * abs(mean)).tolist():
             name = repr(names[place]) if names else f"number {place}"
             raise DataError(
-                f"target {name} is {mean[place]:g} in all {rows} rows that participants train on: it varies in "
-                "none of them. Let more clients take part, or predict another column."
+                f"target {name} must vary between the participants' {rows} training rows; got {mean[place]:g} in "
+                "all of them. Add participants, or predict another column."
             )
         return cls(tuple(mean.tolist()), tuple(sd.tolist()))
 
     @classmethod
     def of_clients(cls, targets: Sequence[AnyArray], names: Sequence[str] = ()) -> Self:
-        """Return the scale of participants' (m, t) targets; the order of clients and rows does not matter."""
+        """Compute the scale of the participants' (m, t) targets, independent of the order of clients and rows."""
         count = sum(map(len, targets))
         total = sum_exactly([sum_exactly(client_targets) for client_targets in targets])
         squares = sum_exactly([squared_differences(client_targets, total / count) for client_targets in targets])
         return cls.of(count, total, squares, names)
 
     def scaled(self, targets: AnyArray) -> Float32s:
-        """Return (..., t) targets on the scale of training."""
+        """Convert (..., t) targets to the scale of training."""
         standardized: Float32s = ((targets.astype(np.float64) - self.mean) / self.sd).astype(np.float32)
         return standardized
 
     def in_units(self, outputs: AnyArray) -> Floats:
-        """Return (..., t) model outputs in the units of the columns."""
+        """Convert (..., t) model outputs to the original units."""
         values: Floats = outputs.astype(np.float64) * self.sd + self.mean
         return values
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
+        """Return JSON values."""
         return {"mean": list(self.mean), "sd": list(self.sd)}
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Return what `to_json` returned."""
+        """Read the values of `to_json`."""
         return cls(tuple(stored["mean"]), tuple(stored["sd"]))
 
     def lines(self, names: Sequence[str] = ()) -> list[str]:
-        """Return a line of text per target.
+        """Return one line per target.
 
         Example:
             >>> TargetScale((180921.2,), (79442.5,)).lines(["price"])
@@ -660,7 +661,7 @@ class TargetScale:
 
 
 def sum_exactly(arrays: AnyArray | Sequence[AnyArray]) -> Floats:
-    """Return the (...) exact sum of (m, ...) arrays, rounded once, so that their order does not matter.
+    """Return the exact sum of (m, ...) arrays over m, rounded once, so that the order does not matter.
 
     Example:
         >>> sum_exactly(np.array([[1e16], [1.0], [-1e16]]))
@@ -670,7 +671,7 @@ def sum_exactly(arrays: AnyArray | Sequence[AnyArray]) -> Floats:
 
 
 def squared_differences(targets: AnyArray, mean: Floats) -> Floats:
-    """Return the (t,) sum over m of (target - mean)^2, of (m, t) targets.
+    """Return the (t,) sum of (target - mean)^2 over (m, t) targets.
 
     Example:
         >>> squared_differences(np.array([[1.0], [5.0]]), np.array([2.0]))

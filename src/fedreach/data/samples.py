@@ -1,4 +1,4 @@
-"""Torch data sets and arrays of users, and the format of a model's inputs."""
+"""Format of the inputs of a model, and data from torch Datasets and arrays."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from fedreach.data.splits import APART, Together
 from fedreach.data.stored import OwnData, OwnSamples
 from fedreach.data.table_source import as_arrow
 
-# ---- Format of a model's inputs, which needs NumPy alone
+# ---- Format of the inputs of a model; needs only NumPy
 
 DTYPES = {"image": "uint8", "tokens": "int64", "features": "float32", "table": "float64", "several": "uint8"}
-"""Type of raw examples by kind, as a model gets them."""
+"""Kind of inputs -> type of raw examples."""
 
 
 class RawSamples(np.ndarray[Any, np.dtype[Any]]):
-    """Raw examples in the form that `SampleFormat.array` returns."""
+    """Raw examples, as `SampleFormat.array` returns them."""
 
 
 @dataclass(frozen=True)
 class SampleFormat:
-    """Format of the examples that a model accepts: that of its training examples.
+    """Format of the examples that a model accepts, which is that of its training examples.
 
     Example:
         >>> from fedreach.data.preparation import InputColumn
@@ -45,51 +45,51 @@ class SampleFormat:
         True
     """
 
-    name: str  # of the data set
-    kind: Kind
-    shape: tuple[int, ...]  # of a training example
-    mean: tuple[float, ...] = ()  # (C,) of images
-    std: tuple[float, ...] = ()  # (C,)
-    preparation: Preparation | None = None  # of a table
-    layout: np.dtype[Any] | None = None  # of records of several inputs, see `fedreach.data.several`
-    positions: tuple[int, ...] = ()  # of labels, if each position has one
+    name: str  # name of the data set
+    kind: Kind  # kind of the inputs
+    shape: tuple[int, ...]  # shape of a training example
+    mean: tuple[float, ...] = ()  # (C,) mean of each channel of images
+    std: tuple[float, ...] = ()  # (C,) standard deviation of each channel
+    preparation: Preparation | None = None  # columns of a table
+    layout: np.dtype[Any] | None = None  # record type of several inputs, see `fedreach.data.several`
+    positions: tuple[int, ...] = ()  # shape of the labels of an example, if each position has a label
 
     @property
     def dtype(self) -> str:
-        """Type of raw examples, as the model gets them."""
+        """Type of raw examples."""
         return DTYPES[self.kind if self.preparation is None else "table"]
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
-        """Shape of a raw example; for a table, one number per column in `used`."""
+        """Shape of a raw example; for a table, one number for each column in `used`."""
         if self.layout is not None:
             return (self.layout.itemsize,)
         return self.shape if self.preparation is None else (len(self.preparation.used),)
 
     @property
     def sample_shape(self) -> Any:
-        """Shape of an example, as passed to the model factory; for several inputs, by name or in order."""
+        """Shape of an example for the model factory; for several inputs, one shape per input, by name or in order."""
         return self.shape if self.layout is None else several.shapes(self.layout)
 
     def refuse_form(self, what: str) -> None:
-        """Raise an error for `what`, which handles one input and one label per example, if this format differs.
+        """Raise an error if the model has several inputs or labels per position, which `what` does not support.
 
         Raises:
-            ConfigError: If there are several inputs, or labels at positions.
+            ConfigError: If the model has several inputs, or labels per position.
         """
-        has = "several inputs" if self.layout is not None else "an answer at every position" if self.positions else ""
-        if has:
+        found = "several inputs" if self.layout is not None else "one label per position" if self.positions else ""
+        if found:
             raise ConfigError(
-                f"{what} handles one input and one answer an example, and this model has {has}. Call it in Python: "
-                "fedreach.deploy.load(run).predict(inputs); --to safetensors writes it for that."
+                f"{what} requires a model with one input and one label per example; got {found}. Use "
+                "fedreach.deploy.load(run).predict(inputs) in Python, or export with --to safetensors."
             )
 
     def array(self, samples: Any) -> AnyArray:
-        """Return raw examples as an array that a model can be called with.
+        """Convert raw examples to an array for the model.
 
         Args:
-            samples: A table if the model was trained on one, else an array. The channel axis of images with one
-                channel is optional. `RawSamples` stay as they are.
+            samples: Table if the model was trained on a table, else an array. Images with one channel do not need a
+                channel axis. `RawSamples` are not changed.
 
         Raises:
             ConfigError: If a column of the table is missing, or `samples` is not a table.
@@ -99,49 +99,48 @@ class SampleFormat:
             return np.asarray(samples)
         if self.preparation is not None:
             return self.preparation.raw(samples)
-        check = Check(self.name, "samples for the model of")
+        check = Check(self.name, "examples for the model of")
         x, _ = check.samples("x", samples, self.kind)
         if self.layout is not None:
             if x.dtype != self.layout:
                 raise check.error(
-                    f"x must hold inputs as in training, {several.describe_layout(self.layout)}; got "
+                    f"x must have the inputs of training, {several.describe_layout(self.layout)}; got "
                     f"{several.describe_layout(x.dtype)}"
                 )
             return x.view(np.uint8).reshape(len(x), -1)
         if x.shape[1:] != self.shape:
-            hint = ". A single one is x[None]" if np.shape(samples) == self.shape else ""
-            raise check.error(f"x must hold samples of shape {self.shape} as in training; got {x.shape}{hint}")
+            hint = ". For a single example, use x[None]" if np.shape(samples) == self.shape else ""
+            raise check.error(f"x must be examples of shape {self.shape}, as in training; got {x.shape}{hint}")
         return np.require(x, np.int64 if self.kind == "tokens" else x.dtype, ["C", "W"])
 
     def of_columns(self, numbers: Floats) -> AnyArray:
-        """Return raw examples from a table with one example per row and one of its numbers per column.
+        """Convert a table of numbers, one example per row, to raw examples.
 
         Args:
-            numbers: (m, k) numbers, where k is the size of an example, in C order.
+            numbers: (m, k) numbers, where k is the number of values of an example, in C order.
 
         Raises:
             DataError: If the examples differ from the training examples in size or type.
-
         Example:
             >>> SampleFormat("digits", "image", (1, 2, 2)).of_columns(np.array([[0.0, 1.0, 2.0, 255.0]])).tolist()
             [[[[0, 1], [2, 255]]]]
         """
         size = int(np.prod(self.shape))
         if numbers.shape[1] != size:
-            raise DataError(f"The model takes {size} columns beside client and label; got {numbers.shape[1]}.")
+            raise DataError(f"The model requires {size} columns besides client and label; got {numbers.shape[1]}.")
         if self.kind != "features":
             top = 255.0 if self.kind == "image" else float(2**62)
             bad = np.flatnonzero(~((numbers >= 0) & (numbers <= top) & (np.floor(numbers) == numbers)).all(axis=1))
             if len(bad):
                 rule = "0 to 255" if self.kind == "image" else "at least 0"
                 raise DataError(
-                    f"The model takes whole numbers, {rule}; {len(bad)} rows hold others, the first is row {bad[0]}."
+                    f"The model requires whole numbers, {rule}; got others in {len(bad)} rows, first in row {bad[0]}."
                 )
             numbers = numbers.astype(self.dtype)
         return self.array(numbers.reshape(-1, *self.shape))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the format of raw examples as plain JSON values, for readers of a model file."""
+        """Return the format as JSON values, for readers of a model file."""
         record: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.raw_shape)}
         record |= {} if self.layout is None else {"inputs": several.layout_to_json(self.layout)}
         record |= {"positions": list(self.positions)} if self.positions else {}
@@ -157,11 +156,11 @@ class SampleFormat:
 
     @classmethod
     def of_json(cls, name: str, stored: Mapping[str, Any]) -> Self:
-        """Return the format from what `to_json` returned; further keys are ignored."""
+        """Build the format from the values of `to_json`; other keys are ignored."""
         if stored["kind"] != "table":
             mean, std = (tuple(stored.get(key, ())) for key in ("mean", "std"))
             return cls(name, stored["kind"], tuple(stored["shape"]), mean, std, None, *form_of(stored))
-        other_columns = stored["other_columns"]  # client and labels come first, as in training
+        other_columns = stored["other_columns"]  # in training, client and labels come first
         last = [column for column in other_columns if column["kind"] in ("left out", "dropped")]
         first = [column for column in other_columns if column not in last]
         preparation = Preparation.of_json([*first, *stored["columns"], *last])
@@ -169,11 +168,11 @@ class SampleFormat:
 
 
 def form_of(stored: Mapping[str, Any]) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
-    """Return the layout of several inputs (None for one input) and the positions of labels, from a model file."""
+    """Read the layout of several inputs, or None, and the positions of labels from a model file."""
     return several.layout_of_json(stored["inputs"]) if "inputs" in stored else None, tuple(stored.get("positions", ()))
 
 
-# ---- Examples of users, by client: torch Datasets and arrays
+# ---- User data: torch Datasets and arrays
 
 
 def of_samples(
@@ -188,10 +187,10 @@ def of_samples(
     class_names: Sequence[str] | None = None,
     together: Together = APART,
 ) -> OwnData:
-    """Return examples by client, unchanged; images will be put on the scale of the participants' pixels.
+    """Build user data from arrays. Images are normalized later, by the participants' pixels.
 
-    With groups, examples are sorted like the rows of a table. So their order does not matter, and the same data in a
-    table have the same split.
+    With groups, the examples are sorted like the rows of a table, so their order does not matter. The same data in a
+    table have the same held-out examples.
     """
     plain = from_arrays(x, y, kind=kind, name=name, num_classes=num_classes, class_names=class_names)
     if together.groups is None:
@@ -206,22 +205,22 @@ def of_samples(
 
 
 def _together(options: Mapping[str, Any], length: int) -> Together:
-    """Return the groups and times of `length` examples, from the values of ``group`` and ``time``, or None.
+    """Read the groups and times of `length` examples from the options ``group`` and ``time``, which may be None.
 
     Raises:
-        DataError: If the number of groups or times is not `length`, or one is missing.
+        DataError: If there are not `length` groups or times, or one is missing.
 
     Example:
         >>> _together({"group": ["p1", "p1", "p2"], "time": None}, 3).groups
         array([0, 0, 1])
         >>> _together({"group": ["p1", "p1"], "time": None}, 3)
         Traceback (most recent call last):
-        fedreach.DataError: group must say one for each of the 3 examples; got 2.
+        fedreach.DataError: group must have one entry for each of the 3 examples; got 2.
     """
     table = {option: as_arrow(values, option) for option, values in options.items() if values is not None}
     for option, column in table.items():
         if len(column) != length:
-            raise DataError(f"{option} must say one for each of the {length} examples; got {len(column)}.")
+            raise DataError(f"{option} must have one entry for each of the {length} examples; got {len(column)}.")
     group, time = (option if option in table else None for option in ("group", "time"))
     return together_of(table, group, time, what="")
 
@@ -229,11 +228,11 @@ def _together(options: Mapping[str, Any], length: int) -> Together:
 def of_torch(
     data: Any, clients: Any, kind: Kind | None, num_classes: int | None, name: str, group: Any = None, time: Any = None
 ) -> OwnData:
-    """Read a torch Dataset by client; see `fedreach.data.federated.FederatedData.from_torch`."""
+    """Read a torch Dataset; see `fedreach.data.federated.FederatedData.from_torch`."""
     length = size(data, name)
     owners, names = numbered_list("clients", clients)
     if len(owners) != length:
-        raise DataError(f"clients must say one client for each of the {length} examples; got {len(owners)}.")
+        raise DataError(f"clients must have one entry for each of the {length} examples; got {len(owners)}.")
     together = _together({"group": group, "time": time}, length)
     x, y = samples(pairs(data, name), length, name, kind)
     about: dict[str, Any] = {"num_classes": num_classes, "class_names": class_names_of(data)}
@@ -249,25 +248,26 @@ def of_clients(
     group: Mapping[Any, Any] | None = None,
     time: Mapping[Any, Any] | None = None,
 ) -> OwnData:
-    """Read arrays or Datasets by client name; see `fedreach.data.federated.FederatedData.from_clients`."""
+    """Read arrays or Datasets by client; see `fedreach.data.federated.FederatedData.from_clients`."""
     if not isinstance(data, Mapping) or not data:
-        raise ConfigError('from_clients: give {"north": (x, y), "south": dataset}; got ' + f"{type(data).__name__}.")
+        example = '{"north": (x, y), "south": dataset}'
+        raise ConfigError(f"from_clients: data must be a dictionary such as {example}; got {type(data).__name__}.")
     numbers, names = numbered_list("from_clients: a name", list(data))
     if len(names) < len(data):
-        raise ConfigError(f"from_clients: two clients have the same name; got {list(data)}.")
+        raise ConfigError(f"from_clients: clients must have different names; got {list(data)}.")
     clients = [client for _, client in sorted(zip(numbers.tolist(), data, strict=True), key=lambda pair: pair[0])]
     parts = [_arrays_of(f"data of {client}", data[client], kind) for client in clients]
     empty = [name for name, (x, _) in zip(names, parts, strict=True) if not len(x)]
     if empty:
         raise DataError(
-            f"from_clients: each client must have an example; {', '.join(empty[:5])} have none. Leave them out."
+            f"from_clients: each client must have an example; {', '.join(empty[:5])} have none. Remove these clients."
         )
     if len({(x.shape[1:], sort_of(x), y.shape[1:]) for x, y in parts}) > 1:
         forms = "; ".join(
             f"{name}: {x.shape[1:]} {x.dtype} and {y.shape[1:]}"
             for name, (x, y) in zip(names[:5], parts[:5], strict=True)
         )
-        raise DataError(f"from_clients: samples and labels of all clients must have one shape and type; got {forms}.")
+        raise DataError(f"from_clients: all clients must have examples of the same shape and type; got {forms}.")
     x, y = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
     lengths = {client: len(y) for client, (_, y) in zip(clients, parts, strict=True)}
     owners = np.repeat(np.arange(len(parts)), list(lengths.values()))
@@ -279,7 +279,7 @@ def of_clients(
 
 
 def _arrays_of(what: str, source: Any, kind: Kind | None) -> tuple[AnyArray, AnyArray]:
-    """Return the inputs and labels of a client, from a pair of arrays or a Dataset."""
+    """Return inputs and labels of a client, from a pair of arrays or a Dataset."""
     if not (isinstance(source, tuple) and len(source) == 2):
         return samples(pairs(source, what), size(source, what), what, kind)
     check = Check(what)
@@ -287,34 +287,33 @@ def _arrays_of(what: str, source: Any, kind: Kind | None) -> tuple[AnyArray, Any
     are_several = several.is_inputs_of_examples(source[0], len(y))
     x = several.records(source[0], what) if are_several else check.rows("x", images.as_array(source[0], what, kind))
     if len(x) != len(y):
-        raise check.error(f"x and y must be as long; got {len(x)} and {len(y)}")
+        raise check.error(f"x and y must have the same length; got {len(x)} and {len(y)}")
     return x, y
 
 
 def _of_each_client(option: str, by_client: Mapping[Any, Any] | None, lengths: Mapping[Any, int]) -> pa.Array | None:
-    """Concatenate the values of an option over all clients; return None if it is not set.
+    """Concatenate the values of an option over all clients, or return None if the option is not set.
 
     Args:
-        option: Name of the option in messages.
+        option: Name of the option, for messages.
         by_client: Values for the examples of each client, by client.
         lengths: Number of examples of each client, in the order of the result.
 
     Raises:
-        ConfigError: If the option is not a dictionary by client, or a client is missing or unknown.
-        DataError: If the number of values is not the number of a client's examples.
+        ConfigError: If `by_client` is not a dictionary, or a client is missing or unknown.
+        DataError: If a client does not have one value per example.
     """
     if by_client is None:
         return None
     if not isinstance(by_client, Mapping) or set(by_client) != set(lengths):
         got = list(by_client) if isinstance(by_client, Mapping) else type(by_client).__name__
-        raise ConfigError(
-            f"from_clients: {option} must say it by client, as the data do, for each of {list(lengths)}; got {got}."
-        )
+        raise ConfigError(f"from_clients: {option} must be a dictionary with the clients {list(lengths)}; got {got}.")
     columns = {client: as_arrow(by_client[client], f"{option} of {client}") for client in lengths}
     for client, column in columns.items():
         if len(column) != lengths[client]:
             raise DataError(
-                f"{option} of {client} must say one for each of its {lengths[client]} examples; got {len(column)}."
+                f"{option} of {client} must have one entry for each of its {lengths[client]} examples; got "
+                f"{len(column)}."
             )
     if len({column.type for column in columns.values()}) == 1:
         return pa.concat_arrays(list(columns.values()))
@@ -322,7 +321,7 @@ def _of_each_client(option: str, by_client: Mapping[Any, Any] | None, lengths: M
 
 
 def sort_of(array: AnyArray) -> str:
-    """Return the sort of an array's numbers; all widths of floats are one sort."""
+    """Return a text for the type of an array; all floats have the same text."""
     if array.dtype.names is not None:
         return str(array.dtype.descr)
     return "f" if array.dtype.kind == "f" else array.dtype.str if array.dtype == np.uint8 else array.dtype.kind
@@ -340,28 +339,28 @@ def size(dataset: Any, name: str) -> int:
         try:
             return len(dataset)
         except (TypeError, NotImplementedError):
-            pass  # the length is missing in a wrapped Dataset, or in an unfinished class
+            pass  # for example, a wrapped Dataset without a length
     raise ConfigError(
-        f"{name} must be a Dataset with a length and samples by number (`__len__` and `__getitem__`), which is read "
-        f"once; got {type(dataset).__name__}. Take a finite part of it: list(itertools.islice(dataset, 10_000))."
+        f"{name} must be a Dataset with `__len__` and `__getitem__`; got {type(dataset).__name__}. Convert a finite "
+        "part of it to a list: list(itertools.islice(dataset, 10_000))."
     )
 
 
 def pairs(dataset: Any, name: str) -> Iterator[tuple[Any, Any]]:
-    """Yield the input and the label of each example, in order."""
+    """Yield input and label of each example."""
     for number in range(len(dataset)):
         sample = dataset[number]
         if isinstance(sample, Mapping):
             labels = [key for key in ("labels", "label") if key in sample]
             if len(labels) != 1:
                 raise DataError(
-                    f"{name}: sample {number} must hold its label under 'labels' or 'label', beside its inputs; got "
+                    f"{name}: example {number} must have its label as 'labels' or 'label', and inputs; got the keys "
                     f"{list(sample)}."
                 )
             sample = {key: value for key, value in sample.items() if key != labels[0]}, sample[labels[0]]
         if not isinstance(sample, tuple | list) or len(sample) != 2:
             raise DataError(
-                f"{name}: each sample must be a pair of input and label; sample {number} is a {type(sample).__name__}"
+                f"{name}: each example must be a pair of input and label; example {number} is a {type(sample).__name__}"
                 f"{f' of {len(sample)}' if isinstance(sample, tuple | list) else ''}. {SEVERAL}: ((a, b), label)."
             )
         yield sample[0], sample[1]
@@ -370,7 +369,7 @@ def pairs(dataset: Any, name: str) -> Iterator[tuple[Any, Any]]:
 def samples(
     rows: Iterable[tuple[Any, Any]], length: int, name: str, kind: Kind | None = None
 ) -> tuple[AnyArray, AnyArray]:
-    """Read (n, ...) inputs and (n,) labels one by one.
+    """Stack examples to (n, ...) inputs and (n,) labels.
 
     Raises:
         DataError: If there are no examples, inputs differ in shape or type, or a label is invalid.
@@ -379,7 +378,7 @@ def samples(
 
     def inputs() -> Iterator[Any]:
         for number, (value, label) in enumerate(rows):
-            labels.append(_label(label, f"{name}: the label of sample {number}"))
+            labels.append(_label(label, f"{name}: the label of example {number}"))
             yield value
 
     values = inputs()
@@ -390,17 +389,17 @@ def samples(
         x = images.stack_inputs(chain([] if first is None else [first], values), length, name, kind)
     try:
         return x, np.array(labels)
-    except ValueError as error:  # of unequal length
-        raise DataError(f"{name}: all labels must be a class, a number, or as many numbers; {error}.") from error
+    except ValueError as error:  # labels of different lengths
+        raise DataError(f"{name}: all labels must have the same shape; {error}.") from error
 
 
 def _label(label: Any, what: str) -> Any:
-    """Return a label: a text, a number, or a list of numbers."""
+    """Convert a label to a text, a number, a list of numbers or an array."""
     if isinstance(label, str):
         return label
     if label is None or isinstance(label, Mapping):
         raise DataError(
-            f"{what} must be a class or a number; got {type(label).__name__}. Leave samples without a label out."
+            f"{what} must be a class or a number; got {type(label).__name__}. Remove examples without a label."
         )
     array = images.classes_of_pixels(label, what) if images.is_picture(label) else np.asarray(images.as_numpy(label))
     if array.dtype == np.bool_ and array.ndim:
@@ -409,38 +408,38 @@ def _label(label: Any, what: str) -> Any:
 
 
 def _stack_records(first: Any, remaining: Iterator[Any], length: int, name: str) -> AnyArray:
-    """Return (n,) records of the several inputs of each example.
+    """Stack the several inputs of each example to (n,) records.
 
     Raises:
-        DataError: If an example differs from the first in its inputs.
+        DataError: If the inputs of an example differ from those of the first one.
     """
     table: AnyArray | None = None
     for number, value in enumerate(chain([first], remaining)):
         if not several.is_inputs_of_example(value):
-            raise DataError(f"{name}: sample {number} must have several inputs, as the first; got one.")
+            raise DataError(f"{name}: example {number} must have several inputs, like the first one; got one input.")
         is_named = isinstance(value, Mapping)
         arrays: Any = {key: _array_of(value[key]) for key in value} if is_named else tuple(map(_array_of, value))
-        record = several.records(arrays, f"{name}, sample {number}")
+        record = several.records(arrays, f"{name}, example {number}")
         if table is None:
             table = np.empty(length, record.dtype)
         if record.dtype != table.dtype:
             raise DataError(
-                f"{name}: the inputs of all samples must have one shape and type, "
-                f"{several.describe_layout(table.dtype)} as of the first; sample {number} has "
-                f"{several.describe_layout(record.dtype)}. Pad texts to one length."
+                f"{name}: all examples must have inputs of the same shape and type, "
+                f"{several.describe_layout(table.dtype)} in the first one; example {number} has "
+                f"{several.describe_layout(record.dtype)}. Pad texts to the same length."
             )
         table[number] = record[0]
-    assert table is not None  # there is a first example
+    assert table is not None  # there is at least the first example
     return table
 
 
 def _array_of(part: Any) -> Any:
     if images.is_picture(part):
-        raise DataError("Pictures among several inputs must be arrays, on the scale of the model; got a picture.")
+        raise DataError("Several inputs must be arrays; got an image. Convert the image with np.asarray and scale it.")
     return np.asarray(images.as_numpy(part))[None]
 
 
 def class_names_of(dataset: Any) -> tuple[str, ...] | None:
-    """Return the class names of a Dataset that has them, such as those of torchvision; else None."""
+    """Return the class names of a Dataset, such as one of torchvision, or None."""
     names = getattr(dataset, "classes", None)
     return tuple(names) if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names) else None

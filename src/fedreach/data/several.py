@@ -12,26 +12,25 @@ from fedreach._util.arrays import AnyArray, Bools, Ints
 from fedreach._util.errors import DataError
 from fedreach.data.images import as_numpy
 
-# ---- One label per position of an example, such as the next token or the class of each pixel
-# Labels have shape (n, positions...), such as (n, T) or (n, H, W). Positions with the label `IGNORED` are masked: they
-# count in neither loss nor metrics. Each example has at least one labeled position.
+# ---- One label per position, such as the next token or the class of each pixel
+# Labels have the shape (n, positions...), such as (n, T) or (n, H, W). Positions with the label `IGNORED` are masked:
+# loss and metrics ignore them. Each example has at least one label that is not masked.
 #
-# The loss of a batch is the mean over its labeled positions, as in `torch.nn.functional.cross_entropy`. A client's loss
-# and score are means over its labeled positions. In the average of models, a client counts by its number of *examples*,
-# or by the weighting of the method.
+# Losses and metrics are means over the positions with a label: of a batch, as in
+# `torch.nn.functional.cross_entropy`, or of a client. Aggregation weights use the number of *examples* of a client.
 
 IGNORED = -100
-"""Label of masked positions, as in torch (`ignore_index`) and Hugging Face."""
+"""Label of masked positions; `ignore_index` of torch and Hugging Face."""
 
 
 def is_labeled(labels: AnyArray) -> Bools:
-    """Return whether each position is labeled, in the shape of the labels."""
+    """Return a mask of the positions that have a label, with the shape of the labels."""
     labeled: Bools = labels != IGNORED
     return labeled
 
 
 def position_counts(labels: AnyArray) -> Ints:
-    """Return the (m,) number of labeled positions of each example.
+    """Return the (m,) number of positions with a label of each example.
 
     Example:
         >>> position_counts(np.array([[1, 0, -100], [2, -100, -100]]))
@@ -42,7 +41,7 @@ def position_counts(labels: AnyArray) -> Ints:
 
 
 def example_classes(labels: AnyArray, num_classes: int) -> int:
-    """Return the number of classes if each example has one class; 0 for labels at positions or numbers.
+    """Return the number of classes if each example has one class, or 0 for labels per position and for numbers.
 
     Example:
         >>> example_classes(np.array([0, 1]), 2), example_classes(np.array([[0, 1], [1, 1]]), 2)
@@ -54,14 +53,14 @@ def example_classes(labels: AnyArray, num_classes: int) -> int:
 def next_token_labels(tokens: ArrayLike, attention_mask: ArrayLike | None = None) -> Ints:
     """Return the labels of a model that predicts the next token at each position.
 
-    The label at a position is the next token. The last position is masked, and so is a position before padding.
+    The label of a position is the next token. The last position and positions before padding are masked.
 
     Args:
         tokens: (n, T) token ids.
         attention_mask: (n, T) numbers, 0 for padding. Default: no padding.
 
     Raises:
-        DataError: If an argument has another shape or type.
+        DataError: If an argument has the wrong shape or type.
 
     Example:
         >>> next_token_labels([[5, 6, 7, 0]], [[1, 1, 1, 0]])
@@ -71,17 +70,18 @@ def next_token_labels(tokens: ArrayLike, attention_mask: ArrayLike | None = None
     mask = np.ones(ids.shape, np.bool_) if attention_mask is None else np.asarray(attention_mask) != 0
     if ids.ndim != 2 or mask.shape != ids.shape or ids.dtype.kind not in "ui":
         raise DataError(
-            f"next_token_labels: tokens must be (n, T) integers, attention_mask alike; got {ids.shape}, {mask.shape}."
+            f"next_token_labels: tokens must be (n, T) integers, and attention_mask must have the same shape; got "
+            f"{ids.shape} and {mask.shape}."
         )
     labels = np.full(ids.shape, IGNORED, np.int64)
     labels[:, :-1] = np.where(mask[:, 1:] & mask[:, :-1], ids[:, 1:], IGNORED)
     return labels
 
 
-# ---- Several inputs per example: arrays by name or by position, stored as one array of records
-# A record holds the inputs of one example, each with its own shape and type, so that integers stay exact. Code that
-# divides, orders, hashes or stores examples handles one array. A model gets the separate inputs: named ones as
-# keywords, others by position, see `fedreach.engines.several`.
+# ---- Several inputs per example, by name or in order, stored as one array of records
+# A record contains all inputs of one example. Each input has its own shape and type, so integers stay exact. So the
+# rest of FedReach can partition, sort, hash and store examples as one array. `fedreach.engines.several` passes the
+# inputs to the model: by name as keywords, else in order.
 
 STORED_TYPES: Mapping[str, np.dtype[Any]] = {
     "f": np.dtype("<f4"),
@@ -89,12 +89,12 @@ STORED_TYPES: Mapping[str, np.dtype[Any]] = {
     "u": np.dtype("<i8"),
     "b": np.dtype("bool"),
 }
-"""Kind of numbers -> stored type; bytes (uint8) stay bytes."""
+"""Kind of a NumPy type -> type in records. uint8 stays uint8."""
 Shapes = dict[str, tuple[int, ...]] | tuple[tuple[int, ...], ...]
 
 
 def is_inputs_of_example(value: Any) -> bool:
-    """Return whether one example has several inputs: a dictionary, or a tuple of arrays or tensors.
+    """Return whether the value is the inputs of one example: a dictionary, or a tuple of arrays or tensors.
 
     Example:
         >>> is_inputs_of_example({"a": [1]}), is_inputs_of_example((np.ones(2), np.ones(3)))
@@ -103,12 +103,12 @@ def is_inputs_of_example(value: Any) -> bool:
         (False, False)
     """
     if isinstance(value, Mapping):
-        return "bytes" not in value  # otherwise an image that is not decoded
+        return "bytes" not in value  # a dictionary with bytes is a compressed image
     return isinstance(value, tuple) and len(value) > 1 and all(_has_shape(part) for part in value)
 
 
 def is_inputs_of_examples(value: Any, length: int) -> bool:
-    """Return whether `length` examples have several inputs: a dictionary, or a tuple of arrays of that length.
+    """Return whether the value is several inputs of `length` examples: a dictionary, or a tuple of arrays.
 
     Example:
         >>> is_inputs_of_examples((np.ones((5, 2)), np.ones((5, 3))), 5)
@@ -128,14 +128,14 @@ def _has_shape(part: Any) -> bool:
 
 
 def records(inputs: Mapping[str, Any] | Sequence[Any], name: str) -> AnyArray:
-    """Return (n,) records of several inputs of n examples.
+    """Build (n,) records from several inputs of n examples.
 
     Args:
-        inputs: Arrays of shape (n, ...) by name, or in order.
-        name: Name of the data in messages.
+        inputs: Arrays of shape (n, ...), by name or in order.
+        name: Name of the data, for messages.
 
     Raises:
-        DataError: If a name cannot be a keyword, lengths differ, or an input is not an array of finite numbers.
+        DataError: If a name is not a valid keyword, lengths differ, or an input is not an array of finite numbers.
 
     Example:
         >>> records({"tokens": [[1, 2]], "age": [0.5]}, "toy").dtype.descr
@@ -145,14 +145,14 @@ def records(inputs: Mapping[str, Any] | Sequence[Any], name: str) -> AnyArray:
     named = dict(inputs) if isinstance(inputs, Mapping) else {str(i): part for i, part in enumerate(inputs)}
     if not named or (is_named and not all(isinstance(key, str) and key.isidentifier() for key in named)):
         raise DataError(
-            f"{name}: several inputs must have names that can be keywords of the model's forward; got {list(named)}."
+            f"{name}: the names of several inputs must be keywords of the model's forward; got {list(named)}."
         )
     arrays = {
         key: _compact_array(named[key], f"{name}: input {key!r}") for key in (sorted(named) if is_named else named)
     }
     lengths = {key: len(array) for key, array in arrays.items()}
     if len(set(lengths.values())) > 1:
-        raise DataError(f"{name}: all inputs must have an entry for each example; got {lengths}.")
+        raise DataError(f"{name}: all inputs must have one entry per example; got {lengths}.")
     dtype = np.dtype([(key, array.dtype, array.shape[1:]) for key, array in arrays.items()])
     table = np.empty(next(iter(lengths.values())), dtype)
     for key, array in arrays.items():
@@ -161,30 +161,30 @@ def records(inputs: Mapping[str, Any] | Sequence[Any], name: str) -> AnyArray:
 
 
 def _compact_array(value: Any, what: str) -> AnyArray:
-    """Return an input as an array of a stored type."""
+    """Convert an input to an array of a type for records."""
     try:
         array = np.asarray(as_numpy(value))
     except ValueError as error:
-        raise DataError(f"{what} must be one rectangular array; {error}. Pad it to one length.") from error
+        raise DataError(f"{what} must be one rectangular array; {error}. Pad it to the same length.") from error
     if array.ndim == 0 or array.dtype.kind not in STORED_TYPES or 0 in array.shape[1:]:
         raise DataError(
-            f"{what} must be an array of numbers with an entry for each example; got {array.dtype} {array.shape}."
+            f"{what} must be an array of numbers with one entry per example; got {array.dtype} {array.shape}."
         )
     dtype: np.dtype[Any] = array.dtype if array.dtype == np.uint8 else STORED_TYPES[array.dtype.kind]
-    with np.errstate(over="ignore"):  # what overflows float32 is refused below
+    with np.errstate(over="ignore"):  # overflow of float32 raises an error below
         stored: AnyArray = array.astype(dtype)
     if stored.dtype.kind == "f" and not np.isfinite(stored).all():
-        raise DataError(f"{what} must be finite as float32. Leave examples out in which it is not.")
+        raise DataError(f"{what} must be finite as float32. Remove the examples where it is not.")
     return stored
 
 
 def has_names(layout: np.dtype[Any]) -> bool:
-    """Return whether the inputs of records have names instead of positions."""
+    """Return whether the inputs of records have names."""
     return not (layout.names or ("",))[0].isdigit()
 
 
 def sample_shape(array: AnyArray) -> Any:
-    """Return the shape of an example; for several inputs, the shape of each, by name or in order.
+    """Return the shape of an example; for several inputs, one shape per input, by name or in order.
 
     Example:
         >>> sample_shape(np.zeros((5, 3))), sample_shape(records({"a": np.zeros((5, 3)), "b": np.zeros(5)}, "toy"))
@@ -200,7 +200,7 @@ def shapes(layout: np.dtype[Any]) -> Shapes:
 
 
 def layout_to_json(layout: np.dtype[Any]) -> list[list[Any]]:
-    """Return the name, type and shape of each input.
+    """Return name, type and shape of each input.
 
     Example:
         >>> layout_to_json(records((np.zeros((5, 3)), np.zeros(5, int)), "toy").dtype)
@@ -210,12 +210,12 @@ def layout_to_json(layout: np.dtype[Any]) -> list[list[Any]]:
 
 
 def layout_of_json(written: Sequence[Sequence[Any]]) -> np.dtype[Any]:
-    """Return the layout from what `layout_to_json` returned."""
+    """Build the layout from the values of `layout_to_json`."""
     return np.dtype([(name, np.dtype(kind).newbyteorder("<"), tuple(shape)) for name, kind, shape in written])
 
 
 def describe_layout(layout: np.dtype[Any]) -> str:
-    """Describe the inputs in words.
+    """Describe the inputs: name, type and shape of each.
 
     Example:
         >>> describe_layout(records((np.zeros((5, 3)), np.zeros(5, int)), "toy").dtype)

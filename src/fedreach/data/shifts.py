@@ -20,7 +20,7 @@ from fedreach.data.checks import Kind
 from fedreach.data.datasets import Dataset, content_hash
 from fedreach.data.federated import FederatedData, Shifted
 
-# ---- Arguments and results of a shift: the examples of one client
+# ---- What a shift receives and returns: the examples of one client
 
 WHITE = 255.0
 """Largest pixel value of an image."""
@@ -28,20 +28,21 @@ WHITE = 255.0
 
 @dataclass(frozen=True, eq=False)
 class InputScale:
-    """Scale of the inputs, which is all that a shift knows of the data set.
+    """Scale of the inputs of a data set.
 
-    Images have the stored gray levels from 0 to 255; features have their own units.
+    A shift receives no other information about the data set. Images have gray levels from 0 to 255. Features have
+    their original units.
     """
 
-    name: str  # of the data set, in messages
+    name: str  # name of the data set, used in messages
     kind: Kind
     num_classes: int
-    centre: Floats  # mean of the training inputs: (C, 1, 1) per channel, (...) per feature; (1,) for tokens
-    unit: Floats  # size of strength 1: 255 for images, the standard deviation of each feature; shapes as above
+    centre: Floats  # mean of the training inputs: (C, 1, 1) for images, (...) for features, (1,) for tokens
+    unit: Floats  # change of a shift of strength 1: 255 for images, the standard deviation of each feature
 
     @classmethod
     def of(cls, dataset: Dataset) -> InputScale:
-        """Return the scale of a data set; features are measured over all training examples.
+        """Measure the scale of a data set, for features over all training examples.
 
         Example:
             >>> from fedreach.data.sets import load
@@ -58,33 +59,33 @@ class InputScale:
         return cls(*about, np.zeros(1), np.ones(1))
 
     def numbers(self, who: str, x: AnyArray) -> Floats:
-        """Return inputs as float64 that a shift may change and pass to `stored`.
+        """Copy the inputs as float64.
 
         Raises:
-            DataError: If they are tokens or several inputs, which have no magnitude.
+            DataError: If the inputs are tokens, or records of several inputs.
         """
         if self.kind in ("tokens", "several"):
             content = "tokens" if self.kind == "tokens" else "several inputs"
             raise DataError(
-                f"{who} changes numbers, and {self.name} holds {content}. Use permuted_labels or one_class."
+                f"{who} needs numeric inputs; {self.name} contains {content}. Use permuted_labels or one_class."
             )
         return x.astype(np.float64)
 
     def pixels(self, who: str, x: AnyArray) -> Floats:
-        """Return (m, C, H, W) images as float64 that a shift may change and pass to `stored`.
+        """Copy (m, C, H, W) images as float64.
 
         Raises:
             DataError: If the inputs are not images.
         """
         if self.kind != "image":
             raise DataError(
-                f"{who} moves or hides pixels, and {self.name} holds {self.kind}. Use brightness, contrast or noise "
-                "for features, permuted_labels or one_class for any data."
+                f"{who} needs images; {self.name} contains {self.kind}. Use brightness, contrast or noise for "
+                "features. permuted_labels and one_class work with any data."
             )
         return x.astype(np.float64)
 
     def stored(self, values: Floats) -> AnyArray:
-        """Return changed inputs in the type of the data set: images as whole gray levels, clipped to 0..255."""
+        """Convert inputs to the type of the data set. Images are rounded to gray levels and clipped to [0, 255]."""
         if self.kind == "image":
             return np.clip(np.rint(values), 0, WHITE).astype(np.uint8)
         return values.astype(np.float32)
@@ -94,41 +95,44 @@ class InputScale:
 class Examples:
     """Examples of one client."""
 
-    x: AnyArray  # (m, ...) as the data set stores them
+    x: AnyArray  # (m, ...) inputs, in the type of the data set
     y: Ints  # (m,) true labels
     index: Ints  # (m,) indices in the data set
 
     def only(self, chosen: AnyArray) -> Examples:
-        """Return the examples at these positions, or with these flags."""
+        """Select examples by position, or by a boolean mask."""
         return Examples(self.x[chosen], self.y[chosen], self.index[chosen])
 
     def seen_as(self, x: AnyArray) -> Examples:
-        """Return the examples with other inputs."""
+        """Replace the inputs and keep the labels."""
         return replace(self, x=x)
 
 
 class Shift(Component):
-    """Changes the examples of one client. It writes to no argument, and strength 0 changes no bit."""
+    """Base class of shifts, which change the examples of one client.
+
+    A shift must not modify its arguments. With strength 0, it must return the same examples bit for bit.
+    """
 
     component_type = "shift"
 
     @abstractmethod
     def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
-        """Return the client's examples with other inputs or labels, or a part of the examples.
+        """Return the client's examples with changed inputs or labels, or a subset of the examples.
 
         Args:
             examples: All examples of the client.
-            scale: Scale of the data set.
-            rng: Generator of the client.
+            scale: Scale of the inputs of the data set.
+            rng: Random generator of the client.
         """
 
 
 @dataclass(frozen=True)
 class StrengthShift(Shift):
-    """Base class of shifts with one option, the strength."""
+    """Base class of shifts whose only option is the strength."""
 
     strength: float
-    interval: ClassVar[str] = "[0, 1]"  # allowed strengths
+    interval: ClassVar[str] = "[0, 1]"  # allowed range of the strength
 
     def __post_init__(self) -> None:
         require(self, strength=self.interval)
@@ -136,9 +140,9 @@ class StrengthShift(Shift):
 
 @dataclass(frozen=True)
 class InputShift(StrengthShift):
-    """Base class of shifts of the inputs alone."""
+    """Base class of shifts that change only the inputs."""
 
-    is_spatial: ClassVar[bool] = False  # for images only
+    is_spatial: ClassVar[bool] = False  # true if the shift needs images
 
     def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
         numbers = scale.pixels if self.is_spatial else scale.numbers
@@ -146,7 +150,7 @@ class InputShift(StrengthShift):
 
     @abstractmethod
     def change_inputs(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
-        """Return other inputs; `x` is a copy, as `InputScale.numbers` or `InputScale.pixels` returns it."""
+        """Return the changed inputs; `x` is a copy and may be modified."""
 
 
 # ---- Several shifts in sequence
@@ -154,17 +158,18 @@ class InputShift(StrengthShift):
 
 @dataclass(frozen=True)
 class Composed(Shift):
-    """Apply several shifts in sequence: for example, darken images and then rotate them.
+    """Several shifts applied in sequence.
 
-    In an experiment: ``parts = [{ name = "brightness", strength = -0.3 }, { name = "rotation", strength = 20.0 }]``.
+    For example, the first shift makes images darker, and the second one rotates them. In an experiment file:
+    ``parts = [{ name = "brightness", strength = -0.3 }, { name = "rotation", strength = 20.0 }]``.
 
-    When: clients differ in several ways at once, as they usually do.
+    Use when: clients differ in several ways at once.
 
     Args:
-        parts: The shifts in their order, at least one.
+        parts: Shifts in the order in which they are applied, at least one.
 
     Raises:
-        ConfigError: If `parts` is empty, or a part is not a shift.
+        ConfigError: If `parts` is empty, or contains an object that is not a shift.
 
     Example:
         >>> from fedreach.data.shifts import OneClass, PermutedLabels
@@ -179,10 +184,10 @@ class Composed(Shift):
     def __post_init__(self) -> None:
         parts = tuple(self.parts)
         if not parts:
-            raise ConfigError("Composed.parts must have at least one shift in it; got none.")
+            raise ConfigError("Composed.parts must contain at least one shift; got none.")
         for part in parts:
             if not isinstance(part, Shift):
-                raise ConfigError(f"Composed.parts must be shifts, such as Brightness(0.3); got {part!r}.")
+                raise ConfigError(f"Composed.parts must contain only shifts, such as Brightness(0.3); got {part!r}.")
         object.__setattr__(self, "parts", parts)
 
     def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
@@ -191,21 +196,20 @@ class Composed(Shift):
         return examples
 
 
-# ---- Shifts of intensity, as from another lamp, scanner or sensor; for images and features
-# The unit of strength is 255 for images, whose pixels are clipped afterward as in a camera, and the standard deviation
-# of each feature.
+# ---- Shifts of intensity, for images and features
+# A strength of 1 is 255 for images and one standard deviation for features. Pixels are clipped to [0, 255].
 
 
 @dataclass(frozen=True)
 class Brightness(InputShift):
-    """Make inputs brighter or darker: x + strength * unit.
+    """Brighter or darker inputs: x + strength * unit.
 
-    Without clipping this is alpha x + beta, which the intensity correction of `label_shift` can undo.
+    The intensity correction of `label_shift` can reverse this shift, except for clipped pixels.
 
-    When: light or exposure differs between clients, such as other scanners or other times of day.
+    Use when: light or exposure differs between clients, for example between two scanners.
 
     Args:
-        strength: Number of units, from -1 to 1. For images, the share of the range from black to white.
+        strength: Change in units, from -1 to 1. For images, 1 is the difference between black and white.
 
     Example:
         >>> scale = InputScale("toy", "image", 2, np.array([[[100.0]]]), np.array([255.0]))
@@ -222,14 +226,14 @@ class Brightness(InputShift):
 
 @dataclass(frozen=True)
 class Contrast(InputShift):
-    """Move inputs toward the mean of the data set, or away from it: mean + (1 - strength) (x - mean).
+    """Lower or higher contrast: mean + (1 - strength) * (x - mean).
 
-    Each channel or feature has its own mean.
+    The mean is that of the training inputs, for each channel or feature.
 
-    When: inputs are washed out or harsh at some clients.
+    Use when: the contrast of images or features differs between clients.
 
     Args:
-        strength: From -3 to below 1, at which no contrast would remain; -1 doubles the contrast, 0.5 halves it.
+        strength: Reduction of the contrast, at least -3 and below 1. 0.5 halves the contrast, -1 doubles it.
 
     Example:
         >>> scale = InputScale("toy", "image", 2, np.array([[[100.0]]]), np.array([255.0]))
@@ -241,18 +245,18 @@ class Contrast(InputShift):
     interval = "[-3, 1)"
 
     def change_inputs(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
-        if self.strength == 0:  # of features, mean + (x - mean) is not x to the last bit
+        if self.strength == 0:  # for features, rounding would change the last bit of mean + (x - mean)
             return x
         return scale.centre + (1 - self.strength) * (x - scale.centre)
 
 
 @dataclass(frozen=True)
 class InputNoise(InputShift):
-    """Add normal noise to each number: x + strength * unit * z, z standard normal.
+    """Gaussian noise on the inputs: x + strength * unit * z with standard normal z.
 
-    This is noise on inputs; `[noise]` of an experiment file corrupts labels.
+    To add noise to labels instead, use ``[noise]`` in the experiment file.
 
-    When: unseen clients have worse sensors than participants.
+    Use when: unseen clients have less precise sensors than participants.
 
     Args:
         strength: Standard deviation of the noise in units, from 0 to 10.
@@ -271,21 +275,21 @@ class InputNoise(InputShift):
         return x + self.strength * scale.unit * rng.standard_normal(x.shape)
 
 
-# ---- Shifts of labels: their meaning, and the classes of a client; for any kind of data
+# ---- Shifts of labels, for any kind of data
 
 
 @dataclass(frozen=True)
 class PermutedLabels(StrengthShift):
-    """Concept shift: the client permutes some classes cyclically, in an order of its own.
+    """Concept shift: each client permutes the labels of some classes.
 
-    round(strength C) classes, and at least two unless the strength is 0, are drawn; each takes the label of the next.
-    Inputs alone cannot reveal this shift.
+    The client draws round(strength * C) of the C classes, at least two unless the strength is 0. Each drawn class
+    gets the label of the next drawn class, and the last one gets the label of the first.
 
-    When: clients mean other things by the same label. As no method that sees inputs alone can correct that, this tests
-    for harm.
+    Use when: clients use the same label for different classes. The inputs do not reveal this shift, so the
+    experiment measures how much a method that uses only inputs can do harm.
 
     Args:
-        strength: Share of the C classes, from 0 to 1.
+        strength: Share of the classes that are permuted, from 0 to 1. Default: 1.
 
     Example:
         >>> scale = InputScale("toy", "tokens", 2, np.zeros(1), np.ones(1))
@@ -306,14 +310,15 @@ class PermutedLabels(StrengthShift):
 
 @dataclass(frozen=True)
 class OneClass(StrengthShift):
-    """Keep only the most frequent class of a client (ties: the lowest): the strongest label shift.
+    """Label shift: each client loses examples of all classes except its most frequent one.
 
-    round(strength m') of the client's m' examples of other classes are drawn at random and removed.
+    The client removes round(strength * r) of its r examples of other classes at random. If two classes are equally
+    frequent, the lower one counts as the most frequent.
 
-    When: to measure how much a method can gain at most from the label distribution.
+    Use when: you need the largest benefit that knowledge of the label distribution can give.
 
     Args:
-        strength: Share of the examples of other classes that are removed, from 0 to 1.
+        strength: Share of the examples of other classes that are removed, from 0 to 1. Default: 1.
 
     Example:
         >>> scale = InputScale("toy", "tokens", 3, np.zeros(1), np.ones(1))
@@ -332,17 +337,19 @@ class OneClass(StrengthShift):
         return examples.only(is_kept)
 
 
-# ---- Spatial shifts of images: blur and rotation, which need SciPy, translation and occlusion
+# ---- Spatial shifts, for images
 
 
 @dataclass(frozen=True)
 class Blur(InputShift):
-    """Blur images with a Gaussian filter; border pixels are repeated beyond the border.
+    """Blurred images, by a Gaussian filter.
 
-    When: lenses or focus differ; for images only.
+    Beyond the border, the filter repeats the border pixels. This shift requires SciPy.
+
+    Use when: lenses or focus differ between clients. For images only.
 
     Args:
-        strength: Standard deviation in pixels, from 0 to 100.
+        strength: Standard deviation of the filter in pixels, from 0 to 100.
 
     Example:
         >>> scale = InputScale("toy", "image", 2, np.array([[[0.0]]]), np.array([255.0]))
@@ -364,12 +371,14 @@ class Blur(InputShift):
 
 @dataclass(frozen=True)
 class Rotation(InputShift):
-    """Rotate images counterclockwise about their center by linear interpolation; the outside is black.
+    """Images rotated counterclockwise about their center, by linear interpolation.
 
-    When: devices are held or mounted at another angle; for images only.
+    Pixels from outside the image are black. This shift requires SciPy.
+
+    Use when: clients hold or mount their devices at different angles. For images only.
 
     Args:
-        strength: Angle in degrees, from -180 to 180.
+        strength: Angle in degrees, from -180 to 180. Negative angles rotate clockwise.
 
     Example:
         >>> scale = InputScale("toy", "image", 2, np.array([[[0.0]]]), np.array([255.0]))
@@ -391,12 +400,14 @@ class Rotation(InputShift):
 
 @dataclass(frozen=True)
 class Translation(InputShift):
-    """Move images to the right and down by linear interpolation; the outside is black.
+    """Images moved to the right and down by the same distance, by linear interpolation.
 
-    When: objects are off center; for images only.
+    Pixels from outside the image are black.
+
+    Use when: objects are not centered. For images only.
 
     Args:
-        strength: Distance in pixels, both right and down, from -1000 to 1000; negative numbers move left and up.
+        strength: Distance in pixels, from -1000 to 1000. Negative distances move the image to the left and up.
 
     Example:
         >>> scale = InputScale("toy", "image", 2, np.array([[[0.0]]]), np.array([255.0]))
@@ -415,7 +426,7 @@ class Translation(InputShift):
 
 
 def _move_down(x: Floats, pixels: float) -> Floats:
-    """Move (m, C, H, W) images down; each row interpolates between the two nearest rows."""
+    """Move (m, C, H, W) images down; a fractional distance interpolates between two rows."""
     height, whole_pixels = x.shape[2], math.floor(pixels)
     moved = np.zeros_like(x)
     for rows, weight in ((whole_pixels, 1 - (pixels - whole_pixels)), (whole_pixels + 1, pixels - whole_pixels)):
@@ -426,12 +437,12 @@ def _move_down(x: Floats, pixels: float) -> Floats:
 
 @dataclass(frozen=True)
 class Occlusion(InputShift):
-    """Cover a rectangle at a random position of each image with the mean color of the data set.
+    """Images with a rectangle at a random position covered (Cutout; DeVries and Taylor, 2017).
 
-    The rectangle has the proportions of the image; its sides are rounded to whole pixels, and it is inside the image.
-    After normalization the mean is 0, as in the reference.
+    The rectangle has the proportions of the image and the mean color of the training images. Its sides are rounded to
+    whole pixels. The paper covers it with 0 after normalization, which is the same color.
 
-    When: objects are partly covered, at varying positions; for images only.
+    Use when: objects are partly covered. For images only.
 
     Args:
         strength: Share of the image that is covered, from 0 to 1.
@@ -458,29 +469,26 @@ class Occlusion(InputShift):
         return np.where(hidden, scale.centre, x)
 
 
-# ---- A federation with shifted unseen clients
+# ---- Apply a shift to unseen clients
 
 
 def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed: int = 0) -> FederatedData:
-    """Return the federation with all examples of some unseen clients shifted.
+    """Apply a shift to all examples of some unseen clients.
 
-    round(share * unseen) clients are drawn; a larger share includes the clients of a smaller one. Participants, the
-    test set and the server's data stay unchanged, and so does training: only the evaluation and adaptation of unseen
-    clients change. The draws have their own streams and do not change other draws of the federation.
-
-    If inputs change, the training inputs are copied once for the federation, with changed rows for shifted clients.
-    For inputs that are mapped from a file, only the changed pages are in memory.
+    FedReach draws round(share * u) of the u unseen clients. With the same seed, a larger share includes the clients of
+    a smaller share. The shift changes neither participants nor the test set nor the server's data, so training stays
+    the same. Only the evaluation and the adaptation of unseen clients change.
 
     Args:
-        data: The federation.
-        shift: Shift of each drawn client.
+        data: Federated data with unseen clients.
+        shift: Shift that is applied to each drawn client.
         share: Share of the unseen clients that are shifted, from 0 to 1.
-        seed: Seed of the drawn clients, and of the draws of the shift.
+        seed: Seed of the drawn clients and of the shift.
 
     Raises:
-        ConfigError: If all clients participate, or the share is outside its range.
-        DataError: If the shift cannot be applied to the data.
-        ComponentError: If a custom shift returns anything but the client's examples.
+        ConfigError: If all clients participate, the share is outside its range, or examples do not have one class.
+        DataError: If the shift does not support the kind of inputs.
+        ComponentError: If a custom shift returns invalid examples.
 
     Example:
         >>> from fedreach.data.shifts import Brightness
@@ -492,13 +500,13 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
     """
     share = checked_number("shift.share", share, 0, 1)
     if not data.dataset.example_classes:
-        target_form = "stand at positions" if data.dataset.positions else "are numbers"
+        target_form = "one label per position" if data.dataset.positions else "numbers as targets"
         raise ConfigError(
-            f"shift: it keeps count of classes, and targets of {data.dataset.name} {target_form}. Leave the shift out."
+            f"shift: requires one class per example; {data.dataset.name} has {target_form}. Remove the shift."
         )
     unseen = data.population.unseen
     if not len(unseen):
-        raise ConfigError("shift: it changes unseen clients, and all take part. Lower population.participants.")
+        raise ConfigError("shift: requires unseen clients, but all clients participate. Lower population.participants.")
     drawn = generator(seed, "shifted-clients").permutation(unseen)
     clients = np.sort(drawn[: round(share * len(unseen))])
     d, scale = data.dataset, InputScale.of(data.dataset)
@@ -515,7 +523,7 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
         if not np.array_equal(after.x, d.train_x[after.index]):
             x = _writable_copy(x) if x is d.train_x else x
             x[after.index] = after.x
-    seen_labels = np.where(data.labels == d.train_y, y, data.labels)  # label noise remains
+    seen_labels = np.where(data.labels == d.train_y, y, data.labels)  # noisy labels stay noisy
     changed = np.concatenate([clients[:0], *(part[c] for c in clients for part in (data.train, data.held_out))])
     dropped = np.zeros((data.num_clients, d.num_classes), np.int64)
     np.add.at(dropped, (data.partition.owner()[gone], y[gone]), 1)
@@ -536,7 +544,7 @@ def _redraw_shifted(data: FederatedData, shift: Shift, share: float, seed: int) 
 
 
 def _writable_copy(x: AnyArray) -> AnyArray:
-    """Return a writable copy; for an array that is mapped from a file, a copy-on-write map."""
+    """Copy an array to make it writable. For a file map, only the modified pages use memory."""
     base: Any = x
     while base is not None and not isinstance(base, np.memmap):
         base = base.base
@@ -546,7 +554,7 @@ def _writable_copy(x: AnyArray) -> AnyArray:
 
 
 def _check_returned(shift: Shift, before: Examples, after: Examples, scale: InputScale) -> Examples:
-    """Check the result of a shift and return it; raise ComponentError if these are not the client's examples."""
+    """Return the result of a shift; raise ComponentError if it is invalid."""
 
     def refuse(rule: str, got: object) -> ComponentError:
         return ComponentError(f"{type(shift).__name__}.shifted must return {rule}; got {got}.")
@@ -555,21 +563,18 @@ def _check_returned(shift: Shift, before: Examples, after: Examples, scale: Inpu
         raise refuse("Examples", type(after).__name__)
     index: Ints = after.index
     if not len(index) or len(np.unique(index)) < len(index) or not np.isin(index, before.index).all():
-        raise refuse("at least one of the client's samples, each once", f"samples {index[:5]} of {before.index[:5]}")
+        raise refuse("at least one example of the client, each once", f"examples {index[:5]} of {before.index[:5]}")
     expected = (len(index), *before.x.shape[1:]), before.x.dtype
     if (after.x.shape, after.x.dtype) != expected or after.y.shape != index.shape:
-        raise refuse(f"inputs of shape and type {expected} and as many labels", (after.x.shape, after.x.dtype))
+        raise refuse(f"inputs of shape and type {expected}, and one label each", (after.x.shape, after.x.dtype))
     if after.x.dtype.kind == "f" and not np.isfinite(after.x).all():
-        raise refuse("finite inputs", "some that are not")
+        raise refuse("finite inputs", "nan or infinity")
     if after.y.dtype.kind not in "iu" or after.y.min() < 0 or after.y.max() >= scale.num_classes:
         raise refuse(f"labels from 0 to {scale.num_classes - 1}", after.y[:5])
     return after
 
 
 # ---- Shifts by name
-# A shift changes the examples of one client at a time; `shift_unseen` applies it to a federation. Strength 0 changes
-# nothing; a strength outside the range of the shift raises ConfigError, and so does a shift that needs SciPy if it is
-# missing.
 
 SHIFTS: Mapping[str, Any] = {
     "brightness": Brightness,

@@ -1,4 +1,4 @@
-"""Which clients participate, and which of their examples are held out."""
+"""Participants and unseen clients, and the held-out examples of each client."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from fedreach._util.errors import ConfigError, check_type, nearest
 from fedreach._util.streams import generator, number_of, uniforms
 from fedreach.data.assignment import Partition, check_table
 
-# ---- Participants, and the training and held-out examples of clients
+# ---- Participants
 
 SHARE = 0.4  # default share of participants
 
 
 @dataclass(frozen=True, eq=False)
 class ClientIndex:
-    """Example indices grouped by client: client i owns ``order[offsets[i] : offsets[i + 1]]``."""
+    """Example indices grouped by client: those of client i are ``order[offsets[i] : offsets[i + 1]]``."""
 
-    order: Ints  # (samples,)
-    offsets: Ints  # (N + 1,)
+    order: Ints  # (n,) example indices
+    offsets: Ints  # (N + 1,) start of each client in `order`
 
     @classmethod
     def of_sizes(cls, order: Ints, sizes: Ints) -> ClientIndex:
-        """Return the ranges of clients with these sizes, consecutive in `order`."""
+        """Build the index of clients with these sizes, consecutive in `order`."""
         return cls(np.ascontiguousarray(order), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
 
     def __getitem__(self, client: int) -> Ints:
@@ -39,7 +39,7 @@ class ClientIndex:
         return np.diff(self.offsets)
 
     def sizes_of(self, clients: Ints) -> Ints:
-        """Return the number of examples of each of these clients, in time that other clients do not affect."""
+        """Return the number of examples of each of these clients, without a pass over all clients."""
         return self.offsets[clients + 1] - self.offsets[clients]
 
     def of(self, clients: Ints) -> tuple[Ints, Ints]:
@@ -58,14 +58,14 @@ class ClientIndex:
         return np.repeat(np.arange(len(self.offsets) - 1), self.sizes)
 
     def without(self, gone: Bools) -> ClientIndex:
-        """Return the ranges without the examples that the (n,) flags of `order` mark."""
+        """Remove the examples that the (n,) mask of `order` marks."""
         remaining_sizes = np.bincount(self.owner()[~gone], minlength=len(self.offsets) - 1)
         return ClientIndex.of_sizes(self.order[~gone], remaining_sizes)
 
     def label_counts(self, labels: Ints, num_classes: int) -> Ints:
-        """Return the (N, c) number of examples per client and class."""
+        """Return the (N, c) number of examples of each client and class; c is 0 if targets are numbers."""
         n = len(self.offsets) - 1
-        if not num_classes:  # targets are numbers
+        if not num_classes:
             return np.zeros((n, 0), np.int64)
         check_table(n, num_classes)
         cells = self.owner() * num_classes + labels[self.order]
@@ -74,10 +74,10 @@ class ClientIndex:
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Participants, which may train, and unseen clients, which never train; sorted ids, together all clients."""
+    """Participants, which may train, and unseen clients, which never train. Each client is one of them."""
 
-    participants: Ints  # (n,)
-    unseen: Ints  # (N - n,)
+    participants: Ints  # (n,) ids, increasing
+    unseen: Ints  # (N - n,) ids, increasing
 
 
 def draw_population(
@@ -91,15 +91,15 @@ def draw_population(
     """Divide N clients into participants and unseen clients.
 
     Args:
-        label_counts: (N, c) examples per client and class.
-        rng: Generator that draws participants if their number or share is given.
-        participants: Number of participants, or their share in (0, 1) of the clients that are not excluded; or their
+        label_counts: (N, c) number of examples of each client and class.
+        rng: Random generator, used if the number or share of participants is given.
+        participants: Number of participants, their share of the clients that are not excluded, in (0, 1), or their
             ids. Default: all clients that are not excluded.
         exclude_clients: Ids of clients that never train.
-        exclude_labels: Classes; clients with an example of one of them never train.
+        exclude_labels: Classes; clients with an example of one of these classes never train.
 
     Raises:
-        ConfigError: If an id or label does not exist, or fewer clients remain than should participate.
+        ConfigError: If an id or class does not exist, or more participants are requested than available.
 
     Example:
         >>> draw_population(np.array([[5, 0], [0, 5], [5, 0]]), None, exclude_labels=[1]).unseen
@@ -114,7 +114,7 @@ def draw_population(
     eligible = np.flatnonzero(~barred)
     if isinstance(participants, float):
         if not 0 < participants < 1:
-            raise ConfigError(f"population.participants as a share must be in (0, 1); got {participants}.")
+            raise ConfigError(f"population.participants must be in (0, 1) as a share; got {participants}.")
         participants = share_of(participants, len(eligible)) if len(eligible) else None
 
     if participants is None:
@@ -122,8 +122,8 @@ def draw_population(
     elif isinstance(participants, int | np.integer):
         if not 1 <= participants <= len(eligible):
             raise ConfigError(
-                f"population.participants must be between 1 and the {len(eligible)} clients that are not excluded "
-                f"(of {num_clients}); got {participants}."
+                f"population.participants must be from 1 to {len(eligible)}, the number of clients that are not "
+                f"excluded; got {participants}."
             )
         chosen = np.sort(rng.choice(eligible, size=participants, replace=False))
     else:
@@ -131,14 +131,16 @@ def draw_population(
         chosen = np.unique(np.asarray(participants, dtype=np.int64))
         clash = chosen[barred[chosen]]
         if clash.size:
-            raise ConfigError(f"population.participants lists client {clash[0]}, which is excluded. Take it off one.")
+            raise ConfigError(
+                f"population.participants must not contain excluded clients; got {clash[0]}. Remove it from one list."
+            )
     if len(chosen) == 0:
-        raise ConfigError("population: no client is left to take part. Exclude fewer clients or labels.")
+        raise ConfigError("population excludes all clients. Exclude fewer clients or labels.")
     return Population(chosen, np.delete(np.arange(num_clients), chosen))
 
 
 def share_of(share: float, clients: int) -> int:
-    """Return a share of a number of clients, rounded, at least 1.
+    """Return the rounded share of a number of clients, at least 1.
 
     Example:
         >>> share_of(0.4, 50), share_of(0.1, 3)
@@ -150,59 +152,59 @@ def share_of(share: float, clients: int) -> int:
 def _check_range(name: str, values: Sequence[int], limit: int, what: str) -> None:
     for value in values:
         if not 0 <= value < limit:
-            raise ConfigError(f"{name} must name {what} from 0 to {limit - 1}; got {value}.")
+            raise ConfigError(f"{name} must contain {what} from 0 to {limit - 1}; got {value}.")
 
 
 def ids_of(participants: int | str | Sequence[object] | None, names: Sequence[str]) -> int | list[int]:
-    """Return the number of participants, or the ids of the participants that are named.
+    """Return the number of participants, or the ids of participants given by name.
 
-    For None it is 40% of the clients: at least 1, and at most all but one if there are two or more.
+    None is 40% of the clients: at least 1, and not all clients if there are two or more.
 
     Raises:
-        ConfigError: If a name is unknown; the message suggests the nearest.
+        ConfigError: If a name is unknown.
 
     Example:
         >>> ids_of(["south"], ["north", "south"]), ids_of(None, "abcde")
         ([1], 2)
         >>> ids_of(["nroth"], ["north", "south"])
         Traceback (most recent call last):
-        fedreach.ConfigError: participants: there is no client 'nroth'. Did you mean 'north'?
+        fedreach.ConfigError: participants: unknown client 'nroth'. Did you mean 'north'?
     """
     if participants is None:
         return min(share_of(SHARE, len(names)), max(1, len(names) - 1))
     if isinstance(participants, int | np.integer) and not isinstance(participants, bool):
         return int(participants)
     if isinstance(participants, bool | float) or not isinstance(participants, str | Sequence | np.ndarray):
-        raise ConfigError(f"participants must be how many, or a list of names; got {type(participants).__name__}.")
+        raise ConfigError(f"participants must be a number or a list of names; got {type(participants).__name__}.")
     requested = [participants] if isinstance(participants, str) else [str(participant) for participant in participants]
     if not requested:
-        raise ConfigError("participants must name at least one client; got none.")
+        raise ConfigError("participants must contain at least one client; got none.")
     ids = {name: client for client, name in enumerate(names)}
     for name in requested:
         if name not in ids:
-            raise ConfigError(f"participants: there is no client {name!r}.{nearest(name, ids)}")
+            raise ConfigError(f"participants: unknown client {name!r}.{nearest(name, ids)}")
     return [ids[name] for name in requested]
 
 
-# ---- Held-out rows of each client: drawn at random, in whole groups, or the latest rows
+# ---- Held-out examples of each client: drawn at random, by group, or the latest ones
 
 
 @dataclass(frozen=True, eq=False)
 class Together:
-    """Groups of examples that stay together in a split, and the times of examples; see `split_held_out`."""
+    """Groups and times of examples, for a split by group or by time (see `split_held_out`)."""
 
-    group: str | None = None  # column of groups
-    time: str | None = None  # column of times
+    group: str | None = None  # name of the group column
+    time: str | None = None  # name of the time column
     groups: Ints | None = None  # (n,) group of each example
     moments: Floats | None = None  # (n,) time of each example
 
     def at(self, rows: Ints) -> Together:
-        """Return the groups and times of these rows."""
+        """Select the groups and times of these rows."""
         groups = None if self.groups is None else self.groups[rows]
         return replace(self, groups=groups, moments=None if self.moments is None else self.moments[rows])
 
     def sort_keys(self, first: AnyArray) -> AnyArray:
-        """Return the (n, k) keys that sort examples: `first`, then their groups and times."""
+        """Return (n, k) sort keys of the examples: `first`, then group and time."""
         return np.column_stack([first, *(key for key in (self.groups, self.moments) if key is not None)])
 
     def __str__(self) -> str:
@@ -215,15 +217,14 @@ APART = Together()
 
 
 def draws(partition: Partition | ClientIndex, seed: int, purpose: str, names: Sequence[str] | None = None) -> Floats:
-    """Return a random number in [0, 1) for each entry of `partition.order`.
+    """Draw a number in [0, 1) for each entry of `partition.order`.
 
     Args:
-        partition: Partition or ranges over N clients.
+        partition: Partition or index of N clients.
         seed: Seed of the draw.
-        purpose: Purpose of the numbers, see `fedreach._util.streams.generator`.
-        names: Names of the N clients. Each client then has its own stream from the seed and its name, so that its
-            numbers do not depend on other clients. None: one stream for all clients in order, as drawn partitions
-            depend on all clients anyway.
+        purpose: Name of the random stream, see `fedreach._util.streams.generator`.
+        names: Names of the N clients. The numbers of a client then depend only on the seed and its name, not on other
+            clients. Default: one stream for all clients.
 
     Example:
         >>> two = ClientIndex(np.arange(4), np.array([0, 2, 4]))
@@ -242,21 +243,27 @@ def split_held_out(
     drawn: Floats,
     together: Together = APART,
 ) -> tuple[ClientIndex, ClientIndex]:
-    """Split each client's examples into a training part and a held-out part.
+    """Split each client's examples into training and held-out examples.
 
     A client with m examples holds out round(share * m) of them: at least one if m >= 2, and never all. With groups or
-    times, the number is approximate. A client with a single group trains on it and holds nothing out, as it could not
-    train otherwise.
+    times, this number is approximate. A client with only one group or one time holds out nothing, because it needs
+    training examples.
+
+    With groups, all of a client's examples of a group are in the same part. Groups are considered in random order. A
+    group is held out if the number of held-out examples then is closer to the target. If this holds for no group, the
+    smallest group is held out.
+
+    With times, the latest examples are held out. Examples of the same time are in the same part. At least one time is
+    held out, and as many as bring the number of examples closest to the target.
+
+    With groups and times, the time of a group is that of its latest example. So no training example is later than a
+    held-out group.
 
     Args:
-        partition: Partition or ranges over N clients.
-        share: Share that is held out, in (0, 1).
-        drawn: A random number for each entry of `partition.order`, see `draws`.
-        together: With groups, all of a client's examples of a group are in the same part. In random order, a group is
-            held out if that brings the number of held-out examples nearer to the target; if no group does, the
-            smallest group is held out. With times, the latest examples are held out, and examples of the same time are
-            in the same part: at least one time, and as many as bring the number nearest to the target. With both, a
-            group has the time of its latest example, so that no training example is later than a held-out group.
+        partition: Partition or index of N clients.
+        share: Share of each client's examples that is held out, in (0, 1).
+        drawn: Random number for each entry of `partition.order`, see `draws`.
+        together: Groups and times of the examples. Default: none.
 
     Raises:
         ConfigError: If `share` is not in (0, 1).
@@ -274,12 +281,12 @@ def split_held_out(
     """
     check_type("population", "held_out", share, int, float, np.floating)
     if not 0 < share < 1:
-        raise ConfigError(f"population.held_out must be a share in (0, 1); got {share}.")
+        raise ConfigError(f"population.held_out must be in (0, 1); got {share}.")
     sizes = partition.sizes
     target_sizes = np.clip(np.rint(share * sizes).astype(np.int64), np.minimum(1, sizes - 1), np.maximum(sizes - 1, 0))
     target_sizes = np.maximum(target_sizes, 0)
     owner = np.repeat(np.arange(len(sizes)), sizes)
-    shuffled = np.lexsort((drawn, owner))  # shuffles within all clients at once
+    shuffled = np.lexsort((drawn, owner))  # shuffles the examples of all clients at once
     is_held: Bools = np.zeros(len(owner), np.bool_)
     groups, moments = together.groups, together.moments
     if groups is None and moments is None:
@@ -299,7 +306,7 @@ def split_held_out(
 
 
 def _whole_groups(groups: Ints, drawn: Floats, target_size: int) -> Bools:
-    """Return whether each of a client's rows is held out; the first row of a group gives its random number."""
+    """Return the (m,) mask of a client's held-out rows; a group uses the random number of its first row."""
     _, first, place, counts = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
     chosen, count = np.zeros(len(counts), np.bool_), 0
     if len(counts) < 2:
@@ -314,11 +321,11 @@ def _whole_groups(groups: Ints, drawn: Floats, target_size: int) -> Bools:
 
 
 def _latest(moments: Floats, target_size: int) -> Bools:
-    """Return whether each of a client's rows is held out, by the times of the rows."""
+    """Return the (m,) mask of a client's held-out rows, its latest ones."""
     values, place, counts = np.unique(-moments, return_inverse=True, return_counts=True)
     if len(values) < 2:
         return np.zeros(len(moments), np.bool_)
-    cut = int(np.argmin(np.abs(np.cumsum(counts)[:-1] - target_size)))  # ties: the smaller number
+    cut = int(np.argmin(np.abs(np.cumsum(counts)[:-1] - target_size)))  # ties: fewer held-out rows
     return place <= cut
 
 

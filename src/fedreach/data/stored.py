@@ -1,4 +1,4 @@
-"""Data of users before participants are known, and data sets that stay on disk."""
+"""User data before the participants are known, and data on disk."""
 
 from __future__ import annotations
 
@@ -23,49 +23,48 @@ from fedreach.data.datasets import ARRAYS, Dataset, add_bytes, check_array_names
 from fedreach.data.preparation import Preparation, column_roles
 from fedreach.data.splits import APART, Together
 
-# ---- Examples and their clients, before the participants are known
+# ---- User data before the participants are known
 
 
 @dataclass(frozen=True, eq=False)
 class OwnData(ABC):
-    """Examples and their clients, from which a `Dataset` is made once the participants are known.
+    """User data with natural clients, from which FederatedData builds a `Dataset` when the participants are known.
 
-    `prepared` measures what depends on the participants, such as the scale of the inputs, on their training rows
-    alone.
+    `prepared` uses only the participants' training rows, for example for the scale of the inputs.
     """
 
-    name: str
-    owners: Ints  # (n,)
+    name: str  # name in tables and messages
+    owners: Ints  # (n,) client of each example
     owner_names: tuple[str, ...]  # names of the N clients
-    together: Together = field(default=APART, kw_only=True)  # examples that are held out together
+    together: Together = field(default=APART, kw_only=True)  # groups and times of the examples
 
     @property
     @abstractmethod
     def train_y(self) -> AnyArray:
-        """Labels, (n,), or (n, t) numbers to predict."""
+        """(n,) classes, or (n, t) numbers."""
 
     @property
     @abstractmethod
     def num_classes(self) -> int:
-        """c; 0 if labels are numbers."""
+        """Number of classes c; 0 if targets are numbers."""
 
     @abstractmethod
     def prepared(self, clients: Sequence[Ints]) -> Dataset:
-        """Return the data set, with scales from the training rows of each participant."""
+        """Build the data set, with scales from the training rows of each participant."""
 
 
 @dataclass(frozen=True, eq=False)
 class OwnTable(OwnData):
     """Rows of a table, see `fedreach.data.preparation.Preparation`."""
 
-    columns: Mapping[str, Cells | None]
-    labels: AnyArray  # (n,), or (n, t) numbers to predict
-    classes: tuple[str, ...]  # () if labels are numbers
-    places: Ints | None = None  # (n,) row numbers in the table as it was read
-    client_column: str | None = None  # None: the table has none
-    label_columns: tuple[str, ...] = ()
-    rules: ColumnRules = NO_RULES
-    left_out: Mapping[str, str] = field(default_factory=dict)  # by column: rows left out, or why it is not an input
+    columns: Mapping[str, Cells | None]  # cells of the input columns by name
+    labels: AnyArray  # (n,) classes, or (n, t) numbers
+    classes: tuple[str, ...]  # names of the classes; () if targets are numbers
+    places: Ints | None = None  # (n,) numbers of the rows in the user's table
+    client_column: str | None = None  # column with the clients; None: none
+    label_columns: tuple[str, ...] = ()  # columns of the targets
+    rules: ColumnRules = NO_RULES  # options for columns
+    left_out: Mapping[str, str] = field(default_factory=dict)  # column -> rows left out, or why not used
 
     @property
     def train_y(self) -> AnyArray:
@@ -89,7 +88,7 @@ class OwnTable(OwnData):
 
 @dataclass(frozen=True, eq=False)
 class OwnSamples(OwnData):
-    """Examples without preparation; images alone are put on the scale of the participants' pixels."""
+    """Examples as arrays. Only images are normalized, by the participants' pixels."""
 
     plain: Dataset
 
@@ -109,28 +108,27 @@ class OwnSamples(OwnData):
         return replace(self.plain, mean=mean, std=std)
 
 
-# ---- A data set that stays on disk: arrays in a folder, from which only used examples are read
+# ---- A data set in a folder of arrays, from which FedReach reads only the examples it uses
 # ```
 # mine/x.npy        inputs: uint8 images (n, C, H, W), float32 features (n, ...), or uint8 or int64 tokens (n, T)
 # mine/y.npy        (n,) labels
 # mine/client.npy   (n,) natural clients, integers or strings (optional)
 # mine/x_test.npy, mine/y_test.npy     test set (optional)
-# mine/dataset.json result of `index_folder`, with which the data set opens without reading inputs
+# mine/dataset.json result of `index_folder`; with it, the data set opens without reading the inputs
 # ```
-# Write large arrays in pieces with ``np.lib.format.open_memmap("mine/x.npy", "w+", np.uint8, (n, 3, 32, 32))``.
-# Compressed files cannot be mapped: neither ``.npz`` nor the packed form of the known image sets.
+# Write large arrays in pieces, with ``np.lib.format.open_memmap("mine/x.npy", "w+", np.uint8, (n, 3, 32, 32))``.
+# Compressed files such as ``.npz`` cannot be mapped.
 
 NOTE = "dataset.json"
-SPOTS = 64  # number of examples that are compared when a data set is opened; comparing all would mean reading it
+SPOTS = 64  # examples that are compared when a data set is opened, because comparing all would take too long
 MAPPED_TYPES = ("float32", "uint8", "int64")
 
 
 def from_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
-    """Open a folder of arrays; if it was indexed, only labels and clients are read.
+    """Open a data set in a folder of arrays. After `index_folder`, this reads only labels and clients.
 
-    A folder that was not indexed is read each time it is opened, to check and hash it, without a copy in memory. The
-    data set gets the name of the folder. `kind` and `num_classes` are as in `fedreach.data.datasets.from_arrays`, for a
-    folder that was not indexed.
+    Without `index_folder`, every call reads, checks and hashes all examples, but does not copy them to memory. The data
+    set gets the name of the folder. `kind` and `num_classes` are as in `fedreach.data.datasets.from_arrays`.
 
     Raises:
         DataError: If a file is missing or unknown, has a type that cannot be mapped, or differs from the index.
@@ -141,22 +139,24 @@ def from_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int 
         return from_arrays(**arrays, name=path.name, kind=kind, num_classes=num_classes, source=path.name)
     for option, value in {"kind": kind, "num_classes": num_classes}.items():
         if value is not None and value != note[option]:
-            raise DataError(f"{path}: was indexed with {option} {note[option]!r}; got {value!r}. Repeat index_folder.")
+            raise DataError(
+                f"{path}: {option} must be {note[option]!r} as indexed; got {value!r}. Repeat index_folder."
+            )
     descriptions = {argument: _describe_array(array) for argument, array in arrays.items()}
     for name, argument in ARRAYS.items():
         if descriptions.get(argument) != note["arrays"].get(argument):
-            raise DataError(f"{path / name}.npy: is not what was indexed. Put it back, or repeat index_folder.")
+            raise DataError(f"{path / name}.npy: was changed after indexing. Restore it, or run index_folder again.")
     indexed = {key: note[key] for key in ("kind", "num_classes", "mean", "std", "sha256")}
     return from_arrays(**arrays, name=path.name, **indexed, source=path.name)
 
 
 def index_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
-    """Check and hash a folder of arrays, write the result to the folder, and return the data set.
+    """Check and hash a folder of arrays, write the index to the folder, and return the data set.
 
     The arguments are as in `from_folder`.
 
     Raises:
-        DataError: As `from_folder`, or if an input or label is invalid.
+        DataError: If `from_folder` raises it, or an input or label is invalid.
 
     Example:
         >>> import tempfile
@@ -181,28 +181,28 @@ def index_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int
 
 
 def _arrays(path: Path) -> dict[str, Any]:
-    """Return the mapped arrays of a folder, by argument of `from_arrays`."""
+    """Return the arrays of a folder by argument of `from_arrays`; inputs are mapped."""
     if not path.is_dir():
-        raise DataError(f"{path}: must be a folder with x.npy and y.npy; there is none.")
+        raise DataError(f"{path}: must be a folder with x.npy and y.npy; folder not found.")
     files = {file.stem: file for file in sorted(path.glob("*.npy"))}
     check_array_names(path, files)
     return {ARRAYS[name]: _open_array(file, samples=name.startswith("x")) for name, file in files.items()}
 
 
 def _open_array(file: Path, *, samples: bool) -> AnyArray:
-    """Return the array of a file; the array of inputs is mapped, not read."""
+    """Read an array of labels or clients, or map an array of inputs."""
     try:
         array = read_npy(file, "r" if samples else None)
     except (OSError, UnreadableError) as error:
         raise DataError(
-            f"{file}: must be a whole .npy file without python objects; got: {error}. Write it with np.save."
+            f"{file}: must be a complete .npy file without Python objects; got: {error}. Write it with np.save."
         ) from error
     if array.ndim == 0:
-        raise DataError(f"{file}: must hold an array with an entry for each sample; got a single value.")
+        raise DataError(f"{file}: must be an array with one entry per example; got a single value.")
     if samples and (array.dtype.name not in MAPPED_TYPES or not array.flags.c_contiguous or not array.dtype.isnative):
         order = "" if array.flags.c_contiguous else ", in Fortran order"
         raise DataError(
-            f"{file}: must be float32, uint8 or int64 in C order to stay on disk; got {array.dtype}{order}. Convert it."
+            f"{file}: must be float32, uint8 or int64 in C order to be mapped; got {array.dtype}{order}. Convert it."
         )
     return array
 
@@ -216,24 +216,24 @@ def _note(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise DataError(
-            f"{path / NOTE}: cannot be read ({error}). Repeat index_folder, which reads the folder once."
+            f"{path / NOTE}: must be an index of the folder; got: {error}. Run index_folder again."
         ) from error
     return dict(note)
 
 
 def _describe_array(array: AnyArray) -> dict[str, Any]:
-    """Return the type, the shape, and a hash of some entries of an array, including the first and the last."""
+    """Return type, shape, and a hash of some entries of an array, including the first and the last one."""
     sample_indices = np.unique(np.linspace(0, max(0, len(array) - 1), SPOTS).astype(np.int64))[: len(array)]
     digest = hashlib.sha256(b"".join(np.ascontiguousarray(array[i]).tobytes() for i in sample_indices.tolist()))
     return {"dtype": array.dtype.str, "shape": list(array.shape), "spots": digest.hexdigest()}
 
 
-# ---- Data from Python on disk, so that other processes can open them
+# ---- Data from Python in a folder, so that other processes can open them
 # ```
-# NAME-DIGEST/own.json      type (data set, examples or table), and everything except arrays
-# NAME-DIGEST/*.npy         the arrays; inputs are mapped, so that processes share their memory
+# NAME-DIGEST/own.json      type of the data, and everything except arrays
+# NAME-DIGEST/*.npy         the arrays; inputs are mapped, so processes share their memory
 # ```
-# The digest of the content is in the name of the folder, so that equal data are stored once and never replaced.
+# The digest of the content is part of the folder name. So equal data are stored once, and never overwritten.
 
 FILE = "own.json"
 STORED_ARRAYS = ("train_x", "train_y", "test_x", "test_y", "owners")
@@ -244,7 +244,7 @@ TABLE_WORDS = ("name", "owner_names", "classes", "client_column", "label_columns
 
 
 def store(data: Dataset | OwnData, folder: Path) -> Path:
-    """Write data to their own folder in `folder` unless it exists; return the path of its ``own.json``.
+    """Write data to a new folder in `folder`, unless they are stored already; return the path of ``own.json``.
 
     Example:
         >>> from fedreach.data.datasets import from_arrays
@@ -254,7 +254,7 @@ def store(data: Dataset | OwnData, folder: Path) -> Path:
     """
     words, arrays = _split_parts(data)
     if isinstance(data, Dataset) and data.preparation is not None:
-        raise DataError("Only data sets and one's own data can be stored; got a table that was prepared already.")
+        raise DataError("Data sets and user data can be stored; got a table that is already prepared.")
     stem = re.sub(r"[^\w-]+", "-", data.name).strip("-")[:40] or "data"
     target = folder / f"{stem}-{_digest(words, arrays)[:SHORT]}"
     if not (target / FILE).exists():
@@ -267,16 +267,16 @@ def store(data: Dataset | OwnData, folder: Path) -> Path:
             (new / FILE).write_text(json.dumps(words, indent=1) + "\n", encoding="utf-8")
             try:
                 new.rename(target)
-            except OSError:  # another process has stored the same data
+            except OSError:  # another process has stored the same data in the meantime
                 if not (target / FILE).exists():
                     raise
     return target / FILE
 
 
 def digest(data: Dataset | OwnData) -> str:
-    """Return the sha256 of data as they were read, before participants are drawn and scales are measured.
+    """Return the sha256 of data before participants are drawn and scales are measured.
 
-    Arrays that the hash of a data set covers are not read again.
+    Arrays that are part of the hash of a data set are not read again.
 
     Example:
         >>> from fedreach.data.datasets import from_arrays
@@ -290,7 +290,7 @@ def digest(data: Dataset | OwnData) -> str:
 
 
 def _digest(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> str:
-    """Return the sha256 of words and arrays, except original row numbers and remarks on left-out rows."""
+    """Return the sha256 of words and arrays, without original row numbers and remarks on rows left out."""
     hasher = hashlib.sha256(json.dumps({**words, "left_out": None}, sort_keys=True).encode())
     for name, array in arrays.items():
         if name == "places":
@@ -302,7 +302,7 @@ def _digest(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> str:
 
 
 def open_stored(path: Path) -> Dataset | OwnData:
-    """Open data that `store` wrote.
+    """Open data that `store` has written.
 
     Raises:
         DataError: If a file is missing or damaged.
@@ -312,21 +312,21 @@ def open_stored(path: Path) -> Dataset | OwnData:
         arrays = {file.stem: _array(file) for file in sorted(path.parent.glob("*.npy"))}
         return _join_parts(words, arrays)
     except FileNotFoundError as error:
-        raise DataError(f"There is no file {path}. Run the program again that stored the data there.") from error
+        raise DataError(f"{path}: file not found. Run the program that stored the data again.") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
-            f"{path}: must be data as FedReach stored them; got: {type(error).__name__}: {error}. "
-            "Remove the folder and run the program again that stored them."
+            f"{path}: must be data that FedReach has stored; got: {type(error).__name__}: {error}. "
+            "Remove the folder, and run the program that stored the data again."
         ) from error
 
 
 def _array(file: Path) -> AnyArray:
-    """Return the array of a file; inputs are mapped."""
+    """Read the array of a file; inputs are mapped."""
     return read_npy(file, "r" if file.stem in ("train_x", "test_x") else None)
 
 
 def _split_parts(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-    """Split data into words, for JSON, and arrays."""
+    """Split data into JSON values and arrays."""
     words: dict[str, Any]
     arrays: dict[str, AnyArray | None]
     if isinstance(data, OwnTable):
@@ -352,7 +352,7 @@ def _split_parts(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, Any
         array_names = STORED_ARRAYS if len(data.test_y) else ("train_x", "train_y", "owners")
         arrays = {key: getattr(data, key) for key in array_names}
     else:
-        raise DataError(f"Only data sets and one's own data can be stored; got {type(data).__name__}.")
+        raise DataError(f"Data sets and user data can be stored; got {type(data).__name__}.")
     return words, {key: array for key, array in arrays.items() if array is not None}
 
 

@@ -1,4 +1,4 @@
-"""How clients agree on the preparation of their tables without sharing rows."""
+"""Preparation of tables that stay at the clients: the clients agree on it with sums and names, without rows."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Step = Literal["columns", "counts", "totals", "squares"]
 
 @dataclass(frozen=True)
 class TableOptions:
-    """Options of an experiment for the tables of its clients; the same on all machines."""
+    """Options for the tables of all clients of an experiment."""
 
-    label: str | None  # column of classes; None: `targets` are predicted
-    targets: tuple[str, ...]  # columns of numbers to predict
-    client: str | None  # column that names the client, if a table has it; not an input
-    columns: Mapping[str, Any]  # see `fedreach.data.cells.ColumnOptions`
-    held_out: float
-    seed: int  # of the held-out rows
-    group: str | None = None  # column of groups that are held out together
-    time: str | None = None  # column by which the latest rows are held out
+    label: str | None  # column of classes; None if targets are numbers
+    targets: tuple[str, ...]  # columns of numeric targets
+    client: str | None  # column of the client, if a table has one; not an input
+    columns: Mapping[str, Any]  # options, see `fedreach.data.cells.ColumnOptions`
+    held_out: float  # share of each client's rows that is held out
+    seed: int  # seed of the held-out rows
+    group: str | None = None  # column of groups; a client holds out all rows of a group or none
+    time: str | None = None  # column of times; each client holds out its latest rows
 
     @property
     def named(self) -> dict[str, ColumnKind]:
@@ -43,7 +43,7 @@ class TableOptions:
         return preparation.column_roles(self.client, labels, self.group, are_classes=self.label is not None)
 
     def rules(self, names: Sequence[str], *, all_there: bool) -> ColumnRules:
-        """Return the options for columns; for a client's table, for the columns that it has."""
+        """Check the options for columns. For one client's table, ignore columns that it does not have."""
         options = dict(self.columns)
         for key in () if all_there else ("drop", *KINDS):
             listed = options.get(key, ())
@@ -52,76 +52,76 @@ class TableOptions:
 
 
 class TableQuestion(NamedTuple):
-    """Question to the clients; its fields are plain JSON values."""
+    """Question of the server to the clients; its fields are JSON values."""
 
     step: Step
-    classes: Sequence[str] = ()  # (c,) agreed classes
-    columns: Sequence[str] = ()  # (k,) names of all participants' columns
-    kinds: Sequence[InputKind | None] = ()  # (k,) kinds of columns; None: left out
-    targets: Sequence[str] = ()  # (t,) names of targets; their sums come after those of the columns
-    means: Sequence[float] = ()  # (k + t,)
+    classes: Sequence[str] = ()  # (c,) classes of all participants
+    columns: Sequence[str] = ()  # (k,) columns of all participants
+    kinds: Sequence[InputKind | None] = ()  # (k,) kinds of the columns; None if left out
+    targets: Sequence[str] = ()  # (t,) numeric targets; their sums follow those of the columns
+    means: Sequence[float] = ()  # (k + t,) means over all participants
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the sums in the answer."""
+        """Shape of the sums in an answer."""
         rows = len(self.columns) + len(self.targets)
         widths = {"columns": (0,), "counts": (rows, len(Counts._fields)), "totals": (rows, 2), "squares": (rows,)}
         return widths[self.step]
 
 
 class TableAnswer(NamedTuple):
-    """Answer of a client."""
+    """Answer of a client to a question."""
 
-    told: Mapping[str, Any]  # names, as plain JSON values
-    sums: Floats  # of its training rows: (k, 9) counts, (k + t, 2) totals, (k + t,) squares, or (0,)
+    told: Mapping[str, Any]  # columns, classes or texts, as JSON values
+    sums: Floats  # sums over its training rows: (k, 9) counts, (k + t, 2) totals, (k + t,) squares, or (0,)
 
 
 @dataclass(frozen=True)
 class TableAgreement:
-    """Classes, preparation and target scale that clients agreed on."""
+    """Result of the agreement: classes, preparation and scale of the targets."""
 
-    classes: tuple[str, ...]  # () if numbers are predicted
+    classes: tuple[str, ...]  # classes; () if targets are numbers
     preparation: Preparation
-    target_scale: TargetScale | None = None  # of numbers to predict
+    target_scale: TargetScale | None = None  # scale of numeric targets
 
     @property
     def outputs(self) -> int:
-        """Numbers that a model returns per row: one per class, or one per target."""
+        """Number of model outputs per row: one per class, or one per numeric target."""
         return len(self.classes) if self.target_scale is None else len(self.target_scale.mean)
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes; None if names are just numbers, or numbers are predicted."""
+        """Names of the classes; None if names are indices, or targets are numbers."""
         return cells.names_unless_numbers(self.classes) if self.classes else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
+        """Return JSON values."""
         scale = None if self.target_scale is None else self.target_scale.to_json()
         return {"classes": list(self.classes), "columns": self.preparation.to_json(), "target_scale": scale}
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Return what `to_json` returned."""
+        """Read the values of `to_json`."""
         scale = stored["target_scale"]
         scale = None if scale is None else TargetScale.of_json(scale)
         return cls(tuple(stored["classes"]), Preparation.of_json(stored["columns"]), scale)
 
 
 ClientAnswers = Mapping[int, Mapping[str, Any]]
-"""Client -> the names in its answer."""
+"""Client -> the names in its answer (`TableAnswer.told`)."""
 
 
 def agreement(
     options: TableOptions, participants: Sequence[int]
 ) -> Generator[TableQuestion, tuple[ClientAnswers, Floats], TableAgreement]:
-    """Yield the questions to the clients, and return their agreement.
+    """Yield questions to the clients, and return the agreement.
 
-    The caller sends the names in each client's answer, and the sum of the participants' numbers.
+    The caller sends back the names of each client, and the sum of the participants' numbers.
 
     Raises:
-        ConfigError: If an option names a column that no participant has.
-        DataError: If no column can be an input, no cell is of the kind that the options set, or a target is the same
-            in all rows.
+        ConfigError: If an option contains a column that no participant has.
+        DataError: If no column can be an input, no value is of a kind that the options set, or all values of a target
+            are equal.
     """
     answers, _ = yield TableQuestion("columns")
     classes = cells.ordered_names({name for answer in answers.values() for name in answer["classes"]})
@@ -147,7 +147,7 @@ def agreement(
         input_columns.append(preparation.input_column(name, column_counts, rules.kinds.get(name), texts, *statistics))
     prepared = Preparation(tuple(input_columns))
     if not prepared.feature_names:
-        raise DataError(f"No column of the tables can be an input:\n{prepared}")
+        raise DataError(f"The tables must have a column that can be an input; got:\n{prepared}")
     scale = None
     if options.targets:
         k = len(columns)
@@ -156,13 +156,13 @@ def agreement(
 
 
 def sum_of(question: TableQuestion, parts: Sequence[Floats]) -> Floats:
-    """Return the sum over participants, in the order of their ids.
+    """Return the sum over the participants, in the order of their ids.
 
-    Columns are added as in `Preparation.of`, and targets as in `TargetScale.of_clients`, with the same bits.
+    The sum has the same bits as in `Preparation.of` and `TargetScale.of_clients`.
 
     Args:
-        question: The question.
-        parts: Sums in the answer of each participant, at least one.
+        question: Question that the participants have answered.
+        parts: Sums of each participant, at least one.
 
     Example:
         >>> parts = [np.array([1e16, 1e16]), np.array([1.0, 1.0]), np.array([-1e16, -1e16])]
@@ -178,17 +178,17 @@ def sum_of(question: TableQuestion, parts: Sequence[Floats]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class LocalTable:
-    """Table of one client, before or after the agreement.
+    """Table of one client.
 
     Args:
         source: Table, see `fedreach.data.table_source.read_table`.
         options: Options of the experiment.
         name: Name of the client. Default: the name in its table.
-        unnamed: Name of the client if neither gives one.
+        unnamed: Name of the client if the table has no name either.
 
     Raises:
         ConfigError: If a column is missing.
-        DataError: If the table names several clients or another client, or a target is not numeric.
+        DataError: If the table contains another or several clients, or a target is not numeric.
     """
 
     source: Any
@@ -204,17 +204,16 @@ class LocalTable:
         texts = self._texts_of(options.client) if options.client in table else []
         named = dict.fromkeys(filter(None, texts))
         if len(named) > 1 or (self.name and named and self.name not in named):
-            whose = f"be {self.name!r}" if self.name else "name one client"
+            rule = f"be {self.name!r}" if self.name else "contain one client"
             raise DataError(
-                f"table: column {options.client!r} must {whose}, whose table it is; got "
-                f"{', '.join(sorted(map(repr, named))[:5])}."
+                f"table: column {options.client!r} must {rule}; got {', '.join(sorted(map(repr, named))[:5])}."
             )
         object.__setattr__(self, "name", self.name or next(iter(named), self.unnamed))
         try:
             if options.label is not None:
                 column_of(table, options.label)
             else:
-                self._targets  # noqa: B018  # read now, so that the first question rejects a client
+                self._targets  # noqa: B018  # check them now, before the first question
         except (ConfigError, DataError) as error:
             raise type(error)(f"client {self.name!r}: {error}") from error
 
@@ -223,16 +222,16 @@ class LocalTable:
 
     @cached_property
     def rules(self) -> ColumnRules:
-        """Options for its columns."""
+        """Options for the columns of the table."""
         return self.options.rules([*self._read], all_there=False)
 
     @cached_property
     def cells(self) -> dict[str, Cells | None]:
-        """Cells of the columns that may be inputs."""
+        """Cells of the columns that can be inputs."""
         return cells.cells_by_name(self._read, without=[*self.options.named], rules=self.rules)
 
     def labels(self, classes: Sequence[str]) -> AnyArray:
-        """Return (n,) labels, -1 for a class outside the agreement; or (n, t) numbers to predict, nan if missing."""
+        """Return (n,) labels, -1 for other classes, or (n, t) numeric targets, nan if missing."""
         if self.options.label is None:
             return self._targets
         place = {name: number for number, name in enumerate(classes)}
@@ -241,19 +240,19 @@ class LocalTable:
 
     @cached_property
     def _targets(self) -> Floats:
-        """(n, t) numbers to predict; nan in rows with a missing number."""
+        """(n, t) numeric targets; nan in rows with a missing target."""
         names, reading = self.options.targets, self.rules.reading
         complete, _ = complete_rows(self._read, names, reading)
         numbers = np.full((len(column_of(self._read, names[0])), len(names)), np.nan)
         complete_columns = {name: column_of(self._read, name).take(complete) for name in names}
         numbers[complete] = cells.targets(complete_columns, names, reading)
-        Check("table").labels(" and ".join(names), numbers[complete], len(complete), 0)  # finite, also as float32
+        Check("table").labels(" and ".join(names), numbers[complete], len(complete), 0)  # must be finite as float32
         return numbers
 
     def rows(self, classes: Sequence[str]) -> tuple[Ints, Ints, AnyArray]:
-        """Return the training rows and the held-out rows, in the order of the table, and all labels.
+        """Return the training rows, the held-out rows, and all labels.
 
-        Rows without a label or a target, or with a class outside the agreement, are in neither part.
+        Rows without a target, or with another class, are in neither part.
         """
         options, labels = self.options, self.labels(classes)
         labeled = np.flatnonzero(labels >= 0 if labels.ndim == 1 else ~np.isnan(labels).any(axis=1))
@@ -290,7 +289,7 @@ class LocalTable:
             if column is not None and kind == "category":
                 own_texts = [*preparation.distinct_texts(column.at(train))]
                 if len(own_texts) > preparation.MOST_CATEGORIES and name not in self.rules.kinds:
-                    own_texts = None  # they may be private names
+                    own_texts = None  # many texts can be private, such as names of persons
             elif column is not None and kind is not None:
                 values = preparation.values_of(kind, column.at(train))
                 present = values[~np.isnan(values)]
@@ -298,7 +297,7 @@ class LocalTable:
             totals.append((len(present), float(present.sum())))
             squared.append(preparation.squares(present, mean))
         if t:
-            own_targets = labels[train].astype(np.float32)  # as models get them
+            own_targets = labels[train].astype(np.float32)  # the type in which models receive them
             totals += [(len(train), total) for total in preparation.sum_exactly(own_targets).tolist()]
             squared += preparation.squared_differences(own_targets, means[k:]).tolist()
         if question.step == "totals":
@@ -307,17 +306,17 @@ class LocalTable:
 
     def _counts(self, name: str, rows: Ints) -> Counts:
         if name not in self.cells:
-            return Counts(len(rows))  # a column that the client lacks is missing in each row
+            return Counts(len(rows))  # the client does not have this column, so all values are missing
         return Counts.of(self.cells[name], [rows])
 
     def _cells(self, name: str, kind: ColumnKind) -> Cells | None:
-        """Return the cells of a column; None without one. A column of categories has words, even if all are numbers."""
+        """Return the cells of a column, or None. Cells of categories have words even if all are numbers."""
         if kind == "category" and name in self.cells:
             return cells.cells_of(name, self._read[name], as_words=True, reading=self.rules.reading)
         return self.cells.get(name)
 
     def dataset(self, agreed: TableAgreement) -> tuple[Dataset, Ints, Ints]:
-        """Return the client's rows as a data set, and the indices of its training and held-out rows."""
+        """Build the client's data set; return it with the indices of training and held-out rows."""
         train, held_out, labels = self.rows(agreed.classes)
         count = len(next(iter(self._read.values())))
         nothing = Cells(np.full(count, np.nan))

@@ -1,7 +1,7 @@
-"""Tables from files, frames and dictionaries, as Apache Arrow columns by name.
+"""Tables from files, data frames and dictionaries, as Apache Arrow columns by name.
 
-pyarrow reads files. narwhals reads frames of any library (pandas, polars, pyarrow), including lazy frames. The columns
-are the same for all sources of a table.
+pyarrow reads files. narwhals reads data frames of pandas, polars and pyarrow, including lazy ones. All sources give the
+same columns for the same table.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ TEXTS = (".csv", ".tsv", ".txt")
 ENDINGS = (*TEXTS, *(f"{ending}.gz" for ending in TEXTS), ".parquet")
 SEPARATORS = ",;\t|"
 NEWLINE = re.compile(rb"[\r\n]")
-BLOCK_BYTES = 1 << 24  # of a text file that are decoded at a time
+BLOCK_BYTES = 1 << 24  # bytes of a text file that are decoded at once
 QUOTED = re.compile(r'"[^"]*("|$)')
 DIGITS = re.compile("[0-9]+")
 MORE_COLUMNS = 1000
 INDEX = re.compile(r"__index_level_\d+__")
-"""Name of an unnamed pandas index in Parquet files and Hugging Face data sets; also used for text files."""
+"""Name of an index without a name, in Parquet files, Hugging Face Datasets and, here, text files."""
 NOTHING = pa.list_(pa.null())
-"""Type of a column that does not hold numbers, words or dates."""
+"""Type of a column without numbers, words or dates."""
 
 Table = dict[str, pa.Array]
-"""Columns of equal length by name."""
+"""Columns of equal length, by name."""
 
 
 def read_table(source: Any) -> Table:
-    """Return the columns of a table without a pandas index; see `read_whole`."""
+    """Read a table without its pandas index; see `read_whole`."""
     return without_index(read_whole(source))
 
 
 def without_index(table: Table) -> Table:
-    """Return the columns that are not a pandas index."""
+    """Return the columns except a pandas index."""
     return {name: column for name, column in table.items() if not INDEX.fullmatch(name)}
 
 
 def read_whole(source: Any) -> Table:
-    """Return the columns of a table: a file, a frame of any library, or a dictionary of lists.
+    """Read a table: a file, a data frame of any library, or a dictionary of lists.
 
-    An unnamed index becomes a column whose name `INDEX` matches.
+    An index without a name becomes a column whose name matches `INDEX`.
 
     Raises:
         ConfigError: If the source is not a table.
@@ -73,27 +73,27 @@ def read_whole(source: Any) -> Table:
 
 
 def column_of(table: Table, name: Any) -> pa.Array:
-    """Return a column by its name.
+    """Return a column by name.
 
     Raises:
         ConfigError: If the column is missing.
     """
     if not isinstance(name, str) or name not in table:
-        raise ConfigError(f"table: there is no column {name!r}.{nearest(str(name), table)}")
+        raise ConfigError(f"table: unknown column {name!r}.{nearest(str(name), table)}")
     return table[name]
 
 
 def check_lengths(table: Table, first: str) -> None:
-    """Raise DataError if a column of a table differs in length from the column `first`."""
+    """Raise DataError if a column does not have the length of the column `first`."""
     rows = len(table[first])
     for name, values in table.items():
         if len(values) != rows:
             raise DataError(
-                f"table: all columns must be as long; {first!r} has {rows} rows and {name!r} has {len(values)}."
+                f"table: all columns must have the same length; {first!r} has {rows} rows, {name!r} has {len(values)}."
             )
 
 
-# ---- Frames
+# ---- Data frames
 
 
 def _frame(frame: Any) -> Table:
@@ -109,11 +109,11 @@ def _frame(frame: Any) -> Table:
     names = getattr(frame, "columns", None) if names is None else names
     if names is None or isinstance(names, str) or not isinstance(names, Iterable):
         raise ConfigError(
-            f"table must have named columns, as tables of pandas and polars have; got {type(frame).__name__}. "
-            "A dictionary of a list for each column will do."
+            f"table must have named columns, like a data frame of pandas or polars; got {type(frame).__name__}. "
+            "You can also use a dictionary with a list for each column."
         )
     names = list(names)
-    if hasattr(frame, "iloc"):  # pandas, where two columns may have the same name
+    if hasattr(frame, "iloc"):  # pandas allows two columns with the same name
         return _make_table([*map(str, names)], [as_arrow(frame.iloc[:, place]) for place in range(len(names))])
     return _make_table([*map(str, names)], (as_arrow(frame[name]) for name in names))
 
@@ -121,7 +121,7 @@ def _frame(frame: Any) -> Table:
 def _make_table(names: Sequence[str], columns: Iterable[pa.Array]) -> Table:
     if len(set(names)) < len(names):
         twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise DataError(f"table: each column needs a name of its own; {twice!r} is there twice.")
+        raise DataError(f"table: columns must have different names; got {twice!r} twice.")
     return dict(zip(names, columns, strict=True))
 
 
@@ -133,7 +133,7 @@ def _join_chunks(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def as_arrow(values: Any, what: str = "a column") -> pa.Array:
-    """Return a list, an array, a tensor, or a column of a frame as an Arrow array.
+    """Convert a list, array, tensor or column of a data frame to an Arrow array.
 
     Raises:
         DataError: If the value is a single value.
@@ -144,10 +144,10 @@ def as_arrow(values: Any, what: str = "a column") -> pa.Array:
     if hasattr(values, "to_arrow"):  # polars
         try:
             return _join_chunks(values.to_arrow())
-        except (pa.ArrowException, NotImplementedError):  # a type that Arrow lacks, such as 128-bit integers
+        except (pa.ArrowException, NotImplementedError):  # types that Arrow lacks, such as 128-bit integers
             values = values.to_list()
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise DataError(f"{what} must be a list or an array, a value a row; got {type(values).__name__}.")
+        raise DataError(f"{what} must be a list or an array with one value per row; got {type(values).__name__}.")
     if isinstance(values, np.ndarray) and values.ndim != 1:
         return pa.array([[]] * len(values), NOTHING)
     if not hasattr(values, "__len__"):
@@ -162,7 +162,7 @@ def as_arrow(values: Any, what: str = "a column") -> pa.Array:
 
 
 def _texts_of_mixed(cells: list[Any]) -> pa.Array:
-    """Return cells of several types as texts; if they are not single values, a column of type `NOTHING`."""
+    """Convert cells of several types to texts, or to a column of type `NOTHING` if a cell is not a single value."""
     present = [cell for cell in cells if cell is not None]
     if any(isinstance(cell, complex) or not isinstance(cell, str | Number | np.bool_) for cell in present):
         return pa.array([[]] * len(cells), NOTHING)
@@ -173,7 +173,7 @@ def _plain(cell: Any) -> Any:
     if isinstance(cell, bytes):
         return cell.decode(errors="replace")
     if isinstance(cell, np.float32 | np.float16):
-        return float(str(cell))  # 0.1 means 0.1, as in a file
+        return float(str(cell))  # so that 0.1 is the same number as in a text file
     return cell.item() if isinstance(cell, np.generic) or type(cell).__name__ == "Tensor" else cell
 
 
@@ -186,7 +186,7 @@ def _is_missing(cell: Any) -> bool:
 
 
 def read_file(path: Path) -> Table:
-    """Return the columns of a Parquet file, or of a text file with separators, whose cells stay texts.
+    """Read a Parquet file, or a text file whose cells stay texts.
 
     Raises:
         DataError: If the file is missing, damaged or of another format.
@@ -194,8 +194,8 @@ def read_file(path: Path) -> Table:
     ending = "".join(path.suffixes[-2:]).lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
     if ending not in ENDINGS:
         raise DataError(
-            f"{path}: a table must be one of {', '.join(ENDINGS)}; got {ending or 'no ending'!r}. Save a sheet as "
-            ".csv, or hand over the frame: FederatedData.from_frame(pandas.read_excel(path), ...)."
+            f"{path}: a table file must end in {', '.join(ENDINGS)}; got {ending or 'no ending'!r}. Save a spreadsheet "
+            "as .csv, or pass a data frame: FederatedData.from_frame(pandas.read_excel(path), ...)."
         )
     try:
         path.stat()
@@ -211,13 +211,13 @@ def _parquet(path: Path) -> Table:
         with pyarrow.parquet.ParquetFile(path) as file:
             table = file.read()
     except (pa.ArrowException, ValueError) as error:
-        raise DataError(f"{path}: must be a readable parquet file; got: {error}.") from error
+        raise DataError(f"{path}: must be a readable Parquet file; got: {error}.") from error
     names = list(map(str, table.column_names))
     return _make_table(names, [_join_chunks(table.column(i)) for i in range(len(names))])
 
 
 def _text(path: Path) -> Table:
-    """Return the columns of a text file, with all cells as unchanged texts."""
+    """Read a text file; all cells are unchanged texts."""
     packed = path.suffix.lower() == ".gz"
     content = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
     if (place := content.find(b"\0")) >= 0:
@@ -226,7 +226,7 @@ def _text(path: Path) -> Table:
     try:
         first = NEWLINE.split(content, 1)[0].decode()
         decoder = codecs.getincrementaldecoder("utf-8")()
-        for begin in range(0, len(content), BLOCK_BYTES):  # pyarrow decodes a row with too many cells without a check
+        for begin in range(0, len(content), BLOCK_BYTES):  # pyarrow does not check the encoding of invalid rows
             decoder.decode(content[begin : begin + BLOCK_BYTES], final=begin + BLOCK_BYTES >= len(content))
     except UnicodeDecodeError as error:
         raise _not_utf8(path, str(error), "LATIN1") from error
@@ -256,19 +256,17 @@ def _text(path: Path) -> Table:
         row = bad[0]
         line = "a line" if row.number is None else f"line {row.number}"
         raise DataError(
-            f"{path}, {line}: {row.expected_columns} cells are needed; got {row.actual_columns}: {row.text[:60]!r}."
+            f"{path}, {line}: must have {row.expected_columns} cells; got {row.actual_columns}: {row.text[:60]!r}."
         )
     if parsed is None or parsed.num_rows < 2:
         lines = 0 if parsed is None else parsed.num_rows
-        raise DataError(f"{path}: a line of names and at least one row must stand in it; got {lines} lines.")
+        raise DataError(f"{path}: must have a line of column names and at least one row; got {lines} lines.")
     columns = [_join_chunks(parsed.column(place)) for place in range(parsed.num_columns)]
     names = [column[0].as_py().strip() for column in columns]
     if names[0] == "" and _are_row_numbers(columns[0][1:].to_pylist()):
         names[0] = "__index_level_0__"
     if "" in names:
-        raise DataError(
-            f"{path}: each column needs a name of its own; column {names.index('') + 1} of {len(names)} has none."
-        )
+        raise DataError(f"{path}: each column must have a name; column {names.index('') + 1} of {len(names)} has none.")
     return _make_table(names, [column[1:] for column in columns])
 
 
@@ -278,12 +276,12 @@ def _are_row_numbers(cells: list[str]) -> bool:
 
 
 def _all_texts(first: str, separator: str) -> dict[str, pa.DataType]:
-    """Return types for more columns than the first line has, as a quoted name may span several lines."""
+    """Return types for more columns than the first line has, because a quoted name can span several lines."""
     return {f"f{place}": pa.string() for place in range(first.count(separator) + MORE_COLUMNS)}
 
 
 def _not_utf8(path: Path, why: str, encoding: str) -> DataError:
     return DataError(
-        f"{path}: must be a table in UTF-8 text; got: {why}. Convert it: iconv -f {encoding} -t UTF-8 FILE > NEW, or "
-        "hand over the frame: FederatedData.from_frame(pandas.read_csv(path, encoding=...), ...)."
+        f"{path}: must be text in UTF-8; got: {why}. Convert it with iconv -f {encoding} -t UTF-8 FILE > NEW, or pass "
+        "a data frame: FederatedData.from_frame(pandas.read_csv(path, encoding=...), ...)."
     )

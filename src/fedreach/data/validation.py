@@ -1,4 +1,4 @@
-"""Validation splits, and training on all rows."""
+"""Validation splits, and training on all examples of participants."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 from fedreach.data.federated import FederatedData, stream_names
 from fedreach.data.splits import ClientIndex, Population, draws, split_held_out
 
-# ---- Data for choosing settings: a part of the training data, and nothing that results are measured on
+# ---- Data for the choice of options
 
 
 def for_validation(data: FederatedData, share: float, seed: int) -> FederatedData:
-    """Return the participants alone, with a share of each participant's training examples held out.
+    """Keep only the participants, and hold out a share of their training examples for validation.
 
-    The result excludes former held-out examples, unseen clients and the test set, so that a choice of settings cannot
-    use them. Labels are those that participants see, with label noise.
+    The result contains no held-out examples of `data`, no unseen clients and no test set. So a choice of options with
+    it does not use the data of the final evaluation. Labels include label noise.
 
     Args:
-        data: Data of the comparison.
+        data: Federated data of the comparison.
         share: Share of each participant's training examples that is held out, in (0, 1).
         seed: Seed of the draw.
 
@@ -48,15 +48,14 @@ def for_validation(data: FederatedData, share: float, seed: int) -> FederatedDat
     )
 
 
-# ---- Training on all rows of the participants, once a model is evaluated
+# ---- Training on all examples after the evaluation
 
 
 def on_all_rows(data: FederatedData) -> FederatedData:
-    """Return the data with the participants' held-out rows appended to their training rows.
+    """Add the participants' held-out examples to their training examples.
 
-    A participant with m training rows and h held-out rows then has m + h training rows and no held-out rows. Label
-    noise stays in the m rows; labels of the h rows are true. Inputs and targets stay on the scale that was measured on
-    the m rows. Unseen clients stay unchanged.
+    A participant with m training and h held-out examples then has m + h training examples and no held-out ones. Label
+    noise and the scale of inputs and targets do not change. Unseen clients do not change.
 
     Example:
         >>> from fedreach.data.sets import load

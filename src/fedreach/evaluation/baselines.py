@@ -1,4 +1,4 @@
-"""Baselines without federated learning, and columns that give the label away."""
+"""Baselines without federated learning, and detection of label leakage."""
 
 from __future__ import annotations
 
@@ -20,39 +20,38 @@ from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.few_labels import fit_head
 from fedreach.federation.types import Outputs
 
-# --- Baselines that a model must beat
-# They are fitted on the participants' training rows. `fedreach.evaluation.evaluator.Evaluator` scores them as it scores
-# models: means over clients of participants' held-out data, unseen clients and the test set.
+# -------------------- Baselines
+# Baselines are fitted on the participants' training examples. `fedreach.evaluation.evaluator.Evaluator` scores them as
+# it scores models: on participants' held-out examples, unseen clients and the test set.
 #
-# - **majority** for classes: log-probabilities log((n_k + 1) / (n + c)), where n_k of n training labels are of class k,
-#   and c is the number of classes. **mean** for numbers: the mean target. Any federation can compute both, as they are
-#   sums over participants.
-# - **pooled**: a linear model on all participants' rows, which a federation cannot compute cheaply. For classes it is
-#   logistic regression: the (d + 1, c) head B of `fedreach.federation.adaptation.few_labels.fit_head`, pulled towards
-#   the distribution above with strength 1 / n, scikit-learn's default C = 1. For numbers it is ridge regression:
-#   (X'X + I) B = X'Y with centered inputs and targets, scikit-learn's default alpha = 1.
+# - **majority**, for classes: log-probabilities log((n_k + 1) / (n + c)), where n_k of n training labels are of class
+#   k, and c is the number of classes.
+# - **mean**, for numeric targets: the mean target. A federation can compute majority and mean from sums.
+# - **pooled**: a linear model on the examples of all participants, which a federation cannot compute cheaply. For
+#   classes, it is logistic regression: the (d + 1, c) head B of `fedreach.federation.adaptation.few_labels.fit_head`,
+#   regularized toward the majority baseline with strength 1 / n, scikit-learn's default C = 1. For numeric targets, it
+#   is ridge regression: (X'X + I) B = X'Y with centered inputs and targets, scikit-learn's default alpha = 1.
 #
-# Inputs are those of the model: tables and images are already scaled. Other features are standardized by the
-# participants' training rows.
+# Inputs are those of the model. Features that are not scaled are standardized with the participants' training examples.
 
 LARGEST = 2e7
-"""Largest rows x inputs x outputs of a pooled model, which takes four seconds. A larger one is left out."""
+"""Largest rows x inputs x outputs of a pooled model, which takes about four seconds."""
 MAX_INPUTS = 2000
-BLOCK = 4096  # rows that are converted to inputs at a time
+BLOCK = 4096  # examples that are converted to inputs at once
 NO_PARAMETERS = np.zeros(1, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class Baseline(Predictor):
-    """A fixed predictor: its output for an example is `bias` + the example's inputs times `weights`.
+    """Fixed linear predictor: `bias` + inputs * `weights`.
 
-    Each example is predicted by itself, so that no bit depends on the other examples.
+    The prediction of an example has the same bits for any set of examples.
     """
 
     data: FederatedData
     bias: Floats  # (c,) logits, or (t,) numbers
-    weights: Floats | None = None  # (d, c); None predicts the same for all
-    scale: tuple[Floats, Floats] | None = None  # (d,) mean and standard deviation of features that are not scaled yet
+    weights: Floats | None = None  # (d, c); None: all predictions are equal
+    scale: tuple[Floats, Floats] | None = None  # (d,) mean and standard deviation of unscaled features
 
     def outputs(self, split: Split, index: Ints) -> Floats:
         """Return (m, c) logits, or (m, t) numbers."""
@@ -63,7 +62,7 @@ class Baseline(Predictor):
         for begin in range(0, len(index), BLOCK):
             rows = slice(begin, begin + BLOCK)
             x = inputs_of(d, (d.test_x if split == "test" else d.train_x)[index[rows]], self.scale)
-            outputs[rows] = self.bias + np.einsum("md,dc->mc", x, self.weights)  # row by row, which matmul is not
+            outputs[rows] = self.bias + np.einsum("md,dc->mc", x, self.weights)  # matmul depends on the other rows
         return outputs
 
     def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools | Float32s, Float32s]:
@@ -75,11 +74,11 @@ class Baseline(Predictor):
             loss = -log_softmax(outputs)[np.arange(len(index)), truth]
             return outputs.argmax(axis=1) == truth, loss.astype(np.float32)
         off = outputs - truth
-        on_scale = off if d.target_scale is None else off / d.target_scale.sd  # as models are trained, and their losses
+        on_scale = off if d.target_scale is None else off / d.target_scale.sd  # the loss is on the scale of training
         return np.abs(off).mean(axis=1).astype(np.float32), np.square(on_scale).mean(axis=1).astype(np.float32)
 
     def _shares(self, truth: AnyArray) -> tuple[Float32s, Float32s]:
-        """Return for each example the share of labeled positions with the majority class, and their mean loss."""
+        """Return accuracy and mean loss of each example over its positions with a label."""
         labeled, axes = is_labeled(truth), tuple(range(1, truth.ndim))
         log_p = log_softmax(self.bias[None])[0]
         right = (truth == self.bias.argmax()).sum(axis=axes) / labeled.sum(axis=axes)
@@ -90,26 +89,26 @@ class Baseline(Predictor):
         return self.outputs(split, index).astype(np.float32)
 
     def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
-        raise NotImplementedError("Nobody is adapted by a baseline.")
+        raise NotImplementedError("Baselines do not support adaptation.")
 
 
 @dataclass(frozen=True, eq=False)
 class BaselineScores:
     """Scores of a baseline."""
 
-    columns: Mapping[str, float]  # of `Evaluator`
+    columns: Mapping[str, float]  # columns of `Evaluator`
     clients: Mapping[str, Mapping[str, Sequence[Any]]]  # population -> "ids" and main scores of its clients
 
 
 def score_baselines(
     data: FederatedData, samples_per_client: int | None = None, metrics: Sequence[Metric] = ()
 ) -> tuple[dict[str, BaselineScores], str]:
-    """Return the scores of baselines by name, and the reason why a pooled model is left out (else "").
+    """Score the baselines; return the scores by name, and the reason why pooled is missing or "".
 
     Args:
-        data: Federation. Unseen clients and held-out rows are used for scoring only.
-        samples_per_client: See `Evaluator`.
-        metrics: Metrics of models. Baselines use only `AUROC` among these.
+        data: Federated data. Baselines are fitted only on the participants' training examples.
+        samples_per_client: Largest number of evaluation examples per client, see `Evaluator`.
+        metrics: Additional metrics, of which only `AUROC` is used.
 
     Example:
         >>> from fedreach.testing.problems import tiny_data
@@ -136,7 +135,7 @@ def _score(evaluator: Evaluator) -> BaselineScores:
 
 
 def majority(data: FederatedData) -> Baseline:
-    """Return the label distribution of the participants' training data, with one more example of each class."""
+    """Return the baseline that predicts the participants' label distribution, with one more example per class."""
     labels = data.labels[training_rows(data)]
     if data.dataset.positions:
         labels = labels[is_labeled(labels)]
@@ -145,12 +144,12 @@ def majority(data: FederatedData) -> Baseline:
 
 
 def mean_target(data: FederatedData) -> Baseline:
-    """Return the mean of the participants' training targets."""
+    """Return the baseline that predicts the mean of the participants' training targets."""
     return Baseline(data, data.labels[training_rows(data)].mean(axis=0, dtype=np.float64))
 
 
 def pooled_logistic(data: FederatedData) -> Baseline:
-    """Return a logistic regression on all participants' training rows."""
+    """Fit logistic regression on the training examples of all participants."""
     rows, shares = training_rows(data), majority(data).bias
     x, scale = _fitted_inputs(data, rows)
     head = fit_head(x, np.tile(shares, (len(rows), 1)), data.labels[rows], 1 / len(rows))
@@ -158,7 +157,7 @@ def pooled_logistic(data: FederatedData) -> Baseline:
 
 
 def pooled_ridge(data: FederatedData) -> Baseline:
-    """Return a ridge regression on all participants' training rows."""
+    """Fit ridge regression on the training examples of all participants."""
     rows = training_rows(data)
     x, scale = _fitted_inputs(data, rows)
     y = data.labels[rows].astype(np.float64)
@@ -169,17 +168,17 @@ def pooled_ridge(data: FederatedData) -> Baseline:
 
 
 def training_rows(data: FederatedData) -> Ints:
-    """Return the training rows of participants, client by client."""
+    """Return the indices of the participants' training examples, client by client."""
     return np.concatenate([data.train[int(client)] for client in data.population.participants])
 
 
 def why_not_pooled(data: FederatedData) -> str:
-    """Return why no linear model is fitted to all participants' rows, or "" if one is."""
+    """Return why there is no pooled baseline, or ""."""
     d = data.dataset
     if d.positions:
-        return "labels stand at positions"
+        return "each position has a label"
     if d.kind in ("tokens", "several"):
-        return f"its inputs would be {'tokens' if d.kind == 'tokens' else 'several'}"
+        return f"the inputs are {'tokens' if d.kind == 'tokens' else 'several inputs'}"
     rows, inputs = int(data.train.sizes[data.population.participants].sum()), int(np.prod(d.train_x.shape[1:]))
     if rows * inputs * d.outputs > LARGEST or inputs > MAX_INPUTS:
         return f"{rows:,} training rows x {inputs:,} inputs x {d.outputs} outputs would take more than a few seconds"
@@ -187,7 +186,7 @@ def why_not_pooled(data: FederatedData) -> str:
 
 
 def inputs_of(d: Dataset, x: AnyArray, scale: tuple[Floats, Floats] | None = None) -> Floats:
-    """Return the (m, d) inputs of a model for (m, ...) samples of a data set."""
+    """Return the (m, d) model inputs of (m, ...) examples of a data set."""
     inputs = x.astype(np.float64)
     if d.kind == "image":
         mean, std = (np.reshape(of_channels, (-1, 1, 1)) for of_channels in (d.mean, d.std))
@@ -197,7 +196,7 @@ def inputs_of(d: Dataset, x: AnyArray, scale: tuple[Floats, Floats] | None = Non
 
 
 def _fitted_inputs(data: FederatedData, rows: Ints) -> tuple[Floats, tuple[Floats, Floats] | None]:
-    """Return the inputs of training rows, and the mean and standard deviation by which they were scaled, if any."""
+    """Return the inputs of training examples, and the scale of features that were not scaled."""
     d = data.dataset
     x = inputs_of(d, d.train_x[rows])
     if d.kind != "features" or d.preparation is not None:
@@ -208,11 +207,11 @@ def _fitted_inputs(data: FederatedData, rows: Ints) -> tuple[Floats, tuple[Float
 
 
 # -------------------- Label leakage: single columns that predict the label
-# Only the participants' training rows, with their training labels, are searched.
+# The search uses only the participants' training rows and labels.
 
 MIN_AUROC = 0.995
 MAX_WRONG_SHARE = 0.01
-"""Largest share of the rows outside the majority class that a column may predict wrongly and still count as a leak."""
+"""Largest share of the rows outside the majority class that a leaking column predicts wrongly."""
 MIN_RANK_CORRELATION = 0.999
 MIN_ROWS = 20
 MIN_CLASS_ROWS = 5
@@ -220,25 +219,25 @@ MAX_TABLE_VALUES = 100
 
 
 class Leak(NamedTuple):
-    """A column that leaks the label, and the measure that shows it."""
+    """Column that leaks the label."""
 
     column: str
     measure: str  # "AUROC", "accuracy" or "rank correlation"
-    value: float
+    value: float  # value of the measure
 
 
 def leaks(data: FederatedData) -> list[Leak]:
-    """Return the columns of a table, or the inputs among features, that each leak the label.
+    """Find the columns of a table, or the features, that leak the label.
 
-    - **AUROC** for numbers, dates and booleans: classes are ordered by their medians, and each pair of neighbors has an
-      AUROC, with missing values before all numbers. A column leaks if its smallest AUROC is at least 0.995. Only an
-      order is fitted, so row names do not leak.
-    - **accuracy** for categories, and for numbers with at most 100 values: each participant's rows are predicted by the
-      most frequent class that the *other participants* have with the same value. With a single participant, each row is
-      predicted by the other rows. A column leaks if its errors are at most 1% of the rows outside the majority class.
-    - **rank correlation** with a numeric target: a column leaks at 0.999 or more, in either direction.
+    - **AUROC**, for numbers, dates and Booleans: classes are sorted by their medians, and the AUROC of each pair of
+      neighbors is computed. Missing values come before all numbers. A column leaks if the smallest AUROC is at least
+      0.995. Row numbers do not leak, because only an order is fitted.
+    - **accuracy**, for categories, and for numbers with at most 100 values: each row is predicted as the most frequent
+      class of rows with the same value at *other participants*. With a single participant, the other rows are used. A
+      column leaks if its errors are at most 1% of the rows outside the majority class.
+    - **rank correlation** with a numeric target: a column leaks if its absolute value is at least 0.999.
 
-    Nothing is reported for images, for fewer than 20 rows, or for fewer than 5 rows of a second class.
+    The result is empty for images, for fewer than 20 rows, and for fewer than 5 rows of a second class.
 
     Example:
         >>> ages = {"hospital": ["a", "b"] * 20, "age": [30, 31, 32, 33] * 10, "ill": ["no", "no", "yes", "yes"] * 10}
@@ -265,7 +264,7 @@ def leaks(data: FederatedData) -> list[Leak]:
 
 
 def _columns(data: FederatedData, rows: Ints) -> Iterator[tuple[str, Floats, bool]]:
-    """Yield name, (n,) values and whether they are categories for each column; missing values are -inf."""
+    """Yield name, (n,) values, and whether they are categories, of each column; missing values are -inf."""
     d = data.dataset
     if d.preparation is None:
         for j in range(d.train_x.shape[1]):
@@ -301,7 +300,7 @@ def _lowest_neighbor_auroc(values: Floats, labels: Ints) -> float:
 
 
 def _count_right_lookups(data: FederatedData, codes: Ints, labels: Ints) -> int:
-    """Return the number of rows whose class is the most frequent one among other owners' rows with the same value."""
+    """Count the rows whose class is the most frequent one at other participants with the same value."""
     participants = data.population.participants
     owners = np.repeat(np.arange(len(participants)), data.train.sizes[participants])
     if len(participants) == 1:
@@ -313,14 +312,14 @@ def _count_right_lookups(data: FederatedData, codes: Ints, labels: Ints) -> int:
 
 
 def _group_sums(rows: Ints, groups: Ints) -> Ints:
-    """Return for each row the sum of all rows of its group."""
+    """Return for each row the sum over all rows of its group."""
     sums = np.zeros((groups.max() + 1, rows.shape[1]), np.int64)
     np.add.at(sums, groups, rows)
     return sums[groups]
 
 
 def _rank_correlation(values: Floats, target: Floats) -> float:
-    """Return Spearman's rank correlation over rows with a value, or 0 if 10% or more of the rows have none."""
+    """Return Spearman's rank correlation over rows with a value; 0 if 10% or more of the values are missing."""
     has_value = np.isfinite(values)
     ranks = [_ranks(column[has_value]) for column in (values, target)]
     if has_value.mean() <= 0.9 or any(np.ptp(column) == 0 for column in ranks):
@@ -330,6 +329,6 @@ def _rank_correlation(values: Floats, target: Floats) -> float:
 
 
 def _ranks(values: Floats) -> Floats:
-    """Return the rank of each value; equal values get their mean rank."""
+    """Return the rank of each value; equal values have their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[place])

@@ -1,4 +1,4 @@
-"""Evaluation of a model on populations of clients."""
+"""Evaluation of a global model on participants, unseen clients and the test set."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from fedreach.evaluation.metrics import (
 )
 from fedreach.evaluation.scores import ACCURACY, MAE, MainScore
 
-# -------------------- Groups of clients and their scores
+# -------------------- Scores of a group of clients
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """The main score and the loss of one model for each of n clients that have evaluation samples."""
+    """Main score and loss of a model for each of n clients with evaluation examples."""
 
-    ids: Ints  # (n,)
-    examples: Ints  # (n,)
-    score: Floats  # (n,) share of the client's samples that are classified correctly, or mean absolute error
+    ids: Ints  # (n,) client ids
+    examples: Ints  # (n,) number of evaluation examples
+    score: Floats  # (n,) accuracy, or mean absolute error
     loss: Floats  # (n,) mean cross-entropy in nats, or mean squared error
-    by: MainScore = ACCURACY  # the main score
+    by: MainScore = ACCURACY  # which main score it is
 
     @property
     def pooled(self) -> float:
-        """Score over all samples, so that large clients count more."""
+        """Score over all examples together."""
         return float(self.score @ self.examples / self.examples.sum())
 
     def record(self, round_: int, population: str) -> dict[str, Any]:
-        """Return the record of ``clients.jsonl``."""
+        """Return a record of ``clients.jsonl``."""
         return {
             "round": round_,
             "population": population,
@@ -59,19 +59,22 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Clients and their evaluation samples, client by client."""
+    """Group of n clients and their evaluation examples, client by client."""
 
-    ids: Ints  # (n,)
-    index: Ints  # (samples,) into the training set
-    sizes: Ints  # (n,) samples of each client, at least 1
-    counts: Ints | None = None  # (samples,) labeled positions, the weights of samples; None weights all equally
+    ids: Ints  # (n,) client ids
+    index: Ints  # (m,) indices of the examples in the training set
+    sizes: Ints  # (n,) number of examples of each client, at least 1
+    counts: Ints | None = None  # (m,) number of positions with a label, as weights of examples; None: equal weights
 
     @classmethod
     def of(cls, ids: Ints, *ranges: ClientIndex, max_samples: int | None = None, counts: Ints | None = None) -> Group:
-        """Return the clients of `ids` that have a sample in these ranges, with all such samples.
+        """Build the group of all clients in `ids` that have examples in these ranges.
 
-        `max_samples` limits each client to its first samples, whose order is random. Where each position has a label,
-        `counts` are the labeled positions of all samples of the training set.
+        Args:
+            ids: Client ids.
+            *ranges: Examples of all clients.
+            max_samples: Largest number of examples per client, of which the first ones are used. Their order is random.
+            counts: Number of positions with a label for each example of the training set. Default: no positions.
 
         Example:
             >>> group = Group.of(np.array([0, 1]), ClientIndex(np.array([4, 7]), np.array([0, 2, 2])))
@@ -85,15 +88,15 @@ class Group:
 
     @property
     def parts(self) -> list[Ints]:
-        """The samples of each client."""
+        """Examples of each client."""
         return np.split(self.index, np.cumsum(self.sizes)[:-1]) if len(self.ids) else []
 
     def scores(self, right: Bools | Float32s | Floats, loss: Float32s | Floats, by: MainScore = ACCURACY) -> Scores:
-        """Return each client's scores from its samples: whether each is right (or its error), and its loss."""
+        """Compute the scores of the clients from examples: `right` is correctness or error of each, `loss` its loss."""
         return Scores(self.ids, self.sizes, self._means(right), self._means(loss), by)
 
     def _means(self, values: Bools | Float32s | Floats) -> Floats:
-        """Return each client's mean of (samples,) values."""
+        """Return the (n,) mean of each client over (m,) values."""
         starts = np.cumsum(self.sizes) - self.sizes
         if self.counts is None:
             return np.add.reduceat(values.astype(np.float64), starts) / self.sizes
@@ -101,34 +104,33 @@ class Group:
         return total / np.add.reduceat(self.counts, starts)
 
 
-# --- 95% confidence intervals of a mean over clients: Student's t on an unbounded scale
-# A percentile bootstrap over 3, 5 or 10 clients covers the mean in 74%, 83% and 89% of draws. These intervals cover it
-# in 94% to 96%, also for skewed scores, and use no random numbers. `benchmarks/interval_coverage.py` compares ten
+# -------------------- 95% confidence intervals of a mean over clients
+# With 3, 5 or 10 clients, a percentile bootstrap covers the mean in 74%, 83% and 89% of draws. These intervals cover it
+# in 94% to 96%, also for skewed scores, and need no random numbers. `benchmarks/interval_coverage.py` compares ten
 # methods.
 #
-# The clients must represent the population. Where bad clients are rare and the others nearly equal, a draw without a
-# bad client gives a short interval that misses the mean.
+# The clients must represent the population. If bad clients are rare and the others nearly equal, a draw without bad
+# clients gives a short interval that does not contain the mean.
 
 LEVEL = 0.95
 EQUAL_SCORES = 1e-9
-"""Scores whose range is at most this are equal: they differ by rounding."""
+"""Scores within this range are equal up to rounding."""
 
 
 def mean_interval(scores: Floats, top: float = 1.0) -> tuple[float, float]:
-    """Return the 95% confidence interval of the mean over clients, from the scores of n sampled clients.
+    """Return the 95% confidence interval of the mean score over clients, from n sampled clients.
 
-    Let m be the mean, s = sd / sqrt(n) the standard error, and q the 0.975 quantile of Student's t with n - 1 degrees
-    of freedom. By the delta method, the interval is logit(m) ± q s / (m (1 - m)) on the logit scale. Scores without an
-    upper bound use log(m) ± q s / m. So the interval lies within the range of the score, and is longer towards its
-    middle, as the distribution of the mean is.
+    m is the mean, s = sd / sqrt(n) the standard error, and q the 0.975 quantile of Student's t with n - 1 degrees of
+    freedom. By the delta method (Oehlert, 1992), the interval is logit(m) ± q s / (m (1 - m)) on the logit scale. For
+    scores without an upper limit, it is log(m) ± q s / m on the log scale. So the interval stays within the range of
+    the score.
 
-    Equal scores, or a single score, have no spread. Then a share 1 - f of the clients may be at the other end of the
-    range, with f = 0.025^(1/n), and the interval is m f to 1 - (1 - m) f. For n = 1 this is Markov's inequality. For
-    scores of 0 and 1 it is the interval of Clopper and Pearson.
+    If all scores are equal, the interval is m f to 1 - (1 - m) f with f = 0.025^(1/n). For scores of 0 or 1, this is
+    the interval of Clopper and Pearson (1934). For n = 1, it is Markov's inequality.
 
     Args:
-        scores: (n,) scores of single clients, from 0 to `top`; n at least 1.
-        top: Largest possible score: 1, as for accuracy, or infinity, as for an error.
+        scores: (n,) scores of clients, from 0 to `top`; n at least 1.
+        top: Largest possible score: 1 for accuracy, infinity for an error. Default: 1.
 
     Reference: Oehlert (1992), A note on the delta method, The American Statistician 46, 27-29; Clopper and Pearson
     (1934), Biometrika 26, 404-413.
@@ -153,15 +155,15 @@ def mean_interval(scores: Floats, top: float = 1.0) -> tuple[float, float]:
 
 
 def difference_interval(first: Floats, second: Floats, top: float = 1.0) -> tuple[float, float]:
-    """Return the 95% confidence interval of mean(first) - mean(second) for two independent samples of clients.
+    """Return the 95% confidence interval of mean(first) - mean(second) for two independent groups (MOVER).
 
-    The limits follow from those of both means, which need not be symmetric (MOVER). With means m and m', and intervals
-    [l, h] and [l', h'], it is m - m' - sqrt((m - l)² + (h' - m')²) to m - m' + sqrt((h - m)² + (m' - l')²).
+    For means m and m' with intervals [l, h] and [l', h'], the interval is m - m' - sqrt((m - l)² + (h' - m')²) to
+    m - m' + sqrt((h - m)² + (m' - l')²) (Zou and Donner, 2008).
 
     Args:
-        first: (n,) scores of single clients (see `mean_interval`).
+        first: (n,) scores of the first clients, see `mean_interval`.
         second: (n',) scores of the other clients.
-        top: See `mean_interval`.
+        top: Largest possible score, see `mean_interval`.
 
     Reference: Zou and Donner (2008), Statistics in Medicine 27, 1693-1702.
 
@@ -177,50 +179,55 @@ def difference_interval(first: Floats, second: Floats, top: float = 1.0) -> tupl
 def combine_intervals(
     mean: float, limits: tuple[float, float], other_mean: float, other_limits: tuple[float, float]
 ) -> tuple[float, float]:
-    """Return the interval of a difference of two means from their intervals (see `difference_interval`)."""
+    """Return the interval of the difference of two means from their intervals, see `difference_interval`."""
     (low, high), (other_low, other_high) = limits, other_limits
     below, above = math.hypot(mean - low, other_high - other_mean), math.hypot(high - mean, other_mean - other_low)
     return round(mean - other_mean - below, 12), round(mean - other_mean + above, 12)
 
 
-# --- Evaluate a global model on participants, unseen clients and the test set
+# -------------------- Evaluation of a global model
 
 
 class Evaluator:
-    """Computes the evaluation columns of a round.
+    """Evaluation of global models; it computes the columns of a round.
 
-    Means weight all clients equally; `..._pooled` weights all samples equally. The columns:
+    Means give each client the same weight. ``..._pooled`` gives each example the same weight. The columns are:
 
-    - ``participant_...``: participants' held-out data; ``unseen_...``: all data of clients that never train;
-      ``test_...``: the standard test set.
-    - ``participation_gap`` = participant_accuracy - unseen_accuracy.
-    - Where targets are numbers, ``mae``, the mean absolute error in their units, replaces ``accuracy``. The loss is the
-      mean squared error in training units: 1 is the loss of predicting the mean of the participants' training rows.
-      Gaps have the opposite sign, ``participation_gap`` = unseen_mae - participant_mae, so that a positive gap again
-      means that unseen clients are worse. The worst decile is the 10% with the largest errors.
-    - ``train_accuracy``: participants' training data with the labels they train on. Every other column is free of
-      label noise. ``out_of_sample_gap`` = train_accuracy - participant_accuracy. Both exist only with `training`, or
-      where nothing else can be scored, because training data are most of a federation's examples.
-    - ``local_accuracy``: the models of this round's cohort after local training and before aggregation, each on
-      its own client's held-out data, where ``evaluation.local`` is set. It describes clients without the federation,
-      not the global model.
-    - With one model per cluster, participants are scored by their own cluster's model. Unseen clients and the test set
-      belong to no cluster. They get the mean over models of right answers and losses, weighted by each model's share of
-      the participants, as if each drew a participant's model at random.
-    - ``..._low`` and ``..._high``: 95% confidence interval over clients (see `mean_interval`). They are left out where
-      the interval is infinite, as for the error of a single client. ``_p10``, ``_p50``, ``_p90``: percentiles.
-      ``_worst_decile``: mean over the worst 10% of clients (at least one client).
+    - ``participant_...``: held-out examples of participants. ``unseen_...``: all examples of unseen clients.
+      ``test_...``: the test set.
+    - ``participation_gap``: participant_accuracy - unseen_accuracy.
+    - ``..._low`` and ``..._high``: 95% confidence interval over clients (see `mean_interval`). Infinite intervals are
+      omitted, for example of the error of a single client.
+    - ``..._p10``, ``..._p50`` and ``..._p90``: percentiles over clients. ``..._worst_decile``: mean over the worst 10%
+      of clients.
+    - ``train_accuracy``: training examples of participants, with label noise. All other columns use true labels.
+      ``out_of_sample_gap``: train_accuracy - participant_accuracy. Both columns require `training`, or data without
+      other evaluation examples.
+    - ``local_accuracy``: local models of the cohort before aggregation, each on the held-out examples of its client.
+      This column requires ``evaluation.local``.
 
-    Where each position has a label, a client's accuracy and loss are means over its labeled positions. Metrics see
-    these positions as examples, and ``..._pooled`` weights clients by their examples.
+    For numeric targets, ``mae`` replaces ``accuracy``: the mean absolute error in the unit of the targets. The loss is
+    the mean squared error on the scale of training, so predicting the participants' mean has a loss of about 1. Gaps
+    have the opposite sign, so a positive gap still means that unseen clients are worse. The worst 10% of clients are
+    those with the largest errors.
 
-    `samples_per_client` limits the samples of each client, the same ones in all rounds and methods.
+    With one model per cluster, each participant is evaluated with the model of its cluster. Unseen clients and the test
+    set have no cluster. Their scores are means over the models, weighted by the share of participants in each cluster.
 
-    Other `metrics` add ``id_NAME``, ``unseen_NAME`` and ``test_NAME``: means over the clients for which they are
-    defined. ``..._NAME_undefined`` counts the other clients, if any. Participants and unseen clients also have
-    ``..._NAME_worst_decile`` over the same clients, and ``..._NAME_pooled`` of all samples of the population together,
-    which may be defined even where it is undefined for every client. Where the model's outputs are not finite, no
-    metric is defined. Records of single clients hold each metric under its name, null where it is undefined.
+    With labels per position, accuracy and loss of a client are means over its positions with a label. Metrics use these
+    positions as examples. ``..._pooled`` weights clients by their number of examples.
+
+    Additional `metrics` have the columns ``participant_NAME``, ``unseen_NAME`` and ``test_NAME``: means over the
+    clients for which the metric is defined. ``..._NAME_undefined`` is the number of other clients.
+    ``..._NAME_worst_decile`` is the mean over the worst 10% of clients. ``..._NAME_pooled`` is the metric of all
+    examples of the population together. If model outputs are not finite, the metric is undefined.
+
+    Args:
+        engine: Engine that runs the models.
+        data: Federated data.
+        samples_per_client: Largest number of evaluation examples per client, the same ones in all rounds. Default: all.
+        metrics: Additional metrics.
+        training: Also evaluate training examples. Default: True.
     """
 
     def __init__(
@@ -249,12 +256,12 @@ class Evaluator:
     def evaluate(
         self, models: Float32s, round_: int, clusters: Ints | None = None
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Return the columns after `round_` rounds, and the records of single clients.
+        """Return the columns after `round_` rounds, and the records of clients.
 
         Args:
             models: (d,) global model, or (m, d) models, one per cluster.
-            round_: Number of rounds so far.
-            clusters: (n,) model of each participant; required with several models.
+            round_: Number of completed rounds.
+            clusters: (n,) cluster of each participant, required with several models.
         """
         adapted = ClientModels.of(models, clusters, self.participant_ids)
         engine, test = self.engine, None
@@ -274,7 +281,7 @@ class Evaluator:
     def evaluate_local(
         self, models: Float32s, cohort: Ints, round_: int
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Return `local_accuracy` and the record of single clients, for the (r, d) local models of the cohort."""
+        """Return `local_accuracy` and the records of clients, for the (r, d) local models of the cohort."""
         group = Group.of(cohort, self.data.held_out, max_samples=self.max_samples, counts=self.counts)
         if not len(group.ids):
             return {}, []
@@ -285,10 +292,7 @@ class Evaluator:
         return {f"local_{self.by.name}": round(float(joined.score.mean()), 9)}, [joined.record(round_, "local")]
 
     def _further(self, adapted: ClientModels) -> tuple[dict[str, float], dict[str, Values]]:
-        """Return the columns of the other metrics, and for each population the values of its clients.
-
-        These metrics need the model's outputs.
-        """
+        """Return the columns of the additional metrics, and their values for each client, by population."""
         columns: dict[str, float] = {}
         single: dict[str, Values] = {}
         d = self.data.dataset
@@ -318,7 +322,7 @@ class Evaluator:
 
 
 def mean_of(values: Bools | Float32s | Floats, counts: Ints | None) -> float:
-    """Return the mean of (m,) values, weighted by `counts` (labeled positions); None weights all equally."""
+    """Return the mean of (m,) values, weighted by `counts` if given."""
     if counts is None:
         return float(values.mean(dtype=np.float64))
     return float(values @ counts / counts.sum())
@@ -326,11 +330,11 @@ def mean_of(values: Bools | Float32s | Floats, counts: Ints | None) -> float:
 
 @dataclass(frozen=True, eq=False)
 class ClientModels:
-    """The models that clients use, and the model of each participant."""
+    """Models of the clients: one for all, or one per cluster."""
 
-    models: Float32s  # (m, d)
-    clusters: Ints  # (n,)
-    participants: Ints  # (n,)
+    models: Float32s  # (m, d) models
+    clusters: Ints  # (n,) cluster of each participant
+    participants: Ints  # (n,) ids of the participants
 
     @classmethod
     def of(cls, models: Float32s, clusters: Ints | None, participants: Ints) -> ClientModels:
@@ -338,7 +342,7 @@ class ClientModels:
         return cls(np.atleast_2d(models), model_of, participants)
 
     def logits(self, engine: Predictor, split: Split, index: Ints, owner: Ints | None) -> list[tuple[float, Float32s]]:
-        """Return (share, logits) of each model that predicts these samples (see `predict`)."""
+        """Return (share, logits) of each model that predicts these examples (see `predict`)."""
         if len(self.models) == 1:
             return [(1.0, engine.logits(self.models[0], split, index))]
         model_logits = [engine.logits(model, split, index) for model in self.models]
@@ -350,13 +354,13 @@ class ClientModels:
     def predict(
         self, engine: Predictor, split: Split, index: Ints, owner: Ints | None
     ) -> tuple[Bools | Float32s | Floats, Float32s | Floats]:
-        """Return whether each sample is right (or its error), and its loss.
+        """Return correctness or error, and loss, of each example.
 
         Args:
             engine: Engine that runs the models.
-            split: Data that `index` refers to.
-            index: (m,) samples.
-            owner: (m,) client of each sample. None for samples of no client.
+            split: Part of the data set to which `index` refers.
+            index: (m,) indices of the examples.
+            owner: (m,) client of each example. None for the test set.
         """
         if len(self.models) == 1:
             return engine.predict(self.models[0], split, index)
@@ -382,14 +386,14 @@ def summarize_round(
     training: Scores,
     test: tuple[float, float] | None = None,
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Return the columns of a round (see `Evaluator`) and the records of single clients from clients' scores.
+    """Return the columns of a round (see `Evaluator`) and the records of clients, from the scores of clients.
 
     Args:
-        round_: Number of rounds so far.
-        participants: Scores of participants on their held-out data.
-        unseen: Scores of clients that never train, on all their data.
-        training: Scores of participants on their training data.
-        test: Main score and mean loss on the standard test set.
+        round_: Number of completed rounds.
+        participants: Scores of participants on held-out examples.
+        unseen: Scores of unseen clients on all examples.
+        training: Scores of participants on training examples.
+        test: Main score and mean loss on the test set.
     """
     columns: dict[str, float] = {}
     records: list[dict[str, Any]] = []
@@ -429,5 +433,5 @@ def _columns(population: str, scores: Scores, mean: float, limits: tuple[float, 
 
 
 def _limits(name: str, limits: tuple[float, float]) -> dict[str, float]:
-    """Return the columns of an interval, or none if a limit is infinite: readers would take it for divergence."""
+    """Return the columns of an interval; none if a limit is infinite, which readers would take for divergence."""
     return {} if np.isinf(limits).any() else {f"{name}_low": limits[0], f"{name}_high": limits[1]}

@@ -1,4 +1,4 @@
-"""Metrics: how predictions are scored."""
+"""Metrics of predictions, such as accuracy."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from fedreach.federation.federation import HasTargets, check_targets
 
 
 class Metric(Component):
-    """One number for a model's predictions on examples of one client, of a population or of the test set."""
+    """Base class of metrics: a number that scores predictions of a client, of a population, or on the test set."""
 
     component_type = "metric"
 
-    lower_is_better: bool = False  # the worst clients are then those with the largest values
+    lower_is_better: bool = False  # the worst 10% of clients are those with the largest values if true
 
     if TYPE_CHECKING:
 
         @property
         def name(self) -> str:
-            """End of its columns: lowercase letters, digits and ``_``."""
+            """End of the metric's column names: lowercase letters, digits and ``_``."""
             return ""
     else:
-        name = ""  # no property, so that it may be an option of a dataclass
+        name = ""  # not a property, so that a dataclass can have it as an option
 
     @abstractmethod
     def of(self, labels: AnyArray, scores: Floats) -> float:
-        """Return the number, or nan where it is not defined, as for a client with one class.
+        """Return the value of the metric, or nan where it is undefined.
 
-        Clients with nan are left out of means.
+        For example, AUROC is undefined for a client with one class. Means leave out such clients.
 
         Args:
-            labels: (m,) true classes, m at least 1, or (m, t) numbers. Read-only.
-            scores: (m, c) finite outputs of the model, the largest for the predicted class. Read-only. Their
-                `log_softmax` are log-probabilities. Where labels are numbers, (m, t) predicted numbers.
+            labels: (m,) true classes, or (m, t) true numbers; m is at least 1. Read-only.
+            scores: (m, c) model outputs, or (m, t) predicted numbers. Read-only. `log_softmax` of the outputs are
+                log-probabilities, and the predicted class has the largest output.
         """
 
 
@@ -56,9 +56,11 @@ class Metric(Component):
 
 @dataclass(frozen=True)
 class Accuracy(Metric):
-    """The share of examples whose class has the largest output; ties go to the lower class.
+    """Accuracy: share of examples whose class has the largest output. Ties go to the lower class.
 
-    When: classes are about as frequent as they matter. It is always reported.
+    FedReach always reports it if targets are classes.
+
+    Use when: all classes matter in proportion to their frequency.
 
     Example:
         >>> import numpy as np
@@ -78,18 +80,18 @@ class Accuracy(Metric):
 
 @dataclass(frozen=True)
 class BalancedAccuracy(Metric):
-    """The mean over classes of the share of their examples that is right; ties go to the lower class.
+    """Balanced accuracy (Brodersen et al., 2010): mean recall of the classes. Ties go to the lower class.
 
-    (1 / |C|) sum over k in C of right_k / m_k, where C are the classes among the labels, m_k the examples of class k
-    and right_k those of them that are predicted as k. Like scikit-learn's `balanced_accuracy_score`, it leaves out
-    classes that are only predicted. It is always defined, and with one class among the labels it is the accuracy.
+    (1 / |C|) sum over k in C of r_k / m_k. C are the classes among the labels, m_k is the number of examples of class
+    k, and r_k of them are predicted correctly. With one class among the labels, it equals the accuracy. It equals
+    scikit-learn's `balanced_accuracy_score`.
 
-    When: every class matters equally, however rare.
+    Use when: every class matters equally, even a rare one.
 
     Reference: Brodersen et al., "The Balanced Accuracy and Its Posterior Distribution", ICPR 2010.
 
     Example:
-        >>> scores = np.array([[2.0, 1.0], [2.0, 1.0], [2.0, 1.0], [1.0, 0.0]])  # says class 0 of all
+        >>> scores = np.array([[2.0, 1.0], [2.0, 1.0], [2.0, 1.0], [1.0, 0.0]])  # predicts class 0 for all
         >>> BalancedAccuracy().of(np.array([0, 0, 0, 1]), scores)
         0.5
     """
@@ -109,19 +111,18 @@ class BalancedAccuracy(Metric):
 
 @dataclass(frozen=True)
 class MacroF1(Metric):
-    """The mean over classes of F1, the harmonic mean of precision and recall; ties go to the lower class.
+    """Macro F1: mean over classes of F1, the harmonic mean of precision and recall. Ties go to the lower class.
 
-    (1 / |C|) sum over k in C of 2 right_k / (m_k + said_k), where m_k examples are of class k, said_k are predicted as
-    k, and right_k are both; C are the classes among labels or predictions. As in scikit-learn's
-    ``f1_score(average="macro")``, a class that is only predicted, or never predicted, counts as 0. A class that is
-    neither among labels nor predictions does not count. The metric is always defined.
+    (1 / |C|) sum over k in C of 2 r_k / (m_k + p_k). C are the classes among labels or predictions. m_k examples are
+    of class k, p_k are predicted as k, and r_k are both. A class without a correct prediction counts as 0. It equals
+    scikit-learn's ``f1_score(average="macro")``.
 
-    When: as `balanced_accuracy`, where false alarms matter as well.
+    Use when: every class matters equally, and false positives matter as well.
 
     Reference: Opitz and Burst, "Macro F1 and Macro F1", arXiv 1911.03347, the mean of F1 scores.
 
     Example:
-        >>> scores = np.array([[2.0, 1.0], [2.0, 1.0], [2.0, 1.0], [1.0, 0.0]])  # says class 0 of all
+        >>> scores = np.array([[2.0, 1.0], [2.0, 1.0], [2.0, 1.0], [1.0, 0.0]])  # predicts class 0 for all
         >>> MacroF1().of(np.array([0, 0, 0, 1]), scores).__round__(4)  # F1 is 6 / 7 and 0
         0.4286
     """
@@ -142,20 +143,20 @@ class MacroF1(Metric):
 
 @dataclass(frozen=True)
 class AUROC(Metric):
-    """The area under the ROC curve of class 1, or with more than two classes the mean over classes against the rest.
+    """Area under the ROC curve (AUROC): of class 1, or with more than two classes the mean of one class vs. the rest.
 
-    P(p > p') + P(p = p') / 2 for the probability p of the class on one of its examples and p' on another's. With two
-    classes it is scikit-learn's ``roc_auc_score(y, p[:, 1])``. With more it is the mean, over the classes among the
-    labels, of ``roc_auc_score(y == k, p[:, k])``. Where all classes are among the labels, this equals
-    ``roc_auc_score(y, p, multi_class="ovr")``. With one class among the labels it is not defined.
+    P(p > p') + P(p = p') / 2, where p is the predicted probability of a class for one of its examples, and p' for an
+    example of another class. For two classes, it equals scikit-learn's ``roc_auc_score(y, p[:, 1])``. For more
+    classes, it is the mean of ``roc_auc_score(y == k, p[:, k])`` over the classes k among the labels. With one class
+    among the labels, it is undefined.
 
-    When: examples are ranked and the threshold is chosen later.
+    Use when: the model ranks examples, and you choose the decision threshold later.
 
     Reference: Fawcett, "An Introduction to ROC Analysis", Pattern Recognition Letters 27, 2006.
 
     Example:
         >>> scores = np.array([[2.0, 0.0], [0.0, 0.5], [0.0, 1.0], [0.0, 0.0]])
-        >>> AUROC().of(np.array([0, 0, 1, 1]), scores)  # 3 of the 4 pairs are in order
+        >>> AUROC().of(np.array([0, 0, 1, 1]), scores)  # 3 of 4 pairs are ranked correctly
         0.75
     """
 
@@ -181,17 +182,17 @@ def pairs_in_order(positive: Bools, p: Floats) -> float:
 # -------------------- Calibration error
 
 BINS = 15
-"""Number of confidence bins."""
+"""Number of confidence bins of the calibration error."""
 
 
 @dataclass(frozen=True)
 class Miscalibration(Metric):
-    """The expected calibration error: sum_b m_b / m |accuracy_b - mean confidence_b| over 15 bins of confidence.
+    """Expected calibration error (Guo et al., 2017): sum_b m_b / m |accuracy_b - mean confidence_b| over 15 bins.
 
-    The m_b examples of bin b have their largest probability, the confidence, between (b - 1) / 15 and b / 15. The error
-    does not reach 0 for a client with few examples. The report on adaptation uses the same error.
+    The confidence is the largest predicted probability. The m_b examples of bin b have a confidence between
+    (b - 1) / 15 and b / 15. With few examples, the error is above 0 even for a calibrated model.
 
-    When: users rely on the predicted probability.
+    Use when: users rely on the predicted probabilities.
 
     Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, eq. 3.
 
@@ -209,29 +210,29 @@ class Miscalibration(Metric):
 
 
 def expected_calibration_error(log_p: Floats, labels: Ints) -> float:
-    """Return the expected calibration error of (m, c) log-probabilities (see `Miscalibration`)."""
+    """Return the expected calibration error (see `Miscalibration`) of (m, c) log-probabilities."""
     right = log_p.argmax(axis=1) == labels
     confidence = np.exp(log_p.max(axis=1))
     bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
     return float(np.abs(np.bincount(bins, right - confidence, minlength=BINS)).sum() / len(labels))
 
 
-# -------------------- Disagreement of the bounds on the squared loss
+# -------------------- Disagreement of the bounds on the loss
 
 
 @dataclass(frozen=True)
 class BoundDisagreement(Metric):
-    """The total disagreement sum_i (u(d_i) - l(d_i)) of the bounds on the mean squared loss of the predictions.
+    """Total disagreement sum_i (u(d_i) - l(d_i)) of the upper and lower bounds on the loss (arXiv 2311.05936).
 
-    `fedreach.federation.measurements.Disagreement` measures it on a client's training data; this metric uses evaluation
-    data. Lower is better. Its columns end in ``bound_disagreement_jsd`` or ``bound_disagreement_zero_one``.
+    This metric uses evaluation data; `fedreach.federation.measurements.Disagreement` uses a client's training data.
+    Lower is better. Column names end in ``bound_disagreement_jsd`` or ``bound_disagreement_zero_one``.
 
-    When: models are compared by how much a data shift could harm them, and to draw figure 3 of that paper.
+    Use when: you compare how much a data shift could harm each model.
 
     Args:
-        loss: ``"jsd"`` (Jensen-Shannon divergence to base 2) or ``"zero_one"``.
-        radius: Largest Hellinger distance, above 0 and at most 1.
-        step: Step between the distances d_i = step, 2 step, ..., above 0 and at most the radius.
+        loss: Loss that is bounded: ``"jsd"`` (Jensen-Shannon divergence in bits) or ``"zero_one"``. Default: "jsd".
+        radius: Largest Hellinger distance, above 0 and at most 1. Default: 0.2.
+        step: Step between the distances d_i = step, 2 step, ..., above 0 and at most `radius`. Default: 0.02.
 
     Raises:
         ConfigError: If an option is outside its range.
@@ -255,7 +256,7 @@ class BoundDisagreement(Metric):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, step=f"(0, {self.radius}]: It is a part of the radius.")
+        require(self, step=f"(0, {self.radius}]: The upper limit is the radius.")
 
     @property
     def name(self) -> str:
@@ -270,11 +271,12 @@ class BoundDisagreement(Metric):
 
 @dataclass(frozen=True)
 class MeanLoss(Metric):
-    """The mean cross-entropy, log sum_c exp(z_c) - z_y, in nats; `log_loss` is another name of `loss`.
+    """Mean cross-entropy loss in nats: the mean of log sum_c exp(z_c) - z_y. Also available as `log_loss`.
 
-    scikit-learn's `log_loss` is the same number, except that it raises probabilities below 2e-16 to that value.
+    FedReach always reports it if targets are classes. It equals scikit-learn's `log_loss`, except for probabilities
+    below 2e-16, which scikit-learn raises to that value.
 
-    When: probabilities are used, not only decisions. It is always reported.
+    Use when: probabilities matter, not only the predicted class.
 
     Example:
         >>> MeanLoss().of(np.array([1]), np.array([[0.0, 0.0]])).__round__(4)
@@ -294,11 +296,11 @@ class MeanLoss(Metric):
 
 @dataclass(frozen=True)
 class Perplexity(Metric):
-    """The exponential of the mean cross-entropy: 1 is certainty, c equals a uniform guess among c classes.
+    """Perplexity: exponential of the mean cross-entropy. 1 is a certain and correct prediction, c a uniform guess.
 
-    A client's perplexity is the exponential of its own mean loss; a population's is the mean over clients.
+    A client's perplexity is the exponential of its mean loss. A population's perplexity is the mean over its clients.
 
-    When: the next token of a text is predicted, as is usual for language models.
+    Use when: a language model predicts the next token.
 
     Reference: Jelinek et al. (1977), "Perplexity, a measure of the difficulty of speech recognition tasks", The Journal
     of the Acoustical Society of America 62, S63.
@@ -314,7 +316,7 @@ class Perplexity(Metric):
 
     def of(self, labels: Ints, scores: Floats) -> float:
         mean = MeanLoss().of(labels, scores)
-        return float(np.exp(mean)) if mean < 700 else float("nan")  # beyond 700, float64 overflows
+        return float(np.exp(mean)) if mean < 700 else float("nan")  # above about 709, float64 overflows
 
 
 # -------------------- Mean absolute error
@@ -322,12 +324,12 @@ class Perplexity(Metric):
 
 @dataclass(frozen=True)
 class MeanAbsoluteError(Metric):
-    """The mean absolute error, (1 / (m t)) sum_ij |y_ij - z_ij|, in the target's unit.
+    """Mean absolute error, (1 / (m t)) sum_ij |y_ij - z_ij|, in the unit of the targets.
 
-    It is the main score (``mae``) where targets are numbers, as accuracy is for classes. Lower is better, so the worst
-    clients are those with the largest values. scikit-learn's ``mean_absolute_error`` is the same number.
+    FedReach always reports it if targets are numbers. Lower is better, so the worst clients have the largest errors.
+    It equals scikit-learn's ``mean_absolute_error``.
 
-    When: numbers are predicted. It is then always reported.
+    Use when: the model predicts numbers.
 
     Example:
         >>> MeanAbsoluteError().of(np.array([[1.0], [2.0]]), np.array([[1.5], [4.0]]))
@@ -342,26 +344,26 @@ class MeanAbsoluteError(Metric):
         return float(np.abs(labels - scores).mean())
 
 
-# -------------------- The interface of metrics, and functions as metrics
+# -------------------- Functions as metrics, and checks of metrics
 
 ENDINGS = ("worst_decile", "pooled", "undefined")
-"""Endings of a metric's other columns, after its name and ``_``."""
+"""Endings of additional columns of a metric, after its name and ``_``."""
 RESERVED_NAMES = ("round", "population", "ids", "names", "examples", "loss", "mae")
-"""Names that a metric must not have, as records of single clients have these keys; nor ``accuracy...``."""
+"""Names that a metric must not have: records of clients use them as keys. Names like ``accuracy_...`` are reserved."""
 LOWER_IS_BETTER = re.compile(r"(.*_)?(loss|error|deviance)")
-"""Names of functions whose lower values are better, as in scikit-learn."""
+"""Names of functions for which lower values are better, as in scikit-learn."""
 
 
 @dataclass(frozen=True)
 class FunctionMetric(OfFunction, Metric):
-    """A metric from ``function(y_true, scores) -> number``, of (m,) true classes and (m, c) **probabilities**.
+    """Metric from a function ``function(y_true, scores) -> number``.
 
-    Probabilities are float64 and each row sums to 1, as functions of scikit-learn expect. A class with `of` receives
-    the model's outputs instead. Where targets are numbers, both arguments are (m, t). Columns end in the function's
-    name, or in its attribute ``name``.
+    For classes, `y_true` is (m,) and `scores` are (m, c) **probabilities**: float64, and each row sums to 1. A class
+    with the method `of` receives the model outputs instead. For numeric targets, both arguments are (m, t).
 
-    Lower is better where the function sets ``lower_is_better = True``. Without this attribute, lower is better where
-    the name is or ends in ``loss``, ``error`` or ``deviance``, as in scikit-learn.
+    Column names end in the function's attribute ``name`` or, without one, in the function's name. Lower is better if
+    the function has the attribute ``lower_is_better = True``. Without this attribute, lower is better if the name is
+    or ends in ``loss``, ``error`` or ``deviance``.
 
     Example:
         >>> def brier_loss(y_true, scores):
@@ -373,7 +375,7 @@ class FunctionMetric(OfFunction, Metric):
 
     @property
     def name(self) -> str:
-        """End of its columns."""
+        """End of the column names."""
         return str(getattr(self.function, "name", None) or getattr(self.function, "__name__", ""))
 
     @property
@@ -386,12 +388,12 @@ class FunctionMetric(OfFunction, Metric):
 
 
 def reject_metrics(metrics: Sequence[Metric], data: HasTargets) -> None:
-    """Reject metrics that do not take the targets of the data.
+    """Reject metrics that do not support the targets of the data.
 
-    Accuracy and loss always pass: they are the defaults, and mean the main score and the loss.
+    Accuracy and loss are the defaults and always pass.
 
     Raises:
-        ConfigError: If a metric needs classes and targets are numbers, or vice versa.
+        ConfigError: If a metric needs classes and the targets are numbers, or vice versa.
     """
     for metric in metrics:
         if type(metric) not in (Accuracy, MeanLoss):
@@ -399,10 +401,10 @@ def reject_metrics(metrics: Sequence[Metric], data: HasTargets) -> None:
 
 
 def additional_metrics(metrics: Sequence[Metric]) -> list[Metric]:
-    """Return the metrics other than accuracy, mean absolute error and loss, which are always reported.
+    """Return the metrics except accuracy, mean absolute error and loss, which FedReach always reports.
 
     Raises:
-        ComponentError: If a name cannot end a column, or is used twice.
+        ComponentError: If a name is invalid, reserved or used twice.
     """
     extra_metrics = [metric for metric in metrics if type(metric) not in (Accuracy, MeanAbsoluteError, MeanLoss)]
     used_names: set[str] = set()
@@ -410,12 +412,14 @@ def additional_metrics(metrics: Sequence[Metric]) -> list[Metric]:
         name = metric.name
         if not (isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)):
             nameless = isinstance(metric, FunctionMetric) and name in ("<lambda>", "")
-            how = "Give the function a name, by `def`" if nameless else "Rename it"
-            raise ComponentError(f"The name of a metric must be small letters, digits and _; got {name!r}. {how}.")
+            how = "Define the function with `def` to name it" if nameless else "Rename it"
+            raise ComponentError(
+                f"The name of a metric must be lowercase letters, digits and _, after a letter; got {name!r}. {how}."
+            )
         is_taken = name in used_names or name in RESERVED_NAMES or name.split("_")[0] == "accuracy"
         if is_taken or name.endswith(tuple(f"_{ending}" for ending in ENDINGS)):
             raise ComponentError(
-                f"The name of a metric must be its own, and not end as other columns do, in {' or '.join(ENDINGS)}; "
+                f"The name of a metric must be unique, and must not end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}; "
                 f"got {name!r}. Rename it."
             )
         used_names.add(name)
@@ -431,7 +435,7 @@ def value_of(metric: Metric, labels: AnyArray, scores: Floats) -> float:
     value: object = metric.of(labels, scores)
     if not isinstance(value, int | float | np.number) or np.isinf(float(value)):
         source = metric.name if isinstance(metric, FunctionMetric) else f"{type(metric).__name__}.of"
-        raise ComponentError(f"{source} must return a number that is not infinite, or nan; got {value!r}.")
+        raise ComponentError(f"{source} must return a finite number or nan; got {value!r}.")
     return float(value)
 
 
@@ -440,14 +444,16 @@ def value_of(metric: Metric, labels: AnyArray, scores: Floats) -> float:
 
 @dataclass(frozen=True)
 class R2(Metric):
-    """The coefficient of determination, 1 - sum_i (y_i - z_i)^2 / sum_i (y_i - mean y)^2, a mean over t targets.
+    """Coefficient of determination R², 1 - sum_i (y_i - z_i)^2 / sum_i (y_i - mean y)^2, as the mean over t targets.
 
-    1 is perfect. Predicting the mean of the targets gets 0, and a worse model gets a negative value, without bound. It
-    is nan where all targets are equal, as for a client with one example; such clients are left out. It compares with
-    the client's own mean, so it does not reward predicting differences between clients. ``unseen_r2_pooled`` does.
-    Otherwise it equals scikit-learn's ``r2_score``, which returns 0 or 1 for nan.
+    A perfect prediction has the value 1, and the mean of the targets has the value 0. Negative values are possible. R²
+    is undefined if all values of a target are equal, for example for a client with one example. Otherwise it equals
+    scikit-learn's ``r2_score``.
 
-    When: numbers are predicted, and errors matter relative to the variance of targets. It is noisy for few examples.
+    The baseline is the client's own mean, so R² does not measure differences between clients. ``unseen_r2_pooled``
+    measures them.
+
+    Use when: errors matter relative to the variance of the targets, and each client has many examples.
 
     Reference: Wright, "Correlation and causation", Journal of Agricultural Research 20, 1921.
 
@@ -467,8 +473,7 @@ class R2(Metric):
 
 
 # -------------------- Metrics by name
-# ``[evaluation] metrics = ["accuracy", "loss", "auroc", "my.py:recall"]``. Columns end in the metric's name, see
-# `fedreach.evaluation.evaluator.Evaluator`.
+# For example ``[evaluation] metrics = ["accuracy", "loss", "auroc", "my.py:recall"]``.
 
 METRICS: Mapping[str, Any] = {
     "accuracy": Accuracy,
@@ -485,7 +490,7 @@ METRICS: Mapping[str, Any] = {
 }
 
 
-# --- Metrics of single clients, of populations and of pooled samples
+# -------------------- Metrics of clients, of populations and of all examples together
 
 Values = Mapping[str, Floats]
 """Name of a metric -> (n,) value of each client, nan where it is undefined."""
@@ -493,21 +498,21 @@ Values = Mapping[str, Floats]
 
 @dataclass(frozen=True, eq=False)
 class ClientOutputs:
-    """The samples of n clients, client by client, and the outputs of models on them."""
+    """Examples of n clients, client by client, and the model outputs for them."""
 
-    truth: AnyArray  # (samples,) classes, or (samples, t) numbers
-    # (share, outputs) of each model; outputs are (samples, c) or (samples, t), and models count by their share.
-    said: Sequence[tuple[float, Float32s]]
-    sizes: Ints  # (n,) samples of each client
+    truth: AnyArray  # (m,) classes, or (m, t) numbers, of all clients
+    # (share, outputs) of each model; outputs are (m, c) or (m, t). The metric is the mean weighted by the shares.
+    model_outputs: Sequence[tuple[float, Float32s]]
+    sizes: Ints  # (n,) number of examples of each client
 
     @classmethod
     def of(cls, truth: AnyArray, model_outputs: Sequence[tuple[float, Float32s]], sizes: Ints) -> ClientOutputs:
-        """Return samples as metrics see them. Labels at positions become one sample per labeled position.
+        """Build the outputs. Labels at positions become one example per labeled position.
 
         Args:
-            truth: (samples,) classes, (samples, t) numbers, or (samples, positions...) classes.
-            model_outputs: (share, outputs) of each model. With labels at positions, outputs end in a class axis.
-            sizes: (n,) samples of each client.
+            truth: (m,) classes, (m, t) numbers, or (m, positions...) classes.
+            model_outputs: (share, outputs) of each model. With labels at positions, the last axis is the class.
+            sizes: (n,) number of examples of each client.
         """
         if truth.ndim == 1 or truth.dtype.kind == "f":
             return cls(truth, model_outputs, sizes)
@@ -516,20 +521,21 @@ class ClientOutputs:
         return cls(truth[labeled], [(share, outputs[labeled]) for share, outputs in model_outputs], counts)
 
     def of_clients(self, metric: Metric) -> Floats:
-        """Return the metric of each client."""
+        """Return the (n,) value of the metric for each client."""
         ends = np.cumsum(self.sizes).tolist()
         return np.array([self._of(metric, slice(begin, end)) for begin, end in zip([0, *ends], ends, strict=False)])
 
     def pooled(self, metric: Metric) -> float:
-        """Return the metric of all samples together."""
+        """Return the metric of all examples together."""
         return self._of(metric, slice(None))
 
     def _of(self, metric: Metric, part: slice) -> float:
-        if not all(np.isfinite(logits[part]).all() for _, logits in self.said):
+        if not all(np.isfinite(logits[part]).all() for _, logits in self.model_outputs):
             return np.nan
         truth = self.truth[part]
         return sum(
-            share * value_of(metric, truth.copy(), logits[part].astype(np.float64)) for share, logits in self.said
+            share * value_of(metric, truth.copy(), logits[part].astype(np.float64))
+            for share, logits in self.model_outputs
         )
 
 
@@ -537,10 +543,10 @@ def columns_of_metric(name: str, metric: Metric, values: Floats, pooled: float |
     """Return the columns of a metric (see `fedreach.evaluation.evaluator.Evaluator`).
 
     Args:
-        name: Name of the population and the metric.
-        metric: The metric.
+        name: Name of the population and the metric, such as ``unseen_auroc``.
+        metric: Metric that is reported.
         values: (n,) value of each client, nan where it is undefined.
-        pooled: Value of all samples together. None for a population of one client, which has no worst decile either.
+        pooled: Value for all examples together. None for a population of one client, which has no worst 10% either.
     """
     defined, columns = values[~np.isnan(values)], dict[str, float]()
     if len(defined):
@@ -555,7 +561,7 @@ def columns_of_metric(name: str, metric: Metric, values: Floats, pooled: float |
 
 
 def metrics_record(values: Values) -> dict[str, Any]:
-    """Return the metrics of a record of ``clients.jsonl``, null where undefined; nothing without metrics.
+    """Return the metrics of a record of ``clients.jsonl``, with null for undefined values.
 
     Example:
         >>> metrics_record({"auroc": np.array([0.75, np.nan])})

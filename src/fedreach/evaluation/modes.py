@@ -1,4 +1,4 @@
-"""Prediction modes: unadapted, calibrated, adapted, online, oracle prior."""
+"""Scores of the prediction modes: unadapted, calibrated, adapted, online and oracle prior."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ from fedreach.federation.base import Adaptation
 from fedreach.federation.costs import FittingCost
 from fedreach.federation.types import Outputs, State
 
-# -------------------- Scores of one client in each prediction mode
-# - **plain**: the unadapted model, argmax z.
-# - **calibrated**: the rule before the client has seen any input. It knows only participants' held-out data.
-# - **adapted**: the rule after all of the client's unlabeled inputs, scored on these inputs (*transductive*).
-# - **adapted_N**: the rule after N inputs, scored on the client's other inputs (*inductive*). **plain_N** is the
-#   unadapted model on the same inputs.
-# - **online**: each input is predicted before the rule learns from it.
-# - **oracle_prior**: the rule with the client's label distribution, an oracle. It needs labels, so it cannot be
-#   deployed.
+# -------------------- Prediction modes
+# - **unadapted**: the prediction of the model, argmax z.
+# - **calibrated**: the prediction of the rule before it has received inputs of the client.
+# - **adapted**: the prediction of the rule after all unlabeled inputs of the client, on these inputs (*transductive*).
+# - **adapted_N**: the prediction of the rule after N inputs, on the client's other inputs (*inductive*).
+#   **unadapted_N** is the prediction of the model on the same inputs.
+# - **online**: the prediction of each input before the rule learns from it.
+# - **oracle_prior**: the prediction of the rule with the client's label distribution. It requires labels, so it cannot
+#   be deployed.
 #
-# A rule that learns from labels (`learns_labels`) is given those of the client's first examples. All modes are scored
-# on the remaining `scored_count` examples. **adapted_N** is given at most N labels and is scored on the same examples
-# as for other rules.
+# A rule with `learns_labels` also receives the labels of the client's first examples. All modes are then scored on the
+# other `scored_count` examples. **adapted_N** receives at most N labels, and is scored on the same examples as for
+# other rules.
 
 SMOOTHING = 0.1
-"""Added to each label count for the oracle label distribution."""
+"""Number that is added to each label count for the oracle prior."""
 GROUP_SIZE = 64
-"""Largest number of clients that are adapted together."""
+"""Largest number of clients that are adapted at once."""
 MAX_GROUP_BYTES = 2**26
-"""Size of model outputs at which a group is complete. Intensity correction needs a few times as much memory."""
+"""Size of model outputs that completes a group. The intensity correction uses several times as much memory."""
 DECISIONS = ("adapted", "repaired")
-"""Decisions of 0 or 1 that a client's state may hold."""
+"""Decisions in the state of a client, each 0 or 1."""
 
 
 class Score(NamedTuple):
     """Scores of one client in one prediction mode."""
 
     accuracy: float
-    loss: float  # mean of -log p_y, in nats
-    calibration_error: float
+    loss: float  # mean of -log p_y in nats
+    calibration_error: float  # expected calibration error
 
 
 def score(log_p: Floats, labels: Ints) -> Score:
-    """Return accuracy, log loss and `expected_calibration_error` of (m, c) log-probabilities.
+    """Compute accuracy, loss and calibration error of (m, c) log-probabilities.
 
     Example:
         >>> score(np.log([[0.75, 0.25], [0.75, 0.25]]), np.array([0, 1]))
@@ -66,21 +66,21 @@ def score(log_p: Floats, labels: Ints) -> Score:
 
 
 class Client(NamedTuple):
-    """One client that a rule adapts to. Only the scoring reads its labels."""
+    """Client to which a rule adapts. The rule does not receive its labels, except with `learns_labels`."""
 
     id: int
-    outputs: Outputs
-    labels: Ints
+    outputs: Outputs  # model outputs for its examples
+    labels: Ints  # (m,) true classes
 
 
 ModeScores = dict[str, dict[int, Score]]
-"""Mode -> client -> score. A mode leaves out clients that have too few inputs for it."""
+"""Mode -> client -> score. Clients with too few inputs for a mode are missing."""
 
 
 def mode_names(
     rule: Adaptation, inputs: Sequence[int] = (), *, online: bool = False
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the modes that every client has, and for each N of `inputs` the modes of clients with more than N inputs.
+    """Return the modes of all clients, and for each N in `inputs` the modes of clients with more than N inputs.
 
     Example:
         >>> from fedreach.federation.adaptation.label_shift import LabelShift
@@ -94,7 +94,7 @@ def mode_names(
 
 
 def labeled_count(rule: Adaptation, count: int) -> int:
-    """Return the number of first examples whose labels the rule is given: at most all but one of `count`."""
+    """Return the number of examples whose labels a rule receives, at most all but one."""
     return min(rule.labels, count - 1) if rule.learns_labels else 0
 
 
@@ -111,18 +111,20 @@ def scored_count(rule: Adaptation, count: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class AdaptationScores:
-    """Scores of a population's clients in each prediction mode, and the decisions made for them."""
+    """Scores of the clients of a population in each prediction mode, and decisions of the rule."""
 
     modes: ModeScores
     noted: Mapping[str, int]  # decision of `DECISIONS` -> number of clients
-    inputs: Mapping[int, int]  # client -> number of inputs, without examples whose labels the rule is given
+    inputs: Mapping[int, int]  # client -> number of inputs on which it is scored
 
     def columns(self, name: str) -> dict[str, float]:
-        """Return the columns of a population: means over clients, the worst decile, and the clients that lose.
+        """Return the columns of a population.
 
-        ``NAME_harmed`` is the share of clients that lose more than `HARM_POINTS` from plain to adapted. ``NAME_worse``
-        is the share of clients that lose anything. ``NAME_worst_change`` is the change of the client that loses most,
-        as a fraction, and ``NAME_worst_inputs`` its number of inputs. Ties go to the client with the most inputs.
+        ``NAME_MODE_...`` are means over clients, confidence intervals and means over the worst 10% of clients. The
+        other columns compare adapted with unadapted predictions. ``NAME_harmed`` is the share of clients that lose more
+        than `HARM_POINTS` percentage points of accuracy, and ``NAME_worse`` the share that lose any.
+        ``NAME_worst_change`` is the change of the client that loses most, as a fraction. ``NAME_worst_inputs`` is its
+        number of inputs; ties go to the client with the most inputs.
         """
         columns: dict[str, float] = {}
         for mode, scores in self.modes.items():
@@ -139,7 +141,7 @@ class AdaptationScores:
                 columns[f"{column}_too_few"] = missing
         columns |= {f"{name}_{what}": count for what, count in self.noted.items()}
         plain, adapted = self.modes["unadapted"], self.modes["adapted"]
-        # Rounding keeps a loss of exactly 5 points from counting as more than 5, and equal losses equal.
+        # Rounding: a loss of exactly 5 points must not count as more, and equal losses must be equal.
         change = {client: round(adapted[client].accuracy - plain[client].accuracy, 9) for client in plain}
         worst = min(change, key=lambda client: (change[client], -self.inputs[client]))
         changes = np.array([*change.values()])
@@ -148,7 +150,7 @@ class AdaptationScores:
         return {key: round(float(value), 9) for key, value in columns.items()}
 
     def lines(self, population: str) -> Iterator[dict[str, Any]]:
-        """Yield one record of single clients for each mode, as in ``adapted.jsonl``."""
+        """Yield a record of ``adapted.jsonl`` for each mode."""
         for mode, scores in self.modes.items():
             columns = dict(zip(Score._fields, map(list, zip(*scores.values(), strict=True)), strict=True))
             inputs = [self.inputs[client] for client in scores]
@@ -158,14 +160,14 @@ class AdaptationScores:
 def adapt_and_score(
     rule: Adaptation, state: State, clients: Iterable[Client], inputs: Sequence[int] = (), *, online: bool = False
 ) -> AdaptationScores:
-    """Adapt to clients by a fitted rule, and return their scores.
+    """Adapt to clients with a fitted rule, and score them in all modes.
 
     Args:
         rule: Adaptation rule.
         state: Fitted state of the rule.
-        clients: Clients to adapt to, at least one. They are processed in the groups of `in_groups`.
-        inputs: Numbers of inputs for the additional modes ``adapted_N``.
-        online: Also score online, where the rule can.
+        clients: Clients, at least one.
+        inputs: Numbers N of inputs for the modes ``adapted_N``. Default: none.
+        online: Also score the mode online if the rule supports it. Default: False.
     """
     modes: ModeScores = {}
     noted: dict[str, int] = {}
@@ -176,10 +178,10 @@ def adapt_and_score(
         modes.setdefault(mode, {})[client.id] = score(log_p, client.labels[begin:])
 
     def adapt(clients: Sequence[Client], first: int | None = None) -> Iterator[tuple[Client, State, int]]:
-        """Yield clients, their states after their first inputs, and the number of labels that the rule was given."""
+        """Yield each client, its state after `first` inputs, and the number of labels that the rule received."""
         label_counts = [labeled_count(rule, len(client.labels)) for client in clients]
         unlabeled = [client.outputs.at(slice(first)) for client in clients]
-        if rule.learns_more_labels:  # such a rule does not see the labeled examples again
+        if rule.learns_more_labels:  # such a rule must not receive the labeled examples twice
             unlabeled = [outputs.at(slice(count, None)) for outputs, count in zip(unlabeled, label_counts, strict=True)]
         states = rule.update_many(state, [start] * len(clients), unlabeled)
         for client, client_state, count in zip(clients, states, label_counts, strict=True):
@@ -215,13 +217,13 @@ def adapt_and_score(
             for client, client_state, _ in adapt([client for client in group if len(client.labels) > n], n):
                 remaining = client.outputs.at(slice(n, None))
                 take(f"unadapted_{n}", client, log_softmax(remaining.logits), n)
-                if not rule.reads_oracle_prior:  # such a rule does not use inputs
+                if not rule.reads_oracle_prior:  # such a rule uses no inputs
                     take(f"adapted_{n}", client, rule.predict(state, client_state, remaining), n)
     return AdaptationScores(modes, noted, counts)
 
 
 def in_groups(clients: Iterable[Client]) -> Iterator[list[Client]]:
-    """Yield clients in groups of `GROUP_SIZE`, or of fewer where their outputs are large (see `MAX_GROUP_BYTES`)."""
+    """Yield clients in groups of `GROUP_SIZE`, or fewer if their outputs are large (see `MAX_GROUP_BYTES`)."""
     group: list[Client] = []
     num_bytes = 0
     for client in clients:
@@ -237,10 +239,10 @@ def in_groups(clients: Iterable[Client]) -> Iterator[list[Client]]:
 def tabulate_scores(
     joined: Mapping[str, Sequence[tuple[float, AdaptationScores]]],
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Return columns, and records of single clients.
+    """Return columns, and records of clients, of all populations.
 
     Args:
-        joined: "participant" (participants), "unseen" and "test" -> (share, scores) of each part (see `merge_scores`).
+        joined: Population ("participant", "unseen" or "test") -> (share, scores) of each part, see `merge_scores`.
     """
     columns: dict[str, float] = {}
     lines: list[dict[str, Any]] = []
@@ -254,7 +256,7 @@ def tabulate_scores(
 
 
 def merge_scores(scored: Sequence[tuple[float, AdaptationScores]]) -> AdaptationScores:
-    """Merge scores of different clients. A client that several models scored gets the weighted mean."""
+    """Merge the scores of several models or folds. The result for a client is the mean weighted by the shares."""
     modes: ModeScores = {}
     noted: dict[str, int] = {}
     inputs: dict[int, int] = {}
@@ -274,15 +276,15 @@ def merge_scores(scored: Sequence[tuple[float, AdaptationScores]]) -> Adaptation
     return AdaptationScores(modes, noted, inputs)
 
 
-# --- Fit a rule and score participants, unseen clients and the test set
-# Participants are scored by cross-fitting: they are divided into `FOLDS` folds, and the rule is fitted without the fold
-# that it is scored on. The test set counts as one client.
+# -------------------- Fitting of a rule, and scores of participants, unseen clients and the test set
+# Participants are scored by cross-fitting: they are divided into `FOLDS` folds, and the rule for a fold is fitted on
+# the other folds. The test set counts as one client.
 
 FOLDS = 5
 
 
 class AdaptationScorer(Protocol):
-    """Fits a rule on participants and scores all clients: in this process, or by messages."""
+    """Base class of evaluators that fit a rule on participants and score all clients."""
 
     @property
     def rule(self) -> Adaptation: ...
@@ -290,29 +292,29 @@ class AdaptationScorer(Protocol):
     def evaluate(
         self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
     ) -> tuple[dict[str, float], list[dict[str, Any]], list[FittedRule]]:
-        """Return columns, records of single clients, and the fitted rule of each model.
+        """Return columns, records of clients, and the fitted rule of each model.
 
         Args:
             models: (m, d) models, one per cluster.
             clusters: (n,) cluster of each participant.
-            round_: Number of rounds after which these are the models.
-            whole: Also score online and with fewer inputs.
+            round_: Number of completed rounds.
+            whole: Also score the modes online and adapted_N. Default: True.
         """
 
 
 @dataclass(frozen=True, eq=False)
 class AdaptationEvaluator:
-    """Fits a rule on the participants and scores all clients (see `AdaptationScorer`).
+    """Evaluator that fits a rule on participants and scores all clients, in this process.
 
     Args:
         engine: Engine that runs the model.
-        data: Federation whose clients are scored.
+        data: Federated data.
         rule: Adaptation rule.
-        max_samples: Largest number of examples of a client, the first ones. None uses all.
-        inputs: See `adapt_and_score`.
-        summed: See `fedreach.federation.adaptation.fitting.fit`.
-        cost: Function that returns the simulated cost of fitting. Its arguments are the examples of each fitting
-            client, the bytes per client in each exchange, and the round of the model. None simulates nothing.
+        max_samples: Largest number of examples per client, of which the first ones are used. Default: all.
+        inputs: Numbers of inputs for the modes ``adapted_N``, see `adapt_and_score`.
+        summed: Function that sums client statistics, see `fedreach.federation.adaptation.fitting.fit`.
+        cost: Function that returns the simulated cost of fitting. Its arguments are the number of examples of each
+            fitting client, the bytes per client of each exchange, and the round. Default: no cost.
     """
 
     engine: Predictor
@@ -374,7 +376,7 @@ class AdaptationEvaluator:
 
 
 def folds(ids: Sequence[int]) -> list[Sequence[int]]:
-    """Divide participants into folds for cross-fitting. A single participant has none.
+    """Divide participants into folds for cross-fitting; a single participant has no fold.
 
     Example:
         >>> folds([0, 1, 2, 3, 4, 5, 6])

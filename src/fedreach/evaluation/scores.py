@@ -1,4 +1,4 @@
-"""Scores of runs and their spread over seeds."""
+"""Main score of a run: accuracy, or mean absolute error."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from fedreach._util.arrays import Bools, Floats
 
 Value = TypeVar("Value", float, Floats)
 HARM_POINTS = 5
-"""A client is harmed where adaptation costs it more percentage points of accuracy than this."""
+"""Loss of accuracy, in percentage points, above which adaptation harms a client."""
 
 
 @dataclass(frozen=True)
 class MainScore:
-    """The score that every evaluation reports: accuracy for classes, mean absolute error for numbers."""
+    """Score that every evaluation reports: accuracy for classes, mean absolute error for numeric targets."""
 
-    name: str  # end of its columns, such as ``participant_accuracy``
-    words: str
+    name: str  # end of its columns, as in ``participant_accuracy``
+    words: str  # name in texts
     lower_is_better: bool
-    percent: bool  # shown in percent, else in the unit of the targets
-    top: float  # largest possible value; the smallest is 0
+    percent: bool  # in percent if true, else in the unit of the targets
+    top: float  # largest possible value; the smallest one is 0
 
     def rank(self, value: float) -> float:
-        """Return a number that is higher for better values."""
+        """Return a number that is larger for better values."""
         return -value if self.lower_is_better else value
 
     def gap(self, first: Value, second: Value) -> Value:
-        """Return by how much the second value is worse than the first: positive where it is worse.
+        """Return how much the second value is worse than the first; negative if it is better.
 
         Example:
             >>> ACCURACY.gap(0.75, 0.5), MAE.gap(0.5, 0.75)
@@ -40,7 +40,7 @@ class MainScore:
         return second - first if self.lower_is_better else first - second
 
     def worst_decile(self, values: Floats) -> float:
-        """Return the mean over the worst 10% of the values, rounded up to at least one value.
+        """Return the mean of the worst 10% of the values, at least of one value.
 
         Example:
             >>> ACCURACY.worst_decile(np.arange(20.0)), MAE.worst_decile(np.arange(20.0))
@@ -49,21 +49,21 @@ class MainScore:
         return worst_decile(values, lower_is_better=self.lower_is_better)
 
     def reached(self, values: Floats, target: float) -> Bools:
-        """Return which values are at least as good as a target."""
+        """Return a mask of the values that are at least as good as a target."""
         return np.asarray(values <= target if self.lower_is_better else values >= target)
 
     @property
     def unit(self) -> str:
-        """Suffix of a value: a percent sign, or nothing where it is in the unit of the targets."""
+        """Unit after a value: a percent sign, or nothing."""
         return " %" if self.percent else ""
 
     @property
     def points(self) -> str:
-        """Suffix of a difference."""
+        """Unit after a difference: points, or nothing."""
         return " points" if self.percent else ""
 
     def number(self, value: float, *, sign: bool = False) -> str:
-        """Return a value or a difference without its unit, with a true minus sign.
+        """Format a value or difference without its unit, with a true minus sign.
 
         Example:
             >>> ACCURACY.number(0.875), MAE.number(41.3125), MAE.number(-0.5), ACCURACY.number(-0.0001, sign=True)
@@ -74,7 +74,7 @@ class MainScore:
         return ("0.0" if self.percent else "0") if float(text) == 0 else text.replace("-", "−")
 
     def spread(self, mean: float, sd: float | None) -> str:
-        """Return a mean and its standard deviation as text.
+        """Format a mean and a standard deviation.
 
         Example:
             >>> ACCURACY.spread(0.7134, 0.0081), MAE.spread(41.3125, 0.75)
@@ -83,7 +83,7 @@ class MainScore:
         return self.number(mean) + ("" if sd is None else f" ± {self.number(sd)}")
 
     def shown(self, value: float | None) -> str:
-        """Return a value with its unit.
+        """Format a value with its unit; None becomes "-".
 
         Example:
             >>> ACCURACY.shown(0.875), MAE.shown(41.3125), MAE.shown(None)
@@ -97,7 +97,7 @@ MAE = MainScore("mae", "mean absolute error", lower_is_better=True, percent=Fals
 
 
 def main_score_of(columns: Iterable[str]) -> MainScore:
-    """Return the main score of rows with these columns.
+    """Return the main score of rows with these columns; accuracy if there is none.
 
     Example:
         >>> main_score_of(["round", "participant_mae", "participant_loss"]).words, main_score_of([]).words
@@ -108,7 +108,7 @@ def main_score_of(columns: Iterable[str]) -> MainScore:
 
 
 def is_evaluated(columns: Iterable[str]) -> bool:
-    """Return whether a row with these columns holds an evaluation.
+    """Return whether rows with these columns contain an evaluation.
 
     Example:
         >>> is_evaluated(["round", "train_loss"]), is_evaluated(["round", "unseen_accuracy"])
@@ -121,7 +121,7 @@ def is_evaluated(columns: Iterable[str]) -> bool:
 
 
 def worst_decile(values: Floats, *, lower_is_better: bool = False) -> float:
-    """Return the mean over the lowest (or highest) 10% of the values, rounded up to at least one value.
+    """Return the mean of the lowest 10% of the values, or of the highest, at least of one value.
 
     Example:
         >>> worst_decile(np.arange(20.0))

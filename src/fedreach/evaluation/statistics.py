@@ -1,4 +1,4 @@
-"""Paired comparison of methods: tests, corrections, power, optional stopping."""
+"""Statistics of a comparison: paired tests, corrections, power and number of seeds."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from numpy.typing import ArrayLike
 from fedreach._util.arrays import Floats
 from fedreach._util.component import Options
 
-# -------------------- Mean and spread of one number over seeds
+# -------------------- Mean and spread over seeds
 
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and spread of one number over seeds. Undefined values are None, with the reason in `note`."""
+    """Mean and spread of a number over seeds. Undefined values are None, and `note` gives the reason."""
 
-    count: int  # seeds with a number
+    count: int  # number of seeds with a value
     mean: float | None
-    sd: float | None  # with denominator n - 1
-    low: float | None  # 95% t interval of the mean
+    sd: float | None  # standard deviation, with denominator n - 1
+    low: float | None  # limits of the 95% t interval of the mean
     high: float | None
     note: str = ""
 
 
 def spread(values: ArrayLike) -> Spread:
-    """Return mean, standard deviation and t interval of one value per seed.
+    """Compute mean, standard deviation and 95% t interval of one value per seed.
 
-    The interval is mean +- q sd / sqrt(s), with q the 0.975 quantile of Student's t with s - 1 degrees of freedom. If a
-    value is nan, the mean is None: leaving that seed out would flatter the method.
+    The interval is mean +- q sd / sqrt(s), where q is the 0.975 quantile of Student's t with s - 1 degrees of freedom.
+    If a value is nan, the mean is None, because a mean without this seed could be too good.
 
     Example:
         >>> spread([0.5, 1.0, 1.5])
@@ -49,7 +49,7 @@ def spread(values: ArrayLike) -> Spread:
     if count == 0:
         return Spread(0, None, None, None, None, "not measured")
     if count < len(array):
-        return Spread(count, None, None, None, None, f"{len(array) - count} of {len(array)} seeds have no number")
+        return Spread(count, None, None, None, None, f"{len(array) - count} of {len(array)} seeds have no value")
     mean = float(array.mean())
     if count == 1:
         return Spread(1, mean, None, None, None, "one seed: no spread")
@@ -59,9 +59,9 @@ def spread(values: ArrayLike) -> Spread:
 
 
 def t_quantile(probability: float, freedom: int) -> float:
-    """Return t with P(T <= t) = `probability` for Student's t.
+    """Return the quantile t with P(T <= t) = `probability` of Student's t.
 
-    All distributions here use `scipy.special`: the same numbers as `scipy.stats`, in 1% of the time.
+    This module uses `scipy.special`, which gives the numbers of `scipy.stats` in 1% of the time.
 
     Example:
         >>> round(t_quantile(0.975, 4), 6)
@@ -73,7 +73,7 @@ def t_quantile(probability: float, freedom: int) -> float:
 
 
 def t_tail(t: float, freedom: int) -> float:
-    """Return P(T > t), accurate for small probabilities as well.
+    """Return P(T > t) of Student's t, accurate also for small probabilities.
 
     Example:
         >>> round(t_tail(2.776445, 4), 6)
@@ -84,24 +84,25 @@ def t_tail(t: float, freedom: int) -> float:
     return float(special.stdtr(freedom, -t))
 
 
-# -------------------- Analysis plan, fixed before a comparison runs
+# -------------------- Analysis plan
 
 Correction = Literal["holm", "max_t"]
-MIN_PILOT = 10  # seeds; with fewer the quantiles of t ask for many times the seeds that the spread would
+MIN_PILOT = 10  # seeds; quantiles of t for a smaller pilot require far more seeds
 
 
 @dataclass(frozen=True)
 class AnalysisPlan(Options):
-    """Planned comparisons and how they are tested; the fields are the keys of `[statistics]`.
+    """Planned comparisons and their tests, fixed before a comparison runs; the keys of `[statistics]`.
 
     Args:
-        contrasts: Planned comparisons: ``"baseline"`` (each method minus the baseline), ``"all"`` (all pairs), or
-            pairs (first, second).
-        correction: Correction for the number of comparisons, ``"holm"`` or ``"max_t"``.
-        margin_points: Equivalence margin in percentage points.
-        last_rounds: Number of last evaluated rounds whose mean is compared.
-        detect_points: Difference to detect, by Stein's number of seeds. None if the number of seeds is given.
-        max_seeds: Largest number of seeds, where Stein's rule asks for more.
+        contrasts: Planned comparisons: ``"baseline"`` (each method minus the baseline), ``"all"`` (all pairs), or a
+            list of pairs (first, second). Default: "baseline".
+        correction: Correction for multiple comparisons, ``"holm"`` or ``"max_t"``. Default: "holm".
+        margin_points: Equivalence margin in percentage points, above 0 and at most 100. Default: 2.
+        last_rounds: Number of last evaluated rounds; the comparison uses their mean. Default: 1.
+        detect_points: Difference in percentage points that the comparison should detect, by Stein's procedure for the
+            number of seeds. Default: the number of seeds is fixed.
+        max_seeds: Largest number of seeds with `detect_points`. Default: 200.
     """
 
     contrasts: str | Sequence[Sequence[str]] = "baseline"
@@ -117,7 +118,7 @@ class AnalysisPlan(Options):
         return self.margin_points / 100
 
     def pairs(self, methods: Sequence[str], baseline: str) -> list[tuple[str, str]]:
-        """Return the planned comparisons, first minus second.
+        """Return the planned comparisons as pairs, first minus second.
 
         Example:
             >>> AnalysisPlan(contrasts="all").pairs(["a", "b", "c"], "a")
@@ -130,23 +131,23 @@ class AnalysisPlan(Options):
         return [(str(first), str(second)) for first, second in self.contrasts]
 
 
-# -------------------- Power of paired t-tests and sample size
+# -------------------- Power of paired t-tests
 
 POWER = 0.8  # probability of detecting a true difference
-MAX_REPORTED_SEEDS = 1_000_000  # seeds; a larger number is not reported
+MAX_REPORTED_SEEDS = 1_000_000  # larger numbers of seeds are not reported
 NODES = 1000
 
 
 @cache
 def detectable_shift(critical: float, freedom: int) -> float:
-    """Return the noncentrality at which |t| exceeds `critical` with probability `POWER`.
+    """Return the noncentrality for which |t| exceeds `critical` with probability `POWER`.
 
     With a true difference delta and s seeds, t = (Z + sqrt(s) delta / sd) / U. U is the square root of a chi-square
-    variable divided by its v degrees of freedom. Given U, the probability is normal; the result is its mean over
+    variable divided by its degrees of freedom. For a given U, the probability is normal. The result is the mean over
     `NODES` equally likely values of U.
 
     Example:
-        >>> round(detectable_shift(2.0, 1000), 2)  # for many degrees of freedom, critical + 0.84
+        >>> round(detectable_shift(2.0, 1000), 2)  # with many degrees of freedom, critical + 0.84
         2.84
     """
     from scipy import special
@@ -157,18 +158,17 @@ def detectable_shift(critical: float, freedom: int) -> float:
         return float((special.ndtr(shift - critical * u) + special.ndtr(-shift - critical * u)).mean())
 
     low, high = 0.0, 10 * critical + 10
-    for _ in range(60):  # bisection, as scipy.optimize takes longer to load than a report's numbers to compute
+    for _ in range(60):  # bisection, because scipy.optimize takes long to import
         middle = (low + high) / 2
         low, high = (middle, high) if chance(middle) < POWER else (low, middle)
     return high
 
 
 def seeds_to_find(difference: float, sd: float, level: float, pilot_freedom: int | None = None) -> int | None:
-    """Return about how many seeds detect a true difference with probability `POWER`, or None if more than
-    `MAX_REPORTED_SEEDS`.
+    """Return the approximate number of seeds that detect a true difference with probability `POWER`.
 
-    It is the smallest s with sqrt(s) |difference| / sd >= t_(1 - level / 2) + t_POWER. The degrees of freedom are s - 1
-    or those of a pilot (see `seeds_by_stein`).
+    This is the smallest s with sqrt(s) |difference| / sd >= t_(1 - level / 2) + t_POWER. The degrees of freedom are
+    s - 1, or those of a pilot (see `seeds_by_stein`). The result is None above `MAX_REPORTED_SEEDS`.
 
     Example:
         >>> seeds_to_find(0.02, 0.04, 0.05)
@@ -180,17 +180,17 @@ def seeds_to_find(difference: float, sd: float, level: float, pilot_freedom: int
 def seeds_to_equate(
     difference: float, margin: float, sd: float, level: float, pilot_freedom: int | None = None
 ) -> int | None:
-    """Return about how many seeds show, with probability `POWER`, that a true difference lies within the margin.
+    """Return the approximate number of seeds that show equivalence of a true difference with probability `POWER`.
 
-    Of the two one-sided tests, the one at the nearer limit decides: sqrt(s) (margin - |difference|) / sd must be at
-    least t_(1 - level) + t_POWER. Near a difference of 0 either test may fail, and each gets half of 1 - POWER.
+    The one-sided test at the nearer limit is decisive: sqrt(s) (margin - |difference|) / sd >= t_(1 - level) + t_POWER.
+    For differences near 0, either test can fail, and each gets half of 1 - POWER.
     """
     loss = (1 - POWER) / (2 if abs(difference) < 0.1 * margin else 1)
     return _seeds(margin - abs(difference), sd, level, loss, pilot_freedom)
 
 
 def _seeds(room: float, sd: float, tail: float, loss: float, freedom: int | None) -> int | None:
-    """Return the smallest s with sqrt(s) room / sd >= t_(1 - tail) + t_(1 - loss)."""
+    """Return the smallest s with sqrt(s) room / sd >= t_(1 - tail) + t_(1 - loss); None if it is too large."""
 
     def seeds_at(freedom: int) -> float:
         return (sd / room * (t_quantile(1 - tail, freedom) + t_quantile(1 - loss, freedom))) ** 2
@@ -199,24 +199,24 @@ def _seeds(room: float, sd: float, tail: float, loss: float, freedom: int | None
         return None
     if freedom is not None:
         return max(freedom + 1, math.ceil(seeds_at(freedom)))
-    seeds = max(2, math.floor(seeds_at(MAX_REPORTED_SEEDS)))  # too few, as t has the widest tails for few
+    seeds = max(2, math.floor(seeds_at(MAX_REPORTED_SEEDS)))  # a lower bound, as t has wider tails for fewer seeds
     while seeds < seeds_at(seeds - 1):
         seeds += max(1, seeds // 500)
     return seeds
 
 
-# --- Corrections for multiple comparisons: Holm's method and max-t
+# -------------------- Corrections for multiple comparisons
 
 LEVEL = 0.05  # family-wise error rate
-DRAWS = 9_999  # of max-t: LEVEL * (DRAWS + 1) is a whole number
-CHUNK = 4_000_000  # normal numbers drawn at a time
+DRAWS = 9_999  # draws for max-t; LEVEL * (DRAWS + 1) must be a whole number
+CHUNK = 4_000_000  # normal numbers that are drawn at once
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted by Holm's step-down method.
+    """Return p-values adjusted by the step-down method of Holm (1979).
 
-    With the m p-values in increasing order, p'_(i) = min(1, max over j <= i of (m - j + 1) p_(j)). The family-wise
-    error rate stays below the level under any dependence.
+    For m p-values in increasing order, p'_(i) = min(1, max over j <= i of (m - j + 1) p_(j)). The family-wise error
+    rate is at most the level for any dependence of the tests.
 
     References:
         Holm (1979), A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6, 65-70.
@@ -235,10 +235,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def holm_levels(p_values: Sequence[float]) -> list[float]:
     """Return the level at which Holm's method tests each p-value.
 
-    A confidence interval at this level excludes 0 exactly where the adjusted p' < `LEVEL`. The i-th smallest p-value is
-    tested at LEVEL / (m - i + 1) while all smaller ones are below their levels. All p-values from the first failure on
-    have its level, and equal p-values have the level of the first. No level is above `LEVEL`, so each interval covers
-    its difference in at least 95% of comparisons, whatever the order of p-values.
+    A confidence interval at this level excludes 0 exactly if the adjusted p-value is below `LEVEL`. The i-th smallest
+    p-value has the level LEVEL / (m - i + 1), as long as all smaller p-values are below their levels. The first p-value
+    that is not, and all larger ones, have the same level. Equal p-values have equal levels. All levels are at most
+    `LEVEL`, so each interval covers its difference in at least 95% of comparisons.
 
     Example:
         >>> [round(level, 4) for level in holm_levels([0.01, 0.04, 0.03])]
@@ -256,38 +256,39 @@ def holm_levels(p_values: Sequence[float]) -> list[float]:
 
 
 class MaxT(NamedTuple):
-    """The null distribution of the largest of m correlated |t|."""
+    """Distribution of the largest of m correlated |t| under the null hypothesis."""
 
-    largest: Floats  # (DRAWS,), increasing
-    comparisons: int
-    freedom: int
+    largest: Floats  # (DRAWS,) draws, increasing
+    comparisons: int  # m
+    freedom: int  # degrees of freedom
 
     @property
     def critical(self) -> float:
-        """Critical |t| at `LEVEL`: the smaller of max-t's and Bonferroni's."""
+        """Critical |t| at `LEVEL`: the smaller one of max-t and Bonferroni."""
         drawn = float(self.largest[-(round(LEVEL * (len(self.largest) + 1)) - 1)])
         return min(drawn, t_quantile(1 - LEVEL / 2 / self.comparisons, self.freedom))
 
     def corrected_p(self, t: float, p: float) -> float:
-        """Return the adjusted p-value of a t value with p-value p: the probability that the largest |t| reaches it."""
+        """Return the adjusted p-value of a t value: the probability that the largest |t| reaches it."""
         reached = len(self.largest) - int(np.searchsorted(self.largest, abs(t), side="left"))
-        # Draws cannot resolve small probabilities; Bonferroni's bound always holds.
+        # Draws are too coarse for small probabilities, for which Bonferroni's bound is valid.
         return min((1 + reached) / (1 + len(self.largest)), self.comparisons * p)
 
 
 def max_t(differences: Floats, freedom: int) -> MaxT:
-    """Return the distribution of max |t| for comparisons that are correlated as these differences are.
+    """Return the distribution of max |t| for comparisons with the correlation of these differences.
 
-    Comparisons with one baseline, or of all pairs, share runs. Let R be the correlation of the m differences over
-    seeds. Then T_j = Z_j / sqrt(W_jj / v), with Z ~ N(0, R) and W ~ Wishart(v, R) independent. As in paired tests, each
-    t value has its own standard deviation. The multivariate t distribution has a common one and would be too narrow.
+    Comparisons with the same baseline, or of all pairs, use the same runs. R is the correlation of the m differences
+    over seeds. Then T_j = Z_j / sqrt(W_jj / v) with independent Z ~ N(0, R) and W ~ Wishart(v, R). As in paired tests,
+    each t value has its own standard deviation. The multivariate t distribution has a common one, and would be too
+    narrow.
 
-    R is the correlation over s seeds, shrunk towards 0 by 1/s: the plain estimate from five seeds has 93.5% coverage
-    instead of 95% (`benchmarks/coverage.py`). `DRAWS` draws from a fixed random stream approximate the distribution.
+    R is shrunk toward 0 by 1/s for s seeds, because the unshrunk estimate from five seeds has 93.5% coverage instead of
+    95% (`benchmarks/coverage.py`). The distribution is approximated by `DRAWS` draws with a fixed seed.
 
     Args:
-        differences: (s, m) differences: one row per seed, one column per comparison.
-        freedom: v, degrees of freedom of the standard deviations.
+        differences: (s, m) differences, one row per seed and one column per comparison.
+        freedom: Degrees of freedom v of the standard deviations.
 
     References:
         Westfall and Young (1993), Resampling-based multiple testing; Hothorn, Bretz and Westfall (2008), Simultaneous
@@ -296,7 +297,7 @@ def max_t(differences: Floats, freedom: int) -> MaxT:
     centred = differences - differences.mean(axis=0)
     norms = np.sqrt((centred**2).sum(axis=0))
     directions, little = centred / np.where(norms > 0, norms, 1.0), 1 / len(differences)
-    # R = factor' factor of these rows, reduced to its rank, so that few numbers are drawn.
+    # These rows have R = rows' rows. The SVD reduces them to the rank of R, so that fewer numbers are drawn.
     rows = np.vstack([math.sqrt(1 - little) * directions, math.sqrt(little) * np.eye(differences.shape[1])])
     _, sizes, axes = np.linalg.svd(rows, full_matrices=False)
     factor = (sizes[:, None] * axes)[sizes > 1e-9 * sizes.max(initial=1.0)]
@@ -305,7 +306,7 @@ def max_t(differences: Floats, freedom: int) -> MaxT:
 
 @lru_cache(maxsize=32)
 def _largest(factor: bytes, shape: tuple[int, int], freedom: int) -> Floats:
-    """Return sorted draws of max |t|; `factor` (r, m) has R = factor' factor."""
+    """Draw and sort max |t|; `factor` (r, m) has R = factor' factor."""
     matrix = np.frombuffer(factor, np.float64).reshape(shape)
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(20_07)))
     step = max(1, CHUNK // ((freedom + 1) * shape[0]))
@@ -318,16 +319,16 @@ def _largest(factor: bytes, shape: tuple[int, int], freedom: int) -> Floats:
     return np.sort(np.concatenate(parts))
 
 
-# -------------------- Stein's two-stage procedure: the number of seeds from a pilot
+# -------------------- Number of seeds from a pilot
 
 
 def seeds_by_stein(sd: float, freedom: int, difference: float, critical: float) -> int:
-    """Return the number of seeds s that detects a true difference with probability `POWER`, whatever the true spread.
+    """Return the number of seeds by Stein's two-stage procedure (Stein, 1945).
 
-    It is the smallest s with sqrt(s) difference / sd >= critical + t_POWER, where sd is that of a pilot of v + 1 seeds,
-    v = `freedom`. The mean of all s seeds is independent of sd, so T = sqrt(s) (mean - delta) / sd has exactly
-    Student's t distribution with v degrees of freedom. The interval mean +- critical sd / sqrt(s) covers delta with its
-    level, and is at most 2 difference critical / (critical + t_POWER) wide.
+    This is the smallest s with sqrt(s) difference / sd >= critical + t_POWER, where sd is that of a pilot with v + 1
+    seeds, v = `freedom`. It detects a true difference with probability `POWER` for any true standard deviation. The
+    mean of all s seeds is independent of sd, so T = sqrt(s) (mean - delta) / sd has exactly Student's t distribution
+    with v degrees of freedom.
 
     References:
         Stein (1945), A two-sample test for a linear hypothesis whose power is independent of the variance, Ann. Math.
@@ -346,12 +347,12 @@ def plan_seeds(
     """Return for each comparison the number of seeds that detects `difference` at the corrected level.
 
     Args:
-        pilot: Differences by seed of each comparison, for the seeds of the pilot.
-        difference: Difference to detect, in the same units.
-        correction: ``"holm"`` plans with Bonferroni's level, the level of Holm's first step.
+        pilot: Differences of each comparison by seed of the pilot.
+        difference: Difference to detect, in the same unit.
+        correction: ``"holm"`` plans with the level of Holm's first step, that of Bonferroni. Default: "holm".
 
     Returns:
-        Seeds of each comparison, including the pilot. None where all differences are equal, or a seed has no number.
+        Number of seeds of each comparison, including the pilot. None if all differences are equal or one is missing.
 
     Example:
         >>> plan_seeds([{0: 0.00, 1: 0.04, 2: 0.02, 3: 0.06, 4: 0.03}], 0.02)
@@ -375,38 +376,38 @@ def plan_seeds(
     return [count if varies else None for count, varies in zip(needed, tested, strict=True)]
 
 
-# -------------------- Paired tests of several comparisons with one correction
-# All comparisons of a table are one family. The paired t-test over seeds decides whether a difference exists. Two
-# one-sided tests decide whether it is within the margin. The power gives the minimum detectable effect.
+# -------------------- Paired tests of several comparisons, with one correction
+# All comparisons of a table are one family. A paired t-test over seeds decides whether a difference exists. Two
+# one-sided tests decide whether it is within the equivalence margin.
 
 Conclusion = Literal["better", "worse", "equivalent", "inconclusive", ""]
 
 
 @dataclass(frozen=True)
 class PairedTest:
-    """A mean difference over seeds and its tests. Undefined values are None, with the reason in `note`."""
+    """Mean difference over seeds and its tests. Undefined values are None, and `note` gives the reason."""
 
-    count: int  # pairs of runs with the same seed and clients
+    count: int  # number of pairs of runs with the same seed and clients
     mean: float | None
-    low: float | None = None  # interval at the level at which the correction tests this difference
+    low: float | None = None  # limits of the interval at the level of the corrected test
     high: float | None = None
-    p: float | None = None  # two-sided, of the paired t-test, not adjusted
-    p_corrected: float | None = None  # below 0.05 exactly where the interval excludes 0
-    p_equivalent: float | None = None  # of the two one-sided tests for equivalence, Holm-adjusted
-    mde: float | None = None  # smallest true difference detected with 80% power
-    seeds_needed: int | None = None  # if inconclusive: about how many seeds would detect this or show equivalence
-    conclusion: Conclusion = ""  # empty if not tested
+    p: float | None = None  # two-sided p-value of the paired t-test, not adjusted
+    p_corrected: float | None = None  # adjusted p-value; below 0.05 exactly if the interval excludes 0
+    p_equivalent: float | None = None  # Holm-adjusted p-value of the two one-sided tests for equivalence
+    mde: float | None = None  # smallest true difference that is detected with 80% power
+    seeds_needed: int | None = None  # if inconclusive: approximate number of seeds for a conclusion
+    conclusion: Conclusion = ""  # "" if not tested
     note: str = ""
 
     @property
     def significant(self) -> bool:
-        """Whether the difference is significant after the correction."""
+        """Whether the adjusted p-value is below 0.05."""
         return self.p_corrected is not None and self.p_corrected < LEVEL
 
 
 @dataclass(frozen=True)
 class _Test:
-    """A paired t-test: t = sqrt(s) mean / sd with `freedom` degrees of freedom."""
+    """Paired t-test: t = sqrt(s) mean / sd with `freedom` degrees of freedom."""
 
     count: int
     mean: float
@@ -435,21 +436,21 @@ def run_paired_tests(
 ) -> tuple[PairedTest, ...]:
     """Test several paired differences over seeds, with one correction for all.
 
-    - The interval excludes 0 exactly where the adjusted p-value is significant: Holm uses the level of its step, max-t
-      the largest |t| of all comparisons.
-    - The conclusion is *better* or *worse* if p' < 0.05. Else it is *equivalent* if both adjusted one-sided tests at
-      the margin have p < 0.05. Else it is *inconclusive*, with the seeds needed if the observed difference is the true
-      one.
-    - A true difference of at least `mde` is detected with 80% power, at the level corrected for all comparisons.
-    - If the number of seeds followed from a pilot's spread (Stein), the standard deviation is the pilot's. Then t has
-      exactly Student's distribution, as the number depends on nothing else.
+    - The interval excludes 0 exactly if the adjusted p-value is below 0.05.
+    - The conclusion is *better* or *worse* if the adjusted p-value is below 0.05. Otherwise, it is *equivalent* if the
+      adjusted p-value of both one-sided tests is below 0.05. Otherwise, it is *inconclusive*, with the number of seeds
+      that would be needed if the observed difference were the true one.
+    - `mde` is the smallest true difference that is detected with 80% power at the corrected level.
+    - If a pilot has determined the number of seeds (Stein), its standard deviation is used. Then t has exactly
+      Student's distribution.
 
     Args:
-        differences: Differences by seed: one method's number minus another's for the same seed and clients.
-        correction: ``"holm"`` or ``"max_t"``.
-        margin: Equivalence margin, in the units of the differences. None skips the equivalence tests.
-        pilot: Seeds of the pilot, if any.
-        lower_is_better: Read a negative difference as better, as for a loss.
+        differences: Differences by seed for each comparison: the first method minus the second, with the same seed and
+            clients.
+        correction: ``"holm"`` or ``"max_t"``. Default: "holm".
+        margin: Equivalence margin in the unit of the differences. Default: no equivalence tests.
+        pilot: Seeds of the pilot. Default: no pilot.
+        lower_is_better: Count a negative difference as better. Default: False.
 
     References:
         Holm (1979); Schuirmann (1987), two one-sided tests, J. Pharmacokinet. Biopharm. 15, 657-680; Stein (1945).
@@ -497,7 +498,7 @@ def run_paired_tests(
             p_corrected=corrected[i],
             p_equivalent=None if equal is None else equal[i],
             mde=test.error * (detectable_shift(planned[i], test.freedom) if pilot is None else by_stein),
-            # A p-value just above the level would give fewer seeds than there are; at least one more is needed.
+            # A p-value just above the level would give fewer seeds than there are, but at least one more is needed.
             seeds_needed=max(min(needed), test.count + 1) if needed else None,
             conclusion=conclusion,
         )
@@ -505,7 +506,7 @@ def run_paired_tests(
 
 
 def run_paired_test(differences: ArrayLike) -> PairedTest:
-    """Test one difference alone. Its values are in the order of seeds.
+    """Test a single difference; the values are in the order of the seeds.
 
     Example:
         >>> found = run_paired_test([0.01, 0.02, 0.03])
@@ -516,23 +517,23 @@ def run_paired_test(differences: ArrayLike) -> PairedTest:
 
 
 def _test(differences: Mapping[int, float], pilot: Collection[int] | None) -> _Test | PairedTest:
-    """Return the paired t-test, or a result with the reason why it cannot be computed."""
+    """Return the paired t-test, or a result with the reason why it is undefined."""
     values = np.array(list(differences.values()), np.float64)
     over = spread(values)
     sd_spread = over if pilot is None else spread([differences[seed] for seed in pilot if seed in differences])
     if over.mean is None or sd_spread.sd is None:
         note = "one seed: no interval, no test" if over.count == 1 else over.note or "no pilot"
         return PairedTest(over.count, over.mean, note=note)
-    # The sd of equal differences is a rounding error, and t would be its reciprocal.
+    # The standard deviation of equal differences is a rounding error, so t would be meaningless.
     if sd_spread.sd <= 1e-12 * max(1.0, float(np.abs(values).max())):
-        return PairedTest(over.count, over.mean, note="all differences are equal: no t test")
+        return PairedTest(over.count, over.mean, note="all differences are equal: no t-test")
     return _Test(over.count, over.mean, sd_spread.sd, sd_spread.count - 1)
 
 
 def _together(
     differences: Sequence[Mapping[int, float]], tests: Sequence[_Test], pilot: Collection[int] | None
 ) -> MaxT | None:
-    """Return the distribution of max |t| from the seeds that all comparisons share, or None if there are too few."""
+    """Return the distribution of max |t| over the seeds of all comparisons; None if there are fewer than two."""
     shared = set.intersection(*map(set, differences), {*differences[0]} if pilot is None else set(pilot))
     if len(shared) < 2:
         return None

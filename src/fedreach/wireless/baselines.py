@@ -1,4 +1,4 @@
-"""The solvers of the paper: relaxation, differences of convex functions, genetic search, sorting."""
+"""Solvers of the CSRA paper: DC algorithm, genetic selection and selection by sorting."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,17 +15,17 @@ from fedreach.wireless.exact import Needs
 from fedreach.wireless.problem import Allocation, AllocationProblem, check_coverable
 from fedreach.wireless.rules import frequency_alone, own_frequency
 
-# -------------------- The paper's two steps: best shares, best frequencies
+# -------------------- Best bandwidth for given frequencies, best frequencies for given bandwidth
 
 
 def best_shares(problem: AllocationProblem, hertz: Floats) -> Floats:
-    """Return the shares b (K,) that cost all clients of the problem least at these frequencies; their sum is 1.
+    """Return the bandwidth shares b (K,) with the lowest cost at these CPU frequencies; their sum is 1.
 
-    With v = W / f the time to compute, and r = sqrt(a2 P tau)::
+    With the computing time v = W / f and r = sqrt(a2 P tau)::
 
         minimize  a1 T + sum r^2 / b    subject to  b >= m(T) = tau / (T - v),  sum b <= 1
 
-    Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", P3 with a given
+    Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", P3 for a given
     selection, solved exactly.
 
     Example:
@@ -35,7 +35,7 @@ def best_shares(problem: AllocationProblem, hertz: Floats) -> Floats:
     """
     tau, v = problem.upload_seconds, cost.compute_seconds(problem.cycles, hertz)
     A = problem.energy_weight * problem.power_watts
-    fixed = Needs(tau, np.sqrt(tau), A, np.zeros_like(tau), v, np.ones_like(tau), A)  # what computing costs is settled
+    fixed = Needs(tau, np.sqrt(tau), A, np.zeros_like(tau), v, np.ones_like(tau), A)  # computing time is constant
     fixed = Needs(*(values[None] for values in fixed))
     T, _, u = exact.saddle(fixed, problem.time_weight)
     share = tau / exact.feasible(fixed, T, u)[0][0]
@@ -46,17 +46,18 @@ NEWTON_STEPS = 100
 
 
 def best_frequencies(problem: AllocationProblem, share: Floats) -> Floats:
-    """Return the frequencies f that cost all clients of the problem least at these shares b (K,) > 0 of the band.
+    """Return the CPU frequencies f with the lowest cost at these bandwidth shares b (K,) > 0.
 
-    With t = tau / b the time to upload, energy grows with f, so no client computes faster than the deadline asks::
+    With the upload time t = tau / b and the deadline T, energy increases with f, so each client computes as slowly as
+    the deadline allows::
 
         f_k = W_k / (T - t_k)
 
-    and a1 T + a2 eps sum W^3 / (T - t)^2 is least at sum (f / f0)^3 = 1, f0 = (a1 / (2 a2 eps))^(1/3), or at the
-    shortest deadline T_min = max(t + W / f^max) where that is later. A client without cycles is given f^max.
+    a1 T + a2 eps sum W^3 / (T - t)^2 is smallest if sum (f / f0)^3 = 1 with f0 = (a1 / (2 a2 eps))^(1/3). If the
+    shortest possible deadline max(t + W / f^max) is later, it is used. Clients without cycles get f^max.
 
-    Differs from the paper, which seeks the multipliers by sub-gradient steps on eq. 58 to 60: those lose the upload
-    time in (60), never enforce sum beta = 1, and (58) is misprinted for its common case. The benchmarks have both.
+    The paper searches for multipliers with sub-gradient steps (eq. 58 to 60). These steps omit the upload time in
+    (60) and do not enforce sum beta = 1, and (58) has a misprint. The benchmarks contain both versions.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", P7, eq. 55 to
     60.
@@ -76,10 +77,10 @@ def best_frequencies(problem: AllocationProblem, share: Floats) -> Floats:
 
 
 def _best_deadline(t: Floats, w: Floats) -> float:
-    """Return the T with sum (w / (T - t))^3 = 1, or the largest t where all w are 0.
+    """Return T with sum (w / (T - t))^3 = 1, or the largest t if all w are 0.
 
-    1 / the 3-norm of w / (T - t) is concave and increasing in T, and at most 1 at max(t + w): Newton's steps from there
-    stay below the root and only increase.
+    1 / the 3-norm of w / (T - t) is concave and increasing in T, and at most 1 at max(t + w). So Newton's steps from
+    there increase, and stay below the root.
     """
     T = float(np.max(t + w))
     t, w = t[w > 0], w[w > 0]
@@ -99,21 +100,21 @@ def _best_deadline(t: Floats, w: Floats) -> float:
 
 
 def by_energy(problem: AllocationProblem) -> Ints:
-    """Return all rows in increasing sqrt(P_k tau_k) / d_k; ties by id."""
+    """Return all rows in the order of sqrt(P_k tau_k) / d_k; ties by id."""
     return np.lexsort((problem.ids, energy_per_example(problem)))
 
 
 def sqrt_sort(problem: AllocationProblem, min_examples: int) -> Ints:
-    """Take clients in increasing sqrt(P_k tau_k) / d_k until they hold `min_examples`; return their rows, sorted.
+    """Select clients in the order of sqrt(P_k tau_k) / d_k until they have `min_examples`; return their sorted rows.
 
-    Blind to computing and to the deadline, yet within 1% of the optimum for a thousand clients whose cycles cost
-    little compared with their uploads. Give the set its exact allocation afterwards.
+    The rule ignores computing and the deadline. For a thousand clients whose computing costs little compared with
+    their uploads, it is within 1% of the optimum. Use `exact.allocate` for the allocation of the selected clients.
 
     Raises:
-        ConfigError: If `min_examples` is not a whole number from 1.
-        InfeasibleError: If all clients together hold fewer.
+        ConfigError: If `min_examples` is not a whole number, at least 1.
+        InfeasibleError: If all clients together have fewer examples.
 
-    Reference: ours, for comparison; see `energy_per_example` for the reason of the square root.
+    Reference: FedReach's own baseline; see `energy_per_example` for the reason of the square root.
 
     Example:
         >>> problem = AllocationProblem(np.array([0.1, 0.4, 0.1]), *np.ones((3, 3)), np.array([100, 250, 90]))
@@ -125,10 +126,10 @@ def sqrt_sort(problem: AllocationProblem, min_examples: int) -> Ints:
 
 
 def energy_per_example(problem: AllocationProblem) -> Floats:
-    """Return sqrt(P_k tau_k) / d_k (K,), inf for a client without examples.
+    """Return sqrt(P_k tau_k) / d_k (K,), infinite for clients without examples.
 
-    Where time and computing are free, the best shares of a set S are proportional to sqrt(P tau), and its cost is
-    a2 (sum_S sqrt(P tau))^2: so sqrt(P tau) is what a client adds, and this is what it adds for each example.
+    If time and computing cost nothing, the best shares of a set S are proportional to sqrt(P tau), and its cost is
+    a2 (sum_S sqrt(P tau))^2. So this is the contribution of a client to the root of the cost, per example.
     """
     need = np.sqrt(problem.power_watts * problem.upload_seconds)
     ratio: Floats = np.full(len(problem), np.inf)
@@ -136,7 +137,7 @@ def energy_per_example(problem: AllocationProblem) -> Floats:
 
 
 def cover(problem: AllocationProblem, min_examples: int, order: Ints, first: Ints | None = None) -> Ints:
-    """Return the rows `first` and then as many of `order` as are needed to hold `min_examples`, sorted.
+    """Return the sorted rows `first`, and rows from `order` until the clients have `min_examples`.
 
     Example:
         >>> problem = AllocationProblem(*np.ones((4, 3)), np.array([5, 6, 7]))
@@ -153,34 +154,35 @@ def cover(problem: AllocationProblem, min_examples: int, order: Ints, first: Int
 # -------------------- The convex problem of the DC algorithm
 
 Relaxation = Literal["rlt", "perspective"]
-SOLVED = ("Solved", "AlmostSolved", "InsufficientProgress")  # the last: as far as float64 goes
+SOLVED = ("Solved", "AlmostSolved", "InsufficientProgress")  # the last one is the limit of float64
 
 
 class RelaxedProblem:
-    """The relaxed choice of parts a of clients and their band at fixed frequencies, a convex problem.
+    """Convex relaxation of the selection and its bandwidth, for given CPU frequencies.
 
-    With v = W / f the time to compute, Y bounding the cost of time, and u standing for a / b::
+    a is the selected fraction of each client, v = W / f the computing time, Y an upper bound on the cost of time, and
+    u is a bound on a / b::
 
         minimize   Y + a2 sum (P tau u + eps W f^2 a) + sum price a
         subject to a1 (tau u + v a) <= Y,  sum d a >= e2,  sum b <= 1,  0 <= a <= 1
 
-    ``"rlt"``, the paper's: z >= 1 / b and max(a, z - (1 - a) / b_min) <= u <= min(a / b_min, z + a - 1), eq. 46 to 48.
-    With a just below 1 it allows u = a, as if each client had the whole band: it hardly sees the channel.
-    ``"perspective"``, ours: u >= a^2 / b, convex in both, and the truth at a = 0 and a = 1.
+    ``"rlt"``, from the paper: z >= 1 / b and max(a, z - (1 - a) / b_min) <= u <= min(a / b_min, z + a - 1), eq. 46 to
+    48. For a just below 1 it allows u = a, as if each client had the whole bandwidth. ``"perspective"``, by FedReach:
+    u >= a^2 / b, which is convex, and exact for a = 0 and a = 1.
 
     Args:
-        problem: Of K clients.
-        hertz: f (K,), fixed.
-        min_examples: e2.
+        problem: Allocation problem of K clients.
+        hertz: f (K,), CPU frequencies.
+        min_examples: Smallest number of examples e2.
         relaxation: ``"rlt"`` or ``"perspective"``.
         smallest_share: b_min of ``"rlt"``, at most 1 / K.
-        unit: A cost; costs are counted in it, so that the solver sees neither joules nor gigahertz.
+        unit: Unit of costs, which keeps the numbers of the solver near 1.
 
     Raises:
         ConfigError: If clarabel is not installed.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", P6[tau'],
-    without its constant and with the a_k that its compute energy lacks.
+    without its constant, and with the factor a_k that its compute energy lacks.
     """
 
     def __init__(
@@ -195,7 +197,7 @@ class RelaxedProblem:
         check_solver()
         self._clarabel, self._sparse = import_module("clarabel"), import_module("scipy.sparse")
         K = self._K = len(problem)
-        # Order of variables: a, u, b, K each, then Y, then z, K, if any.
+        # Variables: a, u and b (K each), Y (1), and z (K, only with "rlt").
         self._width = 3 * K + 1 + (K if relaxation == "rlt" else 0)
         tau, v = problem.upload_seconds, cost.compute_seconds(problem.cycles, hertz)
         rows = [self._row(a=-1.0), self._row(a=1.0), self._row(u=problem.time_weight * tau / unit,
@@ -205,7 +207,7 @@ class RelaxedProblem:
         limits += [np.array([-1.0]), np.array([1.0])]
         if relaxation == "rlt":
             max_u = 1 / smallest_share
-            # u >= a; u <= a most; u <= z + a - 1; u >= z - (1 - a) most; z <= most
+            # u >= a; u <= a max_u; u <= z + a - 1; u >= z - (1 - a) max_u; z <= max_u
             rows += [self._row(a=1.0, u=-1.0), self._row(u=1.0, a=-max_u), self._row(u=1.0, z=-1.0, a=-1.0)]
             rows += [self._row(z=1.0, a=max_u, u=-1.0), self._row(z=1.0)]
             limits += [np.zeros(K), np.zeros(K), -np.ones(K), np.full(K, max_u), np.full(K, max_u)]
@@ -223,7 +225,7 @@ class RelaxedProblem:
         self._cost[3 * K] = 1.0
 
     def solve(self, price: Floats) -> tuple[Floats, Floats]:
-        """Return the best a and u (K,) each, at this price on each a, in units of cost."""
+        """Return the optimal a and u (K,) for a price on each a, in the unit of costs."""
         K, cost_ = self._K, self._cost.copy()
         cost_[:K] = self._energy + price
         settings = self._clarabel.DefaultSettings()
@@ -232,8 +234,8 @@ class RelaxedProblem:
         solution = self._clarabel.DefaultSolver(nothing, cost_, self._A, self._limits, self._cones, settings).solve()
         if str(solution.status) not in SOLVED:
             raise FedReachError(
-                f"the relaxed selection of {K} clients was not solved: {solution.status}. Is `smallest_share` too "
-                "small, or are the clients of very different scale?"
+                f"The relaxed selection of {K} clients was not solved: {solution.status}. Raise smallest_share, or "
+                "check that the clients have numbers of similar size."
             )
         x = np.asarray(solution.x)
         return np.clip(x[:K], 0.0, 1.0), x[K : 2 * K]
@@ -242,7 +244,7 @@ class RelaxedProblem:
         return {"a": 0, "u": self._K, "b": 2 * self._K, "Y": 3 * self._K, "z": 3 * self._K + 1}[name]
 
     def _row(self, **factors: float | Floats) -> Any:
-        """Return K rows, the k-th with these factors on the k-th of each variable; Y has only one."""
+        """Return K sparse rows; row k has these factors for variable k of each name. Y is a single variable."""
         K = self._K
         where = [np.full(K, self._at(name)) + (0 if name == "Y" else np.arange(K)) for name in factors]
         data = [np.broadcast_to(factor, K) for factor in factors.values()]
@@ -253,9 +255,9 @@ class RelaxedProblem:
         return self._sparse.csc_matrix(self._row(**factors).sum(axis=0))
 
     def _products(self, name: str, on_a: float, fixed: float) -> tuple[Any, Floats]:
-        """Return x b >= 1 or x b >= a^2 for each client, as |(2 or 2 a, x - b)| <= x + b with x this variable.
+        """Return the constraint x b >= 1 or x b >= a^2 of each client, as |(2 or 2 a, x - b)| <= x + b.
 
-        The solver wants limit - A x in the cone, three rows per client.
+        x is the variable `name`. The solver requires limit - A x in the cone, with three rows per client.
         """
         K = self._K
         three = [self._row(**{name: -1.0, "b": -1.0}), self._row(a=on_a), self._row(**{name: -1.0, "b": 1.0})]
@@ -266,58 +268,57 @@ class RelaxedProblem:
 def check_solver() -> None:
     """Raise ConfigError if clarabel is not installed."""
     if find_spec("clarabel") is None:
-        raise ConfigError("the DC algorithm needs clarabel. Install it by `pip install 'fedreach[reproduce]'`.")
+        raise ConfigError("The DC algorithm requires clarabel. Install it with `pip install 'fedreach[reproduce]'`.")
 
 
 # -------------------- The paper's DC algorithm
 
 Shares = Literal["best", "relaxed"]
-BINARY = 1e-3  # nearer to 0 or 1 than this is 0 or 1
-STILL = 1e-6  # of a: no change any more
+BINARY = 1e-3  # largest distance of a to 0 or 1 that counts as 0 or 1
+STILL = 1e-6  # change of a at which the iterations end
 
 
 @dataclass(frozen=True, eq=False)
 class DCResult:
-    """The result of the algorithm, and the repairs on the way."""
+    """Result of the DC algorithm, and measures of its repairs."""
 
     allocation: Allocation
-    after_shares: float  # cost after step (a), at the frequencies it was given
+    after_shares: float  # cost after step (a)
     after_frequencies: float  # cost after step (b)
-    part: Floats  # (K,) a, as the relaxation left it
-    raw_share_sum: float  # of 1 / u over those with a > 1/2, before any repair; the band is 1
-    not_binary: int  # clients with a neither 0 nor 1
-    coverage_failed: bool  # those with a > 1/2 held too few examples, and others were added
+    part: Floats  # (K,) a after the relaxation
+    raw_share_sum: float  # sum of 1 / u over the clients with a > 1/2, before scaling; feasible if at most 1
+    not_binary: int  # number of clients whose a is neither 0 nor 1
+    coverage_failed: bool  # true if clients with a > 1/2 had too few examples, so that others were added
 
 
 @dataclass(frozen=True)
 class DC:
-    """The paper's DC algorithm: clients and shares at fixed frequencies, then frequencies at fixed shares.
+    """DC algorithm of the CSRA paper: select clients and bandwidth, then set CPU frequencies.
 
-    Step (a) relaxes the choice to parts 0 <= a <= 1 and charges a penalty rho (a - a^2) for each that is neither. The
-    penalty is replaced by its tangent at the last a, so that a convex problem is left, `iterations` times or until a
-    stands still; clients with a > 1/2 are chosen. Those may hold too few examples: then the cheapest by `by_energy`
-    join. Step (b) is `best_frequencies`. Neither step sees that a change of both would pay, so the result is not
-    optimal, not even for its own clients: `allocation = "joint"` gives these their exact allocation at the end.
+    Step (a) relaxes the selection to 0 <= a <= 1, with a penalty rho (a - a^2) for fractions. In each iteration, the
+    tangent of the penalty at the last a gives a convex problem. Clients with a > 1/2 are selected. If these have too
+    few examples, the cheapest clients by `by_energy` are added. Step (b) is `best_frequencies`. Each step keeps the
+    variables of the other one fixed, so the result is not optimal even for the selected clients. ``allocation =
+    "joint"`` replaces it with their exact allocation.
 
-    As the paper has it: ``DC("rlt", (1.0,), shares="relaxed", allocation="paper")``. Its start, rho, b_min and numbers
-    of iterations are not stated.
+    The version of the paper is ``DC("rlt", (1.0,), shares="relaxed", allocation="paper")``. The paper does not state
+    its start, rho, b_min and numbers of iterations.
 
     Args:
-        relaxation: ``"perspective"``, ours, or ``"rlt"``, the paper's, which hardly sees the channel (see
-            `RelaxedProblem`).
-        penalties: rho, each positive and tried on its own; the cheapest result is returned. In units of the cost of
-            the clients of `sqrt_sort` at the frequencies of the step, so that prices may be scaled.
-        smallest_share: b_min of ``"rlt"``, above 0; at most 1 / (2 K) is used, as all K clients must have room.
-        start: a of all clients before the first iteration, 0 to 1.
-        iterations: Most convex problems of a step (a).
-        shares: ``"best"``, the best for the clients that were chosen (`best_shares`); ``"relaxed"``, b = 1 / u of the
-            relaxation, scaled down where they are more than the band, and 1 / K for a client that joined.
-        first_speed: Frequencies of the first step (a), as a part of f^max, above 0 and at most 1; None begins with
-            those that suit each client alone (`own_frequency`).
-        allocation: ``"joint"`` or ``"paper"``, see above.
+        relaxation: ``"perspective"`` by FedReach, or ``"rlt"`` of the paper; see `RelaxedProblem`. Default:
+            "perspective".
+        penalties: Values of rho, each above 0. Each is tried, and the result with the lowest cost is returned. The unit
+            is the cost of the clients that `sqrt_sort` selects.
+        smallest_share: b_min of ``"rlt"``, above 0. At most 1 / (2 K) is used, so that all K clients fit.
+        start: Initial a of all clients, from 0 to 1. Default: 0.5.
+        iterations: Largest number of convex problems of step (a). Default: 15.
+        shares: ``"best"`` uses `best_shares` of the selected clients. ``"relaxed"`` uses b = 1 / u of the relaxation,
+            scaled down if the sum exceeds 1, and 1 / K for added clients. Default: "best".
+        first_speed: CPU frequencies of step (a) as a share of f^max, above 0 and at most 1. Default: `own_frequency`.
+        allocation: ``"joint"`` or ``"paper"``, see above. Default: "joint".
 
     Raises:
-        ConfigError: If an option is out of its range, or clarabel is not installed.
+        ConfigError: If an option is outside its range, or clarabel is not installed.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", Algorithms 1
     and 2.
@@ -353,11 +354,11 @@ class DC:
             raise ConfigError(f"DC.penalties must be positive numbers, at least one; got {self.penalties!r}.")
 
     def solve(self, problem: AllocationProblem, min_examples: int) -> DCResult:
-        """Return the cheapest result of all penalties.
+        """Return the result with the lowest cost over all penalties.
 
         Raises:
-            ConfigError: If `min_examples` is not a whole number from 1.
-            InfeasibleError: If all clients together hold fewer.
+            ConfigError: If `min_examples` is not a whole number, at least 1.
+            InfeasibleError: If all clients together have fewer examples.
         """
         check_coverable(problem, min_examples)
         hertz = own_frequency(problem) if self.first_speed is None else self.first_speed * problem.max_hertz
@@ -381,7 +382,7 @@ class DC:
         )
 
     def _relax(self, problem: AllocationProblem, min_examples: int, hertz: Floats, rho: float) -> tuple[Floats, Floats]:
-        """Return a and u of Algorithm 1."""
+        """Run Algorithm 1; return a and u."""
         typical = sqrt_sort(problem, min_examples)
         unit = Allocation.of(problem, typical, np.full(len(typical), 1 / len(typical)), hertz[typical]).cost
         smallest = min(self.smallest_share, 1 / (2 * len(problem)))
@@ -389,7 +390,7 @@ class DC:
         a = np.full(len(problem), self.start)
         for _ in range(self.iterations):
             last = a
-            a, u = relaxed.solve(rho * (1 - 2 * last))  # rho (a - a^2) by its tangent, but for a constant
+            a, u = relaxed.solve(rho * (1 - 2 * last))  # tangent of rho (a - a^2), up to a constant
             if np.max(np.abs(a - last)) < STILL:
                 break
         return a, u
@@ -420,33 +421,35 @@ def genetic_selection(
     penalty: float | None = None,
     frequency: Frequency = "own",
 ) -> Ints:
-    """Breed sets of clients, and return the rows of the cheapest that holds `min_examples`, sorted.
+    """Select clients by genetic search; return the sorted rows of the cheapest set with `min_examples` (GA-Greedy).
 
-    A set S is judged by its cost with equal shares, b = 1 / |S|, and frequencies that do not depend on S, plus
-    M (c1^2 + c2^2) for what it breaks (see `penalty_terms`). Each generation keeps the best set; the parents of the
-    others win tournaments of two, are mixed client by client, and a few clients change sides. In the end the best set
-    is made to hold: clients over `max_divergence` leave it, and the cheapest by `by_energy` join until it is covered.
+    The fitness of a set S is its cost with equal shares b = 1 / |S| and CPU frequencies that do not depend on S, plus
+    M (c1^2 + c2^2) for violated constraints (see `penalty_terms`). Each generation keeps the best set. The parents of
+    the other sets win tournaments of two. A child takes each client from one of its parents, and then a few clients
+    change. At the end, clients above `max_divergence` are removed from the best set, and the cheapest clients by
+    `by_energy` are added until it has `min_examples`.
 
-    Differs from eq. 61, which has no cost in it, so that it cannot distinguish two covering sets, and no sign. The
-    paper states none of the sizes below.
+    The paper's fitness (eq. 61) contains no cost, so it cannot compare two feasible sets. The paper does not state any
+    of the sizes below.
 
     Args:
-        min_examples: e2, at least 1.
-        rng: Where everything is drawn from.
-        divergence: D_kl of each client (K,), in nats; None where the clients are filtered already.
-        max_divergence: e1, given together with `divergence`.
-        population: Sets in a generation, at least 2.
-        generations: At least 0.
-        crossover: Probability that a set has two parents and not one, 0 to 1.
-        mutations: Clients of a set that change sides, on average; 0 to K.
-        penalty: M, positive; None takes the cost of all clients together, with which one missing example costs more
-            than any set does.
-        frequency: ``"own"``, the one that suits a client alone (`own_frequency`); ``"maximum"``, f^max, which counts
-            far more joules than the set will need where f^max is high.
+        problem: Allocation problem of K clients.
+        min_examples: Smallest number of examples e2, at least 1.
+        rng: Random generator.
+        divergence: Label divergence of each client (K,) in nats. Default: no limit on the divergence.
+        max_divergence: Largest divergence e1 in nats, required with `divergence`.
+        population: Number of sets per generation, at least 2. Default: 40.
+        generations: Number of generations, at least 0. Default: 60.
+        crossover: Probability that a set has two parents instead of one, from 0 to 1. Default: 0.9.
+        mutations: Mean number of clients that change in a set, from 0 to K. Default: 1.
+        penalty: Penalty M, above 0. Default: the cost of all clients together, which makes one missing example more
+            expensive than any set.
+        frequency: ``"own"`` uses `own_frequency`. ``"maximum"`` uses f^max, which overestimates the energy if f^max is
+            high. Default: "own".
 
     Raises:
-        ConfigError: If an option is out of its range.
-        InfeasibleError: If all clients, or all within `max_divergence`, together hold too few examples.
+        ConfigError: If an option is outside its range.
+        InfeasibleError: If the clients within `max_divergence` together have too few examples.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section V-A,
     eq. 61.
@@ -468,20 +471,20 @@ def genetic_selection(
     if wrong := violation(frequency, get_args(Frequency)):
         raise ConfigError(f"genetic_selection: frequency {wrong}")
     if (divergence is None) != (max_divergence is None):
-        raise ConfigError("divergence and max_divergence must be given together.")
+        raise ConfigError("divergence and max_divergence must be given together. Add the other one, or remove both.")
     D = np.zeros(K) if divergence is None else np.asarray(divergence, np.float64)
     e1 = np.inf if max_divergence is None else max_divergence
     within = np.less_equal(D, e1)
     check_coverable(problem.only(within), min_examples)
     hertz = own_frequency(problem) if frequency == "own" else problem.max_hertz
     M = float(equal_share_costs(problem, np.ones((1, K), bool), hertz)[0]) if penalty is None else penalty
-    finite = np.minimum(D, 1e6)  # an infinite divergence is a large one: 0 times it must be 0
+    finite = np.minimum(D, 1e6)  # 0 times an infinite divergence would be nan
 
     def fitness(sets: Bools) -> Floats:
         c1, c2 = penalty_terms(sets, finite, e1, problem.num_examples, min_examples)
         return equal_share_costs(problem, sets, hertz) + M * (c1**2 + c2**2)
 
-    # As many clients as hold the examples on average, up to all: sets of every size are tried.
+    # On average, the first sets contain between the needed share of all clients and all clients.
     lowest = min_examples / int(problem.num_examples.sum())
     sets = rng.random((population, K)) < rng.uniform(lowest, 1.0, (population, 1))
     value = fitness(sets)
@@ -494,7 +497,7 @@ def genetic_selection(
 
 
 def equal_share_costs(problem: AllocationProblem, sets: Bools, hertz: Floats) -> Floats:
-    """Return the cost of each set (p, K) with b = 1 / |S| at these frequencies (K,), (p,); 0 for an empty one.
+    """Return the (p,) cost of sets (p, K) with b = 1 / |S| at CPU frequencies (K,); 0 for an empty set.
 
     Example:
         >>> problem = AllocationProblem(*np.array([[0.1, 0.2], [1, 1], [1e8, 2e8], [1e9, 1e9]]), np.array([5, 5]))
@@ -511,9 +514,9 @@ def equal_share_costs(problem: AllocationProblem, sets: Bools, hertz: Floats) ->
 
 
 def _children(sets: Bools, value: Floats, rng: np.random.Generator, crossover: float, mutations: float) -> Bools:
-    """Return one set fewer than there are, each of parents that won tournaments of two."""
+    """Return one set fewer than `sets` has; the parents of each have won tournaments of two."""
     population, K = sets.shape
-    pairs = rng.integers(population, size=(2, 2, population - 1))  # of rivals, for both parents
+    pairs = rng.integers(population, size=(2, 2, population - 1))  # two rivals for each of two parents
     first, second = np.where(value[pairs[:, 0]] <= value[pairs[:, 1]], pairs[:, 0], pairs[:, 1])
     from_second = rng.random((population - 1, K)) < 0.5
     from_second &= rng.random((population - 1, 1)) < crossover
@@ -524,12 +527,12 @@ def _children(sets: Bools, value: Floats, rng: np.random.Generator, crossover: f
 def penalty_terms(
     sets: Bools, divergence: Floats, max_divergence: float, num_examples: Ints, min_examples: int
 ) -> tuple[Floats, Floats]:
-    """Return c1, how far the chosen clients are beyond the divergence, and c2, how many examples are missing.
+    """Return the excess divergence c1 and the number of missing examples c2 of each of p sets (p, K).
 
-    c1 = sum_k max(0, a_k (D_k - e1)) and c2 = max(0, e2 - sum_k a_k d_k), of each of p sets (p, K).
+    c1 = sum_k max(0, a_k (D_k - e1)) and c2 = max(0, e2 - sum_k a_k d_k).
 
-    Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 61, set
-    right: as printed, c1 is nearly always 0, and c2 grows with the examples that a set holds.
+    Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 61,
+    corrected: as printed, c1 is almost always 0, and c2 increases with the number of examples.
 
     Example:
         >>> D, d = np.array([0.1, 0.35, 0.15, 0.6]), np.array([700, 650, 900, 400])

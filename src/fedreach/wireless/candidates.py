@@ -1,4 +1,4 @@
-"""Sets of clients under search: which are possible, the best one so far."""
+"""Candidate clients of the search, covers of the demand, and the best set so far."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from fedreach.wireless.exact import Needs, allocate_batch
 from fedreach.wireless.problem import AllocationProblem
 
 # -------------------- Cheapest covers: fractional, exact, and all below a limit
-# An item has a cost (maybe negative or +inf) and a size, a whole number; a *cover* is a set of sizes that sum to at
-# least the demand. Here an item is a client, its size the number of its examples, its cost what the dual prices make of
-# it.
+# Each item has a cost, which can be negative or infinite, and a whole size. A *cover* is a set of items whose sizes sum
+# to at least the demand. Items are clients, sizes are numbers of examples, and costs follow from the dual prices.
 
 
 @dataclass(frozen=True, eq=False)
 class FractionalCover:
-    """The cheapest cover when items may be taken in part; `value` is at most the cost of any cover."""
+    """Cheapest cover if fractions of items are allowed; a lower bound on the cost of every cover."""
 
-    value: float  # +inf where all items together are too small
-    taken: Floats  # (n,) x, 0 to 1; at most one item lies between
-    price: float  # nu: what one more of demand costs
+    value: float  # cost; infinite if all items together are too small
+    taken: Floats  # (n,) fraction x of each item, from 0 to 1; at most one is neither 0 nor 1
+    price: float  # nu: cost of one more unit of demand
 
 
 def fractional_cover(costs: Floats, sizes: Ints, demand: int, forced: Bools | None = None) -> FractionalCover:
-    """Return min c.x subject to d.x >= demand and 0 <= x <= 1: items in the order of c/d until there is enough.
+    """Minimize c.x subject to d.x >= demand and 0 <= x <= 1, by taking items in the order of c / d.
 
-    Negative costs are taken whatever the demand, and those that are `forced`; infinite ones never. The costs are c
-    (n,), the sizes d (n,), not negative; the demand may be 0 or less.
+    Items with negative costs and `forced` items are always taken, and items with infinite costs never. `costs` c (n,)
+    and `sizes` d (n,) >= 0 can be combined with any `demand`, also a negative one.
 
     Example:
         >>> fractional_cover(np.array([3.0, 1.0, 4.0]), np.array([2, 1, 2]), 4)
@@ -59,16 +58,15 @@ def fractional_cover(costs: Floats, sizes: Ints, demand: int, forced: Bools | No
 
 
 def coarsen_sizes(sizes: Ints, demand: int, cells: int, *, enough: bool = False) -> tuple[Ints, int] | None:
-    """Return sizes and demand in a larger unit, so that a table of the whole covers has at most `cells` cells.
+    """Return sizes and demand in a larger unit, so that a table of covers has at most `cells` cells.
 
-    The unit is the largest that divides all sizes, so that nothing is lost; or, where the table would be too large, a
-    multiple of it that gives a sixth of the cells. Sizes are rounded up, so that every cover stays one: from
-    sum d >= D follows sum ceil(d/s) >= ceil(D/s), and the cheapest cover in the larger unit costs at most as much as
-    the cheapest in truth. With `enough` they are rounded down, so that what is a cover in the larger unit is one in
-    truth. None: the unit would be over a quarter of the mean size, so that little would be left of the truth.
+    The unit is the greatest common divisor of the sizes, which loses nothing. If the table is still too large, the unit
+    is a multiple that gives about a sixth of the cells. Sizes are then rounded up, so that every cover stays a cover,
+    and the cheapest cover in the larger unit is a lower bound. With `enough`, sizes are rounded down, so that every
+    cover in the larger unit is a cover. The result is None if the unit would exceed a quarter of the mean size.
 
     Example:
-        >>> coarsen_sizes(np.array([20, 30, 50]), 60, 1000)  # ten is common to all, and nothing is lost
+        >>> coarsen_sizes(np.array([20, 30, 50]), 60, 1000)  # divided by 10 without loss
         (array([2, 3, 5]), 6)
         >>> coarsen_sizes(np.array([2001, 3103, 5007]), 6000, 600)
         (array([ 8, 13, 20]), 24)
@@ -76,7 +74,7 @@ def coarsen_sizes(sizes: Ints, demand: int, cells: int, *, enough: bool = False)
         (array([ 7, 12, 19]), 24)
     """
     is_enough, sizes = sizes >= demand, np.minimum(sizes, demand)
-    unit = int(np.gcd.reduce(sizes[~is_enough])) or max(1, demand)  # of the others each is enough alone, in any unit
+    unit = int(np.gcd.reduce(sizes[~is_enough])) or max(1, demand)  # other items cover the demand alone in any unit
     columns = -(-demand // unit) + 1
     if columns * (len(sizes) + 1) > cells:
         max_columns = max(2, cells // (6 * (len(sizes) + 1)))
@@ -88,12 +86,11 @@ def coarsen_sizes(sizes: Ints, demand: int, cells: int, *, enough: bool = False)
 
 
 def cover_table(costs: Floats, sizes: Ints, demand: int) -> Floats:
-    """Return best[i, j, r], (n + 1, m, D + 1): the least cost, c (m, n), at which items i, i+1, ... of sizes d cover r.
+    """Return best[i, j, r], (n + 1, m, D + 1): lowest cost c (m, n) at which the items i, i + 1, ... cover the size r.
 
-    By dynamic programming from the last item to the first: best[i, j, r] is the smaller of best[i+1, j, r], without
-    item i, and c_ji + best[i+1, j, max(r - d_i, 0)], with it. Nothing is added where r = 0, not even at a negative
-    cost: all covers without an item to spare are looked at, and no others are wanted. Each size is at most the demand
-    D.
+    Dynamic programming from the last item to the first: best[i, j, r] is the smaller one of best[i + 1, j, r] and
+    c_ji + best[i + 1, j, max(r - d_i, 0)]. For r = 0, no item is added, not even with a negative cost, so only covers
+    without superfluous items count. Sizes must be at most the demand D.
 
     Example:
         >>> cover_table(np.array([[3.0, 1.0, 4.0]]), np.array([2, 1, 2]), 4)[:, 0]
@@ -116,7 +113,7 @@ def cover_table(costs: Floats, sizes: Ints, demand: int) -> Floats:
 
 
 def cheapest_covers(best: Floats, sizes: Ints) -> Bools:
-    """Return (m, n), one cheapest cover under each costs of a table; items that change nothing are left out."""
+    """Return (m, n) a cheapest cover for each of the m costs of a table, without superfluous items."""
     n, m = best.shape[0] - 1, best.shape[1]
     chosen, remaining, every = np.zeros((m, n), bool), np.full(m, best.shape[2] - 1), np.arange(m)
     for i in range(n):
@@ -128,16 +125,18 @@ def cheapest_covers(best: Floats, sizes: Ints) -> Bools:
 def covers_below(
     best: Floats, costs: Floats, sizes: Ints, limits: Floats, max_sets: int, after: Ints | None = None
 ) -> Bools | None:
-    """Return (s, n): every cover that costs less than the limit under at least one of the costs; None: over `max_sets`.
+    """Return (s, n) all covers that cost less than the limit for at least one of the m costs.
 
-    Sets are grown item by item. One that even its cheapest completion, known from the table, brings to the limit under
-    all costs is dropped; so each that is carried along ends in a cover that counts, and no work is wasted. Nothing is
-    added to a cover.
+    Sets are extended item by item. A set is dropped if its cheapest completion, from the table, reaches the limit for
+    all costs. So each remaining set leads to a result. Nothing is added to a cover.
 
     Args:
-        best: (n + 1, m, D + 1), the table of these costs.
-        max_sets: How many sets may be carried along.
-        after: (n,), for each item an earlier one without which it is not wanted, or -1.
+        best: (n + 1, m, D + 1) table of the costs.
+        costs: (m, n) costs.
+        sizes: (n,) sizes.
+        limits: (m,) limits.
+        max_sets: Largest number of sets; the result is None if there are more.
+        after: (n,) earlier item that an item requires, or -1. Default: no requirements.
     """
     n, m = best.shape[0] - 1, best.shape[1]
     chosen, paid = np.zeros((1, n), bool), np.zeros((1, m))
@@ -151,7 +150,7 @@ def covers_below(
         if after is not None and after[i] >= 0:
             keep[len(chosen) :] &= chosen[:, after[i]]
         without, including = chosen[keep[: len(chosen)]], chosen[keep[len(chosen) :]]
-        including[:, i] = True  # indexing with flags has made a copy
+        including[:, i] = True  # indexing with a mask has made a copy
         chosen = np.concatenate([without, including])
         if len(chosen) > max_sets:
             return None
@@ -159,37 +158,37 @@ def covers_below(
     return chosen
 
 
-# -------------------- Clients that may and that must take part
+# -------------------- Candidate clients
 
 
 class Candidates(NamedTuple):
-    """Clients that may take part, of which some must, as the bounds need them; `rows` names the n clients."""
+    """Candidate clients of a node: forced clients are in every set, and free clients can be."""
 
     needs: Needs
-    sizes: Ints  # (n,) d, numbers of examples
-    forced: Bools  # (n,) must take part
-    rows: Ints  # (n,) their positions in the problem
-    demand: int  # e2
+    sizes: Ints  # (n,) d, number of examples
+    forced: Bools  # (n,) mask of the forced clients
+    rows: Ints  # (n,) positions in the problem
+    demand: int  # e2, smallest number of examples
     time_weight: float  # a1
 
     @classmethod
     def of(cls, problem: AllocationProblem, min_examples: int) -> Candidates:
-        """Return all clients of a problem, free to take part or not."""
+        """Return all clients of a problem as free candidates."""
         forced, rows = np.zeros(len(problem), bool), np.arange(len(problem))
         return cls(Needs.of(problem), problem.num_examples, forced, rows, min_examples, problem.time_weight)
 
     @property
     def num_free(self) -> int:
-        """Number of clients that may take part but need not."""
+        """Number of free clients."""
         return len(self.rows) - int(np.count_nonzero(self.forced))
 
     @property
     def short(self) -> int:
-        """Missing examples of the clients that must take part; at least 0."""
+        """Number of examples that the forced clients lack, at least 0."""
         return max(0, self.demand - int(self.sizes[self.forced].sum()))
 
     def only(self, flags: Bools, forced: Bools) -> Candidates:
-        """Return the flagged clients, and which of them must take part; flags (n,)."""
+        """Select clients by mask, with new forced clients."""
         if flags.all():
             return self._replace(forced=forced)
         return self._replace(
@@ -197,13 +196,13 @@ class Candidates(NamedTuple):
         )
 
     def band_needed(self, T: float) -> float:
-        """Return the least band, in parts of all, that any cover needs by T: falls in T; +inf if none keeps T."""
+        """Return the smallest bandwidth of any cover with the deadline T, as a share; infinite if T is too early."""
         return self._least_band(T).value
 
     def keeping(self, T: float) -> Candidates | None:
-        """Return them without those in no cover that keeps T, forcing those in every one; None: no cover keeps T.
+        """Remove clients that are in no cover with the deadline T, and force those in all; None if there is no cover.
 
-        Taking in a client, or leaving it out, against the sign of its reduced share raises the band needed by that.
+        Against the sign of its reduced share, adding or removing a client increases the bandwidth by that share.
         """
         band = self._least_band(T)
         if band.value > 1:
@@ -218,32 +217,31 @@ class Candidates(NamedTuple):
         return fractional_cover(self.least_shares(T), self.sizes, self.demand, self.forced)
 
     def least_shares(self, T: float) -> Floats:
-        """Return tau / (T - W / f^max) (n,), the share that each needs to keep T; +inf if none is enough."""
+        """Return (n,) tau / (T - W / f^max), the smallest share for the deadline T; infinite if T is too early."""
         late = self.needs.min_seconds >= T
         return np.where(late, inf, self.needs.tau / np.where(late, 1.0, T - self.needs.min_seconds))
 
 
 # -------------------- The best set so far
 
-CELLS = 200_000  # clients that are allocated at once, over all sets; it bounds the memory
+CELLS = 200_000  # clients over all sets that are allocated at once, to limit memory
 
 
 class Incumbent:
-    """The best set with enough examples so far, and its exact cost; sets that were tried are not tried again.
+    """Best set with enough examples so far, and its exact cost. Each set is tried only once.
 
-    Costs are those of `exact.allocate_batch`, so each is attained, and the least is an upper bound on the optimum. Sets
-    with fewer than `min_examples` are passed over.
+    The cost of `exact.allocate_batch` is feasible, so it is an upper bound on the optimum.
     """
 
     def __init__(self, problem: AllocationProblem, min_examples: int) -> None:
         self.problem, self.min_examples = problem, min_examples
         self.cost = inf
-        self.rows: Ints = np.empty(0, np.int64)  # (k,) increasing
+        self.rows: Ints = np.empty(0, np.int64)  # (k,) rows of the best set, increasing
         self.deadline = self.band_price = inf  # T and mu of the best set
         self._tried: set[bytes] = set()
 
     def offer(self, sets: Iterable[Ints]) -> bool:
-        """Take the best of some sets, given as rows, if it is better; return whether it was."""
+        """Try sets of rows, keep the best one, and return whether it is better than before."""
         new = [rows for rows in (np.sort(rows) for rows in sets) if self._is_new(rows)]
         before = self.cost
         while new:
@@ -268,7 +266,7 @@ class Incumbent:
 
 
 def pad_sets(sets: list[Ints]) -> tuple[Ints, Bools]:
-    """Return sets of unequal size as rows of one array (m, n), and which entries count.
+    """Return sets of different sizes as one array (m, n), and the mask of its valid entries.
 
     Example:
         >>> rows, counted = pad_sets([np.array([4, 7]), np.array([5])])
@@ -283,10 +281,10 @@ def pad_sets(sets: list[Ints]) -> tuple[Ints, Bools]:
 
 
 def repair_cover(chosen: Bools, costs: Floats, sizes: Ints, demand: int) -> Bools:
-    """Return a cover near a set of items: what is missing is added in the order of c/d, what is not needed dropped.
+    """Turn a set of items into a cover: add items in the order of c / d, then remove superfluous ones.
 
-    Items with infinite costs are added last; the most expensive are dropped first. The sizes d (n,) of all items sum to
-    the demand or more; those of the cover do.
+    Items with infinite costs are added last, and the most expensive items are removed first. All sizes d (n,) together
+    must sum to at least the demand.
     """
     chosen = chosen.copy()
     short = demand - int(sizes[chosen].sum())

@@ -1,4 +1,4 @@
-"""The exact solution for given clients, and its kernel."""
+"""Exact allocation for given clients."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from fedreach._util.arrays import Bools, Floats, Ints
 from fedreach._util.errors import ConfigError
 from fedreach.wireless.problem import Allocation, AllocationProblem
 
-# -------------------- One client, given the deadline T and the price mu of the band
+# -------------------- Cost of one client for a deadline T and a bandwidth price mu
 #     c(T, mu) = min_{0 < u <= T - W/f^max}  A u + Q / (2 (T - u)^2) + mu tau / u
 #
-# with u the upload time, A = a2 P and Q = 2 a2 eps W^3: the energy to send, the energy to compute in the time that is
-# left, and the rent of the share tau / u. c is convex and nonincreasing in T, and concave in mu.
+# u is the upload time, A = a2 P, and Q = 2 a2 eps W^3. The terms are the energy of the upload, the energy of computing
+# in the remaining time, and the price of the share tau / u. c is convex and nonincreasing in T, and concave in mu.
 #
-# Stationary is g(u) = u sqrt(A + Q / (T - u)^3) = sqrt(mu tau). g increases and is convex, so Newton's method that
-# starts right of the root stays there, and needs neither bracket nor safeguard. Derived by hand; the paper alternates
-# between shares and frequencies instead, which is not exact.
+# The optimality condition is g(u) = u sqrt(A + Q / (T - u)^3) = sqrt(mu tau). g is increasing and convex, so Newton's
+# method that starts to the right of the root stays there, and needs no bracket. The paper alternates between bandwidth
+# and frequencies instead, which is not exact.
 
-MAX_KERNEL_STEPS = 60  # newton steps at most; 3 to 7 are usual
-KERNEL_TOLERANCE = 1e-8  # a step this small, relative to u and T - u, leaves an error of about its square
-NEAR_ZERO = 1e-100  # replaces sqrt(mu tau) = 0, where the best u is 0 and tau / u has no value
-NO_PRICE = 1e-200  # keeps quotients finite where joules cost nothing, A = Q = 0, and everyone is at the upper end
+MAX_KERNEL_STEPS = 60  # Newton steps; 3 to 7 are usual
+KERNEL_TOLERANCE = 1e-8  # relative size of the last step; the error is about its square
+NEAR_ZERO = 1e-100  # replaces sqrt(mu tau) = 0, for which tau / u would be undefined
+NO_PRICE = 1e-200  # prevents division by 0 if energy costs nothing, A = Q = 0
 
 
 class Needs(NamedTuple):
-    """Inputs of the kernel per client; any shape."""
+    """Parameters of the cost of each client, of any shape."""
 
-    tau: Floats  # seconds to send over the whole band
+    tau: Floats  # upload time with the whole bandwidth, seconds
     root_tau: Floats  # sqrt(tau)
-    A: Floats  # a2 P, price of a second of sending
+    A: Floats  # a2 P, price of a second of upload
     Q: Floats  # 2 a2 eps W^3
-    min_seconds: Floats  # W / f^max, seconds to compute at the highest frequency
-    floor: Floats  # the same, and 1 where Q = 0, whose quotient by it must be 0
-    steepest: Floats  # A + Q / min_seconds^3: the root of it times u is g where u is at its upper end
+    min_seconds: Floats  # W / f^max, shortest computing time
+    floor: Floats  # min_seconds, or 1 if Q = 0, as a safe divisor of Q
+    steepest: Floats  # A + Q / min_seconds^3; its root times u is g(u) at the largest u
 
     @classmethod
     def of(cls, problem: AllocationProblem, rows: Any = slice(None), counted: Any = 1.0) -> Needs:
-        """Return what the clients at these rows need; nothing at all where `counted` is 0."""
+        """Compute the parameters of the clients at these rows; all are 0 where `counted` is 0."""
         tau, W, f = problem.upload_seconds[rows] * counted, problem.cycles[rows] * counted, problem.max_hertz[rows]
         A, Q = problem.energy_weight * problem.power_watts[rows] * counted, problem.energy_weight * 2 * W * W * W
         Q *= problem.capacitance
@@ -48,12 +48,12 @@ class Needs(NamedTuple):
         return cls(tau, np.sqrt(tau), A, Q, min_seconds, floor, A + Q / (floor * floor * floor))
 
     def only(self, rows: Any) -> Needs:
-        """Return these rows of every field."""
+        """Select rows of every field."""
         return Needs(*(values[rows] for values in self))
 
 
 class Sending(NamedTuple):
-    """The best way to send: u, the time x that is left to compute, sqrt(A + Q / x^3), and whether u is at its end."""
+    """Optimal upload time u, remaining time x, h = sqrt(A + Q / x^3), and whether u is at its upper limit."""
 
     u: Floats
     x: Floats
@@ -62,7 +62,7 @@ class Sending(NamedTuple):
 
 
 class ClientCost(NamedTuple):
-    """c(T, mu), the upload time u that attains it, and dc/dT; c is infinite where T <= W / f^max."""
+    """c(T, mu), the optimal upload time u, and dc/dT; c is infinite for T <= W / f^max."""
 
     cost: Floats
     upload_seconds: Floats
@@ -70,13 +70,13 @@ class ClientCost(NamedTuple):
 
 
 def sending(needs: Needs, T: Any, root_mu: Any) -> Sending:
-    """Return the best upload times at the deadlines T > W / f^max and the prices root_mu^2."""
+    """Return the optimal upload times for deadlines T > W / f^max and prices root_mu^2."""
     _, root_tau, A, Q, min_seconds, floor, steepest = needs
     r = np.maximum(root_mu * root_tau, NEAR_ZERO)
     longest = T - min_seconds
     clipped = longest * np.sqrt(steepest) <= r
-    # Three points that are never left of the root: the end; sqrt(mu tau) over the least slope of g; and where Q alone,
-    # of a u of at least T / 2, makes g as large.
+    # Three upper bounds on the root: the upper limit of u; sqrt(mu tau) divided by the smallest slope of g; and, for
+    # u >= T / 2, the point where Q alone gives g(u) = sqrt(mu tau).
     half = 0.5 * T
     u = np.minimum(T - np.minimum(np.cbrt(Q * (half / r) ** 2), half), r / np.sqrt(A + Q / T**3 + NO_PRICE))
     u = np.where(clipped, longest, np.minimum(u, longest))
@@ -93,7 +93,7 @@ def sending(needs: Needs, T: Any, root_mu: Any) -> Sending:
 
 
 def cost_of_needs(needs: Needs, T: Any, mu: Any) -> ClientCost:
-    """Return what each client costs at deadlines T and band prices mu; where T is too short, only the cost counts."""
+    """Return the cost of each client for deadlines T and bandwidth prices mu; it is infinite if T is too early."""
     late = needs.min_seconds >= T
     with np.errstate(over="ignore"):
         u, x, _, clipped = sending(needs, np.where(late, 2 * needs.min_seconds + 1.0, T), np.sqrt(mu))
@@ -103,26 +103,26 @@ def cost_of_needs(needs: Needs, T: Any, mu: Any) -> ClientCost:
     return ClientCost(cost, u, slope)
 
 
-# -------------------- The best allocation for given clients
+# -------------------- Optimal allocation for given clients
 #     min_T max_mu  a1 T - mu + sum_k c_k(T, mu)
 #
-# is convex in T and concave in mu. Inside, Newton's method on 1 / sum_k (tau_k / u_k) = 1 in sqrt(mu), which is concave
-# there, and so is never right of the root after its first step. Outside, Newton's method with a bracket on the
-# power -1/3 of the marginal gain of time, which is nearly linear in T.
+# is convex in T and concave in mu. The inner problem uses Newton's method on 1 / sum_k (tau_k / u_k) = 1 as a function
+# of sqrt(mu). It is concave, so it stays left of the root after the first step. The outer problem uses Newton's method
+# with a bracket, on the power -1/3 of the marginal gain of time, which is nearly linear in T.
 #
-# Many sets are solved at once, one per row. The tests hold the readable twin, two nested bisections.
+# Many sets are solved at once, one per row. The tests contain a slower, readable version with nested bisections.
 
-MAX_NEWTON_STEPS = 100  # newton steps at most, inside as outside; 4 to 8 are usual
-RELATIVE_TOLERANCE = 1e-13  # relative change of T or of the sum of shares that is left to rounding
+MAX_NEWTON_STEPS = 100  # inner and outer Newton steps; 4 to 8 are usual
+RELATIVE_TOLERANCE = 1e-13  # relative change of T, or of the sum of shares, at which the method stops
 
 
 def allocate(problem: AllocationProblem) -> Allocation:
-    """Return the allocation of least cost in which every client of the problem takes part.
+    """Return the allocation with the lowest cost for all clients of the problem.
 
     Raises:
-        ConfigError: If there is no client.
+        ConfigError: If the problem has no client.
 
-    Reference: ours. The paper alternates between shares and frequencies (algorithm 2), which stops early.
+    Reference: FedReach's own method. The paper alternates between bandwidth and frequencies (Algorithm 2).
 
     Example:
         >>> clients = np.array([[0.1, 0.06], [0.5, 2.0], [1e8, 3e8], [2e9, 4e9]])
@@ -131,7 +131,7 @@ def allocate(problem: AllocationProblem) -> Allocation:
         (1.0089620654, array([0.382248, 0.617752]))
     """
     if not len(problem):
-        raise ConfigError("an allocation must have at least one client; got none.")
+        raise ConfigError("An allocation must have at least one client; got none.")
     needs = Needs(*(values[None] for values in Needs.of(problem)))
     T, mu, u = saddle(needs, problem.time_weight)
     u, T = feasible(needs, T, u)
@@ -144,12 +144,12 @@ def allocate(problem: AllocationProblem) -> Allocation:
 
 
 def allocate_batch(problem: AllocationProblem, rows: Ints, counted: Bools) -> tuple[Floats, Floats, Floats]:
-    """Return the cost, deadline and band price of the best allocation of each of m sets of clients.
+    """Return cost, deadline and bandwidth price of the optimal allocation of each of m sets of clients.
 
     Args:
-        problem: Of K clients.
-        rows: (m, n) positions of the clients of each set in the problem; any row where not counted.
-        counted: (m, n) which of them count; at least one per set.
+        problem: Allocation problem of K clients.
+        rows: (m, n) positions of the clients of each set.
+        counted: (m, n) mask of the valid entries of `rows`; at least one per set.
 
     Raises:
         ConfigError: If a set is empty.
@@ -163,7 +163,7 @@ def allocate_batch(problem: AllocationProblem, rows: Ints, counted: Bools) -> tu
     """
     counted = np.asarray(counted, np.bool_)
     if not counted.any(axis=1).all():
-        raise ConfigError(f"counted must hold a client of every set; set {int(counted.any(axis=1).argmin())} has none.")
+        raise ConfigError(f"Each set must have a client; set {int(counted.any(axis=1).argmin())} has none.")
     needs = Needs.of(problem, rows, counted)
     T, mu, u = saddle(needs, problem.time_weight)
     u, T = feasible(needs, T, u)
@@ -173,7 +173,7 @@ def allocate_batch(problem: AllocationProblem, rows: Ints, counted: Bools) -> tu
 
 
 def shortest_deadlines(needs: Needs) -> Floats:
-    """Return Tmin of each set, (m,): Newton's method on 1 / sum tau / (T - least) = 1, concave, from the left."""
+    """Return the (m,) shortest deadlines, by Newton's method on 1 / sum tau / (T - min_seconds) = 1 from the left."""
     tau, min_seconds = needs.tau, needs.min_seconds
     start: Floats = (min_seconds * (1 + 1e-15) + tau).max(axis=1)
     T = start
@@ -188,17 +188,17 @@ def shortest_deadlines(needs: Needs) -> Floats:
 
 
 def feasible(needs: Needs, T: Floats, u: Floats) -> tuple[Floats, Floats]:
-    """Return upload times whose shares sum to 1, and a deadline that all keep with them."""
+    """Return upload times whose shares sum to 1, and a deadline that all clients then meet."""
     u = u * np.divide(needs.tau, u, out=np.zeros_like(u), where=needs.tau > 0).sum(axis=1, keepdims=True)
     return u, np.maximum(T, (u + needs.min_seconds).max(axis=1))
 
 
 def saddle(needs: Needs, a1: float) -> tuple[Floats, Floats, Floats]:
-    """Return T (m,), mu (m,) and the upload times u (m, n) of the saddle points of m sets."""
+    """Return T (m,), mu (m,) and upload times u (m, n) of the saddle points of m sets."""
     m = len(needs.tau)
     Tmin = shortest_deadlines(needs)
     longest = Tmin[:, None] - needs.min_seconds
-    # At Tmin everyone is at the upper end. It is the answer if the price that then balances a1 keeps them there.
+    # At Tmin, all u are at their upper limits. This is optimal if the price that balances a1 keeps them there.
     mu = (a1 + needs.A.sum(axis=1)) / (needs.tau / (longest * longest)).sum(axis=1)
     root = longest * np.sqrt(needs.steepest)
     open_ = (root > np.sqrt(mu)[:, None] * needs.root_tau).any(axis=1)
@@ -210,23 +210,23 @@ def saddle(needs: Needs, a1: float) -> tuple[Floats, Floats, Floats]:
 
 
 def _interior(needs: Needs, a1: float, Tmin: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the saddle points of sets whose T is above Tmin."""
+    """Return the saddle points of sets with T > Tmin."""
     low, high = Tmin, np.full(len(Tmin), np.inf)
-    least_root = np.sqrt(needs.A * needs.tau).sum(axis=1)  # of mu: it is reached where no client is at its upper end
+    least_root = np.sqrt(needs.A * needs.tau).sum(axis=1)  # lower bound on sqrt(mu)
     T = np.maximum(1.2 * Tmin, np.cbrt(needs.Q.sum(axis=1) / a1) + 0.5 * Tmin)
     root = least_root
     last = np.full(len(T), np.inf)
     for _ in range(MAX_NEWTON_STEPS):
         root, best = _price(needs, T, root, least_root)
         slope, along, curvature = _derivatives(needs, best, root)
-        gain = -slope  # of a second more, in joules' price
+        gain = -slope  # decrease of the energy cost per second of T
         low, high = np.where(gain > a1, T, low), np.where(gain > a1, high, T)
         with np.errstate(divide="ignore", invalid="ignore"):
             step = 3 * gain * (np.cbrt(gain / a1) - 1) / curvature
         done = (np.abs(step) <= RELATIVE_TOLERANCE * T) | (high - low <= RELATIVE_TOLERANCE * T)
         if done.all():
             break
-        # Newton's step where it falls into the bracket and shrinks; else the middle of the bracket, of log(T - Tmin).
+        # Newton's step if it is inside the bracket and shrinks, else the middle of the bracket in log(T - Tmin).
         good = (T + step > low) & (T + step < high) & (np.abs(step) < 0.5 * last)
         wide = np.where(np.isfinite(high), high - Tmin, 64 * (T - Tmin))
         middle = Tmin + np.sqrt(wide * np.maximum(low - Tmin, 1e-3 * wide))
@@ -238,17 +238,17 @@ def _interior(needs: Needs, a1: float, Tmin: Floats) -> tuple[Floats, Floats, Fl
 
 
 def _price(needs: Needs, T: Floats, root: Floats, least_root: Floats) -> tuple[Floats, Sending]:
-    """Return sqrt(mu) (m,) at which the shares of each set sum to 1 by the deadline T > Tmin, and how all send."""
+    """Return sqrt(mu) (m,) for which the shares of each set sum to 1 with T > Tmin, and the optimal uploads."""
     done = np.zeros(len(T), np.bool_)
     for i in range(MAX_NEWTON_STEPS):
         best = sending(needs, T[:, None], root[:, None])
         share = needs.tau / best.u
         total = share.sum(axis=1)
-        # After the first step there is none to the left but by rounding.
+        # After the first step, the root is never to the left, except by rounding.
         done |= (np.abs(total - 1) <= RELATIVE_TOLERANCE) | ((total <= 1) & (i > 0))
         if done.all():
             break
-        with np.errstate(divide="ignore"):  # where all are at the upper end, by rounding, the way is to the left
+        with np.errstate(divide="ignore"):  # if rounding brings all u to their upper limits, the step is to the left
             step = total * (total - 1) / (share / best.u * _per_root(needs, best)).sum(axis=1)
         root = np.where(done, root, np.maximum(root + step, least_root))
     return root, best
@@ -264,7 +264,7 @@ def _bend(needs: Needs, best: Sending) -> Floats:
 
 
 def _derivatives(needs: Needs, best: Sending, root: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return d/dT of the cost minus a1, dsqrt(mu)/dT along the optimum, and the second derivative in T, each (m,)."""
+    """Return d(cost)/dT without a1, dsqrt(mu)/dT along the optimum, and d2(cost)/dT2, each (m,)."""
     u, x, h, clipped = best
     tau, mu = needs.tau, (root * root)[:, None]
     slope = np.where(clipped, needs.A - mu * tau / (u * u), -needs.Q / (x * x * x)).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Planning of a round from a table of devices (`fedreach allocate`)."""
+"""Planning of a round from a table of clients (`fedreach allocate`)."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from fedreach.wireless import radio
 from fedreach.wireless.problem import AllocationProblem, Solution
 from fedreach.wireless.solve import solve
 
-# -------------------- Questions of a planner
+# -------------------- Options of a plan
 
 
 class OptionRange(NamedTuple):
-    """The range of an option, and the columns that it is about (none: all)."""
+    """Range of an option, and the columns that it requires."""
 
     flag: str
     low: float
     high: float
     hint: str = ""
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # one of these columns is required; none: no column is
 
 
 def option(default: Any, *rule: Any) -> Any:
-    """Return the field of an option, given its default and the fields of its `OptionRange`."""
+    """Return the field of an option, from its default and the fields of its `OptionRange`."""
     return field(default=default, metadata={"rule": OptionRange(*rule)})
 
 
@@ -45,32 +45,30 @@ RATES = ("bits_per_second", *RADIO)
 
 @dataclass(frozen=True)
 class Question:
-    """What a planner asks of a table of clients; None means the default where the columns need one.
+    """Options of a plan. None means the default if the columns of the table require one.
 
     Raises:
         ConfigError: If an option is outside its range.
     """
 
     min_examples: int = option(MISSING, "--min-examples", 1, 2**40)
-    bandwidth_hertz: float | None = option(None, "--bandwidth", 1e4, 1e12, "It is in hertz: write 2e6 for 2 MHz.")
+    bandwidth_hertz: float | None = option(None, "--bandwidth", 1e4, 1e12, "The unit is hertz: 2e6 is 2 MHz.")
     noise_dbm: float | None = option(
-        None, "--noise-dbm", -300, -50, "It is in dBm a hertz; -174 at room temperature.", RADIO
+        None, "--noise-dbm", -300, -50, "The unit is dBm per hertz; room temperature has -174.", RADIO
     )
-    carrier_hertz: float | None = option(
-        None, "--carrier", 1e6, 1e12, "It is in hertz: write 2.4e9 for 2.4 GHz.", RADIO
-    )
-    path_loss: float | None = option(None, "--path-loss", 1, 10, "It is the exponent; 2 in free space.", RADIO)
+    carrier_hertz: float | None = option(None, "--carrier", 1e6, 1e12, "The unit is hertz: 2.4e9 is 2.4 GHz.", RADIO)
+    path_loss: float | None = option(None, "--path-loss", 1, 10, "It is an exponent; free space has 2.", RADIO)
     report_bits: float | None = option(None, "--report-bits", 1, 1e15, "", RATES)
     model_parameters: int | None = option(None, "--model-parameters", 1, 1e13, "", RATES)
     bits_per_example: float | None = option(None, "--bits-per-example", 1, 1e12, "", ("cycles_per_bit",))
     epochs: int | None = option(None, "--epochs", 1, 1e6, "", ("cycles_per_bit",))
     max_divergence: float | None = option(
-        None, "--max-divergence", 0, math.inf, "It is in nats.", ("divergence", "label_0")
+        None, "--max-divergence", 0, math.inf, "The unit is nats.", ("divergence", "label_0")
     )
     smoothing: float | None = option(None, "--smoothing", 0, 1e9, "", ("label_0",))
     time_weight: float = option(1.0, "--time-weight", 1e-12, 1e12)
     energy_weight: float = option(1.0, "--energy-weight", 0, 1e12)
-    capacitance: float = option(1e-27, "--capacitance", 1e-40, 1e-15, "It is in J / (cycle Hz^2), about 1e-27.")
+    capacitance: float = option(1e-27, "--capacitance", 1e-40, 1e-15, "The unit is J / (cycle Hz^2), about 1e-27.")
     tolerance: float = option(1e-6, "--tolerance", 1e-9, 0.5)
     time_limit_seconds: float = option(30.0, "--time-limit", 1e-3, 1e7)
 
@@ -81,18 +79,18 @@ class Question:
                 limits = f"from {rule.low:g} to {rule.high:g}" if rule.high < math.inf else f"at least {rule.low:g}"
                 raise ConfigError(f"{rule.flag} must be {limits}; got {value:g}." + f" {rule.hint}".rstrip())
         if self.report_bits is not None and self.model_parameters is not None:
-            raise ConfigError("--report-bits and --model-parameters say the same; give one of them.")
+            raise ConfigError("--report-bits and --model-parameters must not be given together. Remove one of them.")
 
     def fit(self, columns: Mapping[str, Any], where: str) -> None:
-        """Reject an option that has no effect, and columns that need one that is not there, by a ConfigError."""
+        """Raise ConfigError if an option has no effect on a table with these columns, or a required one is missing."""
         for name, rule in RANGES.items():
             if getattr(self, name) is not None and rule.columns and not any(c in columns for c in rule.columns):
                 columns_text = " or ".join(rule.columns)
                 raise ConfigError(
-                    f"{rule.flag} has no effect: it is about the column {columns_text}, and {where} has none."
+                    f"{rule.flag} requires the column {columns_text}, which {where} does not have. Remove {rule.flag}."
                 )
         if self.smoothing is not None and self.max_divergence is None:
-            raise ConfigError("--smoothing has no effect without --max-divergence.")
+            raise ConfigError("--smoothing requires --max-divergence. Remove --smoothing.")
         needs = {
             "distance_meters": (("bandwidth_hertz",), ("report_bits", "model_parameters")),
             "bits_per_second": (("report_bits", "model_parameters"),),
@@ -102,11 +100,11 @@ class Question:
             for names in options if column in columns else ():
                 if all(getattr(self, name) is None for name in names):
                     flags = " or ".join(RANGES[name].flag for name in names)
-                    raise ConfigError(f"The column {column} needs {flags}.")
+                    raise ConfigError(f"The column {column} requires {flags}.")
 
     @property
     def bits(self) -> float:
-        """Bits of a report; 32 per parameter."""
+        """Size of a reply in bits, with 32 bits per parameter."""
         return 32.0 * (self.model_parameters or 0) if self.report_bits is None else self.report_bits
 
     def given(self) -> dict[str, Any]:
@@ -116,35 +114,35 @@ class Question:
 
 RANGES: Mapping[str, OptionRange] = {option.name: option.metadata["rule"] for option in fields(Question)}
 
-# -------------------- Columns of a table of clients
+# -------------------- Columns of the table
 
 
 class TableColumn(NamedTuple):
-    """What a column may hold; numbers outside `low` to `high` are taken for a mistake in the unit."""
+    """Range of the numbers in a column. Numbers outside probably have another unit."""
 
     low: float
     high: float
     hint: str = ""
-    zero: bool = False  # allowed, whatever `low` is
-    whole: bool = False
+    zero: bool = False  # 0 is also allowed
+    whole: bool = False  # only whole numbers are allowed
 
 
 EXAMPLES = TableColumn(0, 2**40, whole=True)
 COLUMNS = {
     "num_examples": EXAMPLES,
-    "upload_seconds": TableColumn(1e-9, 1e5, "It is the time to send the report over the whole band, in seconds."),
-    "bits_per_second": TableColumn(1e3, 1e13, "It is the rate over the whole band: write 2e7 for 20 Mbit/s."),
-    "distance_meters": TableColumn(1, 1e5, "Write 250 for 0.25 km."),
-    "fading_gain": TableColumn(1e-9, 1e3, "It is the power gain |h|^2, about 1, and not in decibels."),
-    "power_watts": TableColumn(1e-6, 10, "Power in dBm belongs into the column power_dbm: 23 dBm are 0.2 W."),
-    "power_dbm": TableColumn(-30, 60, "Power in watts belongs into the column power_watts."),
-    "cycles": TableColumn(1e3, 1e18, "It is the work of all passes over the client's examples: write 2e8.", zero=True),
+    "upload_seconds": TableColumn(1e-9, 1e5, "It is the upload time of a reply with the whole bandwidth, in seconds."),
+    "bits_per_second": TableColumn(1e3, 1e13, "It is the data rate with the whole bandwidth: 2e7 is 20 Mbit/s."),
+    "distance_meters": TableColumn(1, 1e5, "0.25 km is 250."),
+    "fading_gain": TableColumn(1e-9, 1e3, "It is the power gain |h|^2, about 1, not in decibels."),
+    "power_watts": TableColumn(1e-6, 10, "Use the column power_dbm for powers in dBm: 23 dBm is 0.2 W."),
+    "power_dbm": TableColumn(-30, 60, "Use the column power_watts for powers in watts."),
+    "cycles": TableColumn(1e3, 1e18, "It is the CPU cycles of all passes over the client's examples.", zero=True),
     "cycles_per_bit": TableColumn(1e-3, 1e6, zero=True),
-    "max_hertz": TableColumn(1e5, 1e11, "A frequency in gigahertz belongs into the column max_gigahertz."),
-    "max_gigahertz": TableColumn(1e-4, 100, "A frequency in hertz belongs into the column max_hertz."),
+    "max_hertz": TableColumn(1e5, 1e11, "Use the column max_gigahertz for frequencies in gigahertz."),
+    "max_gigahertz": TableColumn(1e-4, 100, "Use the column max_hertz for frequencies in hertz."),
     "divergence": TableColumn(0, math.inf),
 }
-FORMS = {  # each of these in exactly one form
+FORMS = {  # a table has exactly one column of each group
     "the upload": ("upload_seconds", "bits_per_second", "distance_meters"),
     "the power": ("power_watts", "power_dbm"),
     "the work": ("cycles", "cycles_per_bit"),
@@ -153,35 +151,35 @@ FORMS = {  # each of these in exactly one form
 LABEL = re.compile(r"label_(0|[1-9]\d{0,5})")
 DELIMITERS = ",;\t"
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|inf|infinity", re.ASCII | re.IGNORECASE)
-_GROUPED = re.compile(r"[+-]?\d{1,3}(\.\d{3})+")  # 1.000: one, or a thousand where people group by points
+_GROUPED = re.compile(r"[+-]?\d{1,3}(\.\d{3})+")  # 1.000 can be 1 or, with thousands separators, 1000
 
 
 @dataclass(frozen=True, eq=False)
 class ClientTable:
-    """A table of K clients as numbers."""
+    """Table of K clients, with numbers in all columns."""
 
     path: Path
-    lines: tuple[int, ...]  # (K,) in the file
-    names: tuple[str, ...]  # (K,)
-    numbers: dict[str, Floats]  # (K,) each, by column
-    labels: Ints | None  # (K, c)
+    lines: tuple[int, ...]  # (K,) line of each client in the file
+    names: tuple[str, ...]  # (K,) client names
+    numbers: dict[str, Floats]  # column -> (K,) numbers
+    labels: Ints | None  # (K, c) label counts
 
     @property
     def num_examples(self) -> Ints:
-        """(K,)."""
+        """(K,) number of examples."""
         return self.numbers["num_examples"].astype(np.int64)
 
     def refuse(self, k: int, what: str) -> NoReturn:
-        """Raise the error that names file, line and client."""
+        """Raise an error with file, line and client."""
         raise DataError(f"{self.path}:{self.lines[k]}: client {self.names[k]!r}: {what}")
 
 
 def read_clients(path: Path) -> ClientTable:
-    """Return the table in a CSV file: UTF-8 (or UTF-16 with its mark), a header, then a client a line.
+    """Read a table of clients from a CSV file in UTF-8 or UTF-16, with a header and one client per line.
 
     Raises:
-        DataError: If it is not such a file, a column is unknown, missing, or given twice in different units, or a cell
-            is not a plausible number; it names file, line, client and column.
+        DataError: If the file is not such a table, a column is unknown, missing or given in two units, or a cell is not
+            a plausible number.
     """
     cells, lines = _read_cells(path)
     _check_columns(path, cells)
@@ -189,9 +187,9 @@ def read_clients(path: Path) -> ClientTable:
     line_of: dict[str, int] = {}
     for name, line in zip(names, lines, strict=True):
         if not name:
-            raise DataError(f"{path}:{line}: the client has no name.")
+            raise DataError(f"{path}:{line}: the client must have a name; got an empty cell.")
         if line_of.setdefault(name, line) != line:
-            raise DataError(f"{path}:{line}: client {name!r} is in line {line_of[name]} already.")
+            raise DataError(f"{path}:{line}: each client must have one line; {name!r} is also in line {line_of[name]}.")
     clients = ClientTable(path, lines, names, {}, None)
     for name in filter(cells.__contains__, COLUMNS):
         clients.numbers[name] = _numbers(clients, name, cells[name], COLUMNS[name])
@@ -202,7 +200,7 @@ def read_clients(path: Path) -> ClientTable:
     labels: Ints = np.stack(per_class, axis=1).astype(np.int64)
     for k in np.flatnonzero(labels.sum(axis=1) != clients.num_examples)[:1]:
         total, examples = labels[k].sum(), clients.num_examples[k]
-        clients.refuse(int(k), f"its labels sum to {total}, but num_examples is {examples}.")
+        clients.refuse(int(k), f"the sum of its labels must be num_examples = {examples}; got {total}.")
     return replace(clients, labels=labels)
 
 
@@ -215,19 +213,19 @@ def _check_columns(path: Path, have: Iterable[str]) -> None:
     labels = sorted(int(name[len("label_") :]) for name in have if LABEL.fullmatch(name))
     for c, number in enumerate(labels):
         if c != number:
-            raise DataError(f"{path} has a column label_{number} but none label_{c}; number the classes without gaps.")
+            raise DataError(f"{path}: classes must be numbered without gaps; label_{number} exists, but not label_{c}.")
     if "num_examples" not in have:
-        raise DataError(f"{path} has no column num_examples.")
+        raise DataError(f"{path}: the column num_examples is missing.")
     for what, forms in FORMS.items():
         present = [name for name in forms if name in have]
         if not present:
-            raise DataError(f"{path} does not give {what}: it needs one of the columns {', '.join(forms)}.")
+            raise DataError(f"{path}: {what} requires one of the columns {', '.join(forms)}. Add one of them.")
         if len(present) > 1:
-            raise DataError(f"{path} gives {what} twice, as {' and '.join(present)}; keep one of them.")
+            raise DataError(f"{path}: {what} must have one column; got {' and '.join(present)}. Remove one of them.")
     if "fading_gain" in have and "distance_meters" not in have:
-        raise DataError(f"{path}: fading_gain belongs to distance_meters; other columns include what fading leaves.")
+        raise DataError(f"{path}: fading_gain requires distance_meters; other columns already include fading.")
     if labels and "divergence" in have:
-        raise DataError(f"{path} has both divergence and label_0; keep the divergence or the labels.")
+        raise DataError(f"{path}: divergence and label_0 must not be given together. Remove one of them.")
 
 
 def _numbers(clients: ClientTable, name: str, cells: Sequence[str], column: TableColumn) -> Floats:
@@ -235,48 +233,50 @@ def _numbers(clients: ClientTable, name: str, cells: Sequence[str], column: Tabl
     for k, text in enumerate(cells):
         excerpt = text if len(text) <= 40 else text[:39] + "…"
         if not _NUMBER.fullmatch(text):
-            rule = "must be a number, without a unit or thousands separators, and with a decimal point"
+            rule = "must be a number with a decimal point, without unit and thousands separators"
             clients.refuse(k, f"{name} {rule}; got {excerpt!r}.")
         value = values[k] = float(text)
         is_whole = not column.whole or (value % 1 == 0 and not _GROUPED.fullmatch(text))
         if not is_whole or not (column.low <= value <= column.high or (column.zero and value == 0)):
             rule = f"from {column.low:g} to {column.high:g}" + ", or 0" * column.zero
-            rule = f"a whole number {rule}, written without a point" if column.whole else rule
+            rule = f"a whole number {rule}, without a decimal point" if column.whole else rule
             clients.refuse(k, f"{name} must be {rule}; got {excerpt}. {column.hint}".rstrip())
     return values
 
 
 def _read_cells(path: Path) -> tuple[dict[str, tuple[str, ...]], tuple[int, ...]]:
-    """Return the cells of each column of a CSV file, and in which lines they are."""
+    """Read the cells of each column of a CSV file, and the line of each row."""
     rows = _rows(path)
     if not rows:
-        raise DataError(f"{path} is empty. The first line names the columns, and each other line is a client.")
+        raise DataError(f"{path}: must have a line of column names, and one line per client; got an empty file.")
     (first, header), *body = rows
-    while header and not header[-1]:  # spreadsheets end lines with delimiters
+    while header and not header[-1]:  # spreadsheets add delimiters at the end of lines
         header = header[:-1]
     for column, name in enumerate(header, start=1):
         if not name:
-            raise DataError(f"{path}:{first}: column {column} has no name.")
+            raise DataError(f"{path}:{first}: each column must have a name; column {column} has none.")
         if header.count(name) > 1:
-            raise DataError(f"{path}:{first}: there are {header.count(name)} columns {name!r}; keep one.")
+            raise DataError(
+                f"{path}:{first}: columns must have different names; got {name!r} {header.count(name)} times."
+            )
     if not body:
-        raise DataError(f"{path} has no clients below its header.")
+        raise DataError(f"{path}: must have at least one client; got only column names.")
     for line, row in body:
         if len(row) < len(header) or any(row[len(header) :]):
-            hint = " Is a decimal comma or a thousands separator in it?" if len(row) > len(header) else ""
-            raise DataError(f"{path}:{line}: the line has {len(row)} cells, but there are {len(header)} columns.{hint}")
+            hint = " Check it for decimal commas and thousands separators." if len(row) > len(header) else ""
+            raise DataError(f"{path}:{line}: must have {len(header)} cells, one per column; got {len(row)}.{hint}")
     cells = {name: tuple(row[j] for _, row in body) for j, name in enumerate(header)}
     return cells, tuple(line for line, _ in body)
 
 
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
-    """Return (line, stripped cells) of the lines that are not blank."""
+    """Return line number and stripped cells of each line that is not blank."""
     content = path.read_bytes()
     try:
         text = content.decode("utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        raise DataError(f"{path}:{line}: this is not UTF-8; save it as CSV (UTF-8).") from error
+        raise DataError(f"{path}:{line}: must be UTF-8 text. Save the table as CSV (UTF-8).") from error
     header = next(filter(str.strip, text.splitlines()), "")
 
     def count_columns(delimiter: str) -> int:
@@ -297,10 +297,10 @@ NOISE_DBM, CARRIER_HERTZ, PATH_LOSS, SMOOTHING, EPOCHS = -174.0, 2.4e9, 2.7, 1.0
 
 
 def problem_of(clients: ClientTable, question: Question, band: float = 1.0) -> AllocationProblem:
-    """Return the problem of all clients, ids 0, 1, ... in the order of the table.
+    """Build the allocation problem of all clients, with ids 0, 1, ... in the order of the table.
 
-    `band` is how many times the bandwidth is to be had. Where distances are given, the rates follow from the channel;
-    given rates are taken to grow in proportion.
+    `band` is a factor of the bandwidth. If the table has distances, data rates follow from the channel. Given data
+    rates are proportional to the bandwidth.
     """
     have = clients.numbers
     return AllocationProblem(
@@ -316,16 +316,16 @@ def problem_of(clients: ClientTable, question: Question, band: float = 1.0) -> A
 
 
 def power_watts(clients: ClientTable) -> Floats:
-    """Return (K,) transmit powers."""
+    """Return the (K,) transmit powers."""
     have = clients.numbers
     return np.asarray(have["power_watts"] if "power_watts" in have else radio.watts(have["power_dbm"]))
 
 
 def rate_elasticity(clients: ClientTable, question: Question) -> Floats:
-    """Return (K,) by how many per cent a client's rate grows with a per cent more bandwidth.
+    """Return the (K,) elasticity of the data rate: its change in percent for 1% more bandwidth.
 
-    With R = B log2(1 + s) and s in inverse proportion to B it is (B / R) dR/dB = 1 - s / ((1 + s) ln(1 + s)), below 1;
-    given rates grow in proportion: 1.
+    For R = B log2(1 + s) with s proportional to 1 / B, it is (B / R) dR/dB = 1 - s / ((1 + s) ln(1 + s)). For given
+    rates, it is 1.
     """
     if "distance_meters" not in clients.numbers:
         return np.ones(len(clients.names))
@@ -334,10 +334,10 @@ def rate_elasticity(clients: ClientTable, question: Question) -> Floats:
 
 
 def divergence_of(clients: ClientTable, question: Question) -> Floats | None:
-    """Return (K,) nats between each client's labels and those of all together; None without labels and divergence."""
+    """Return the (K,) divergence of each client's labels from all labels, in nats; None if the table has neither."""
     if clients.labels is None:
         return clients.numbers.get("divergence")
-    # Rounded, so that the order of summation does not decide about clients exactly at the threshold.
+    # Rounded, because clients exactly at the limit must not depend on the order of summation.
     return label_divergences(clients.labels, smoothing=_or(question.smoothing, SMOOTHING)).round(12)
 
 
@@ -350,7 +350,7 @@ def _upload_seconds(clients: ClientTable, question: Question, band: float) -> Fl
     hertz = band * _or(question.bandwidth_hertz, 0.0)
     rate = radio.bits_per_second(hertz, _noise(question), _gain(clients, question), power_watts(clients))
     for k in np.flatnonzero(rate <= 0)[:1]:
-        clients.refuse(int(k), "distance_meters leaves no signal: its rate is 0.")
+        clients.refuse(int(k), "distance_meters is too large: the data rate is 0.")
     return np.asarray(question.bits / rate)
 
 
@@ -378,33 +378,33 @@ def _or(value: float | None, default: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A plan, and plans with more bandwidth or examples; None if infeasible or interrupted."""
+    """Optimal plan, and plans with more bandwidth or examples."""
 
     clients: ClientTable
     question: Question
-    kept: Bools  # (K,) within max_divergence
-    problem: AllocationProblem  # of those kept
+    kept: Bools  # (K,) mask of the clients within max_divergence
+    problem: AllocationProblem  # allocation problem of these clients
     solution: Solution
-    more_band: Solution | None  # with 10% more bandwidth
-    more_examples: Solution | None  # with 10% more min_examples
+    more_band: Solution | None  # with 10% more bandwidth; None if interrupted
+    more_examples: Solution | None  # with 10% more min_examples; None if infeasible or interrupted
     interrupted: bool = False
 
     @property
     def examples_asked(self) -> int:
-        """min_examples of `more_examples`: 10% more, rounded up."""
+        """min_examples of `more_examples`, rounded up."""
         return -(-11 * self.question.min_examples // 10)
 
     @property
     def band_price(self) -> float | None:
-        """What a whole second band would save, at the margin, at the same rates: mu."""
+        """Shadow price mu: decrease of the cost per additional bandwidth, as a multiple of the current bandwidth."""
         return self.solution.allocation.band_price
 
     @property
     def megahertz_price(self) -> float | None:
-        """-dY/dB for B in MHz, at the margin.
+        """Decrease of the cost per additional MHz of bandwidth B, -dY/dB.
 
-        By the envelope theorem dY/dtau_k = mu b_k / tau_k, and tau_k = C / R_k, so that -dY/dB = (mu / B) sum_k b_k
-        (B / R_k) dR_k/dB.
+        By the envelope theorem, dY/dtau_k = mu b_k / tau_k. With tau_k = C / R_k, -dY/dB is
+        (mu / B) sum_k b_k (B / R_k) dR_k/dB.
         """
         if self.band_price is None or self.question.bandwidth_hertz is None:
             return None
@@ -414,21 +414,22 @@ class Plan:
 
 
 def plan(clients: ClientTable, question: Question, progress: Callable[[str], None] = lambda line: None) -> Plan:
-    """Choose clients, shares and frequencies, to a proven gap.
+    """Select clients and set their bandwidth and CPU frequencies, to a proven gap.
 
-    The time limit is that of each of the three problems; `progress` is called with a sentence on what happens next.
+    Solves the problem with the given, with 10% more bandwidth, and with 10% more examples. The time limit applies to
+    each of the three. `progress` is called with a message before each of them.
 
     Raises:
-        ConfigError: If the options do not fit the table.
-        DataError: If a client cannot send at all.
-        InfeasibleError: If the clients hold too few examples; the message says which thresholds would do.
+        ConfigError: If the options do not match the table.
+        DataError: If a client has a data rate of 0.
+        InfeasibleError: If the clients have too few examples. The message states feasible limits.
     """
     columns = dict(clients.numbers) | ({} if clients.labels is None else {"label_0": None})
     question.fit(columns, str(clients.path))
     everybody = problem_of(clients, question)
     admitted = _admit(clients, question)
     problem = everybody.only(admitted)
-    progress(f"{len(problem)} clients may take part; at most {question.time_limit_seconds:g} s ...")
+    progress(f"Planning {len(problem)} clients, for at most {question.time_limit_seconds:g} s ...")
 
     def solve_for(problem: AllocationProblem, min_examples: int) -> Solution:
         return solve(
@@ -438,16 +439,16 @@ def plan(clients: ClientTable, question: Question, progress: Callable[[str], Non
     try:
         solution = solve_for(problem, question.min_examples)
     except KeyboardInterrupt:
-        progress("Interrupted: the best that is found without a proof ...")
+        progress("Interrupted. Computing the best plan without a proof ...")
         solution = solve(problem, question.min_examples, tolerance=question.tolerance, max_nodes=1)
         return Plan(clients, question, admitted, problem, solution, None, None, interrupted=True)
     answer = Plan(clients, question, admitted, problem, solution, None, None)
     try:
-        progress("Again with 10 % more bandwidth ...")
+        progress("Planning with 10% more bandwidth ...")
         more = problem_of(clients, question, band=1.1).only(admitted)
         answer = replace(answer, more_band=solve_for(more, question.min_examples))
         if int(problem.num_examples.sum()) >= answer.examples_asked:
-            progress("Again with 10 % more examples ...")
+            progress("Planning with 10% more examples ...")
             answer = replace(answer, more_examples=solve_for(problem, answer.examples_asked))
     except KeyboardInterrupt:
         answer = replace(answer, interrupted=True)
@@ -455,7 +456,7 @@ def plan(clients: ClientTable, question: Question, progress: Callable[[str], Non
 
 
 def _admit(clients: ClientTable, question: Question) -> Bools:
-    """Return (K,) flags of the clients within max_divergence; raise an error if they hold too few examples."""
+    """Return the (K,) mask of clients within max_divergence; raise InfeasibleError if they have too few examples."""
     limit = math.inf if question.max_divergence is None else question.max_divergence
     divergence = divergence_of(clients, question) if question.max_divergence is not None else None
     if divergence is None:
@@ -466,16 +467,16 @@ def _admit(clients: ClientTable, question: Question) -> Bools:
 
 
 def too_few_examples(divergence: Floats, num_examples: Ints, max_divergence: float, min_examples: int) -> str:
-    """Return which thresholds come nearest if clients within `max_divergence` hold too few examples; "" if enough.
+    """Return a message with feasible limits if clients within `max_divergence` have too few examples, else "".
 
     Args:
-        divergence: (K,) nats from the labels of all clients together, not negative; inf allowed.
-        num_examples: (K,) whole numbers.
-        max_divergence: e1; a client at exactly e1 is kept. inf keeps all clients.
-        min_examples: e2.
+        divergence: (K,) divergence from the labels of all clients, in nats, at least 0; may be infinite.
+        num_examples: (K,) number of examples.
+        max_divergence: Largest divergence e1. Infinity keeps all clients.
+        min_examples: Smallest number of examples e2.
 
-    Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", constraints
-    37e and 37f, of which the paper does not say that they can contradict each other.
+    Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", constraints 37e
+    and 37f. The paper does not mention that they can contradict each other.
 
     Example:
         >>> too_few_examples(np.array([0.1, 0.3, 0.2]), np.array([50, 70, 40]), 0.2, 120)[-67:]
@@ -487,29 +488,29 @@ def too_few_examples(divergence: Floats, num_examples: Ints, max_divergence: flo
         return ""
     ways, notes = [f"lower min_examples to {covered} or less"] if covered else [], []
     if max_divergence == math.inf:
-        summary = f"All {len(divergence)} clients together hold {covered} examples;"
+        summary = f"All {len(divergence)} clients together have {covered} examples;"
     else:
         summary = f"{within.sum()} of {len(divergence)} clients are within max_divergence = {max_divergence:g}"
-        summary += f" and hold {covered} examples;"
+        summary += f" and have {covered} examples;"
         order = np.argsort(divergence[finite], kind="stable")
-        totals = np.cumsum(num_examples[finite][order])  # by those that are at most so far, nearest first
+        totals = np.cumsum(num_examples[finite][order])  # of the clients up to each divergence
         enough = int(np.searchsorted(totals, min_examples))
         if enough < len(totals):
-            # Rounded up, so that what is printed is enough, too.
+            # Rounded up, so that the printed limit is feasible.
             ways.append(f"raise max_divergence to {math.ceil(divergence[finite][order][enough] * 1e4) / 1e4:.4f}")
         else:
-            notes = [f"No max_divergence is enough: clients at a finite one hold {num_examples[finite].sum()} in all."]
+            notes = [f"All clients with a finite divergence together have {num_examples[finite].sum()} examples."]
         if not finite.all():
-            notes.append(f"It is infinite for {(~finite).sum()} that lack a class: smoothing above 0 makes it finite.")
+            notes.append(f"{(~finite).sum()} clients lack a class; smoothing above 0 makes their divergence finite.")
     advice = [f"{' or '.join(ways).capitalize()}."] if ways else []
-    return " ".join([summary, f"min_examples = {min_examples} are needed.", *advice, *notes])
+    return " ".join([summary, f"min_examples is {min_examples}.", *advice, *notes])
 
 
-# -------------------- Plans as records and rows
+# -------------------- Records of plans
 
 
 def record(plan: Plan) -> dict[str, Any]:
-    """Return all of a plan in plain values, clients in the order of the table."""
+    """Return a plan as JSON values, with clients in the order of the table."""
     solution, chosen = plan.solution, client_rows(plan)
     return {
         "status": solution.status,
@@ -540,7 +541,7 @@ def record(plan: Plan) -> dict[str, Any]:
 
 
 def client_rows(plan: Plan) -> list[dict[str, Any]]:
-    """Return a row for each client that is chosen."""
+    """Return one row per selected client."""
     allocation, band = plan.solution.allocation, plan.question.bandwidth_hertz
     chosen = plan.problem.only(plan.problem.rows(allocation.ids))
     slack = allocation.seconds - (allocation.upload_seconds + allocation.compute_seconds)
@@ -552,7 +553,7 @@ def client_rows(plan: Plan) -> list[dict[str, Any]]:
         "max_hertz": chosen.max_hertz,
         "compute_seconds": allocation.compute_seconds,
         "upload_seconds": allocation.upload_seconds,
-        "slack_seconds": np.where(slack > 1e-9 * allocation.seconds, slack, 0.0),  # below it is rounding
+        "slack_seconds": np.where(slack > 1e-9 * allocation.seconds, slack, 0.0),  # less is rounding
         "compute_joules": allocation.compute_joules,
         "upload_joules": allocation.upload_joules,
     }

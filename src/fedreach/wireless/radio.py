@@ -1,4 +1,4 @@
-"""Channels and devices: the cost of a round in seconds and joules."""
+"""Radio channels and devices, which determine the time and energy of a round."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fedreach._util.errors import ConfigError, require, violation
 from fedreach._util.streams import generator
 from fedreach.wireless.problem import AllocationProblem, training_cycles
 
-# -------------------- Bits per second
+# -------------------- Data rate
 
-LIGHT_METERS_PER_SECOND = 3e8  # as the paper's golden numbers have it
+LIGHT_METERS_PER_SECOND = 3e8  # the paper's rounded value
 
 
 def watts(dbm: Any) -> Any:
-    """Return a power in watts, given in dBm: 10^(dBm / 10) milliwatts.
+    """Convert a power from dBm to watts: 10^(dBm / 10) milliwatts.
 
     Example:
         >>> float(watts(30.0))
@@ -28,7 +28,7 @@ def watts(dbm: Any) -> Any:
 
 
 def path_gain(distance_meters: Any, carrier_hertz: float, exponent: float) -> Any:
-    """Return theta = (c / (4 pi f))^2 * distance^(-exponent), the large-scale power gain.
+    """Return the power gain of the path loss, theta = (c / (4 pi f))^2 * distance^(-exponent).
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section II-B.
 
@@ -41,16 +41,16 @@ def path_gain(distance_meters: Any, carrier_hertz: float, exponent: float) -> An
 
 
 def bits_per_second(bandwidth_hertz: Any, noise_watts_per_hertz: Any, gain: Any, power_watts: Any) -> Any:
-    """Return R = B log2(1 + gain P / (B N0)), the rate of a client that has the whole band.
+    """Return the data rate R = B log2(1 + gain P / (B N0)) of a client that uses the whole bandwidth.
 
-    A client with the share b of the band sends b R: its power is spread over the whole band in the signal-to-noise
-    ratio, as in the paper.
+    A client with the share b of the bandwidth sends at b R. As in the paper, the signal-to-noise ratio does not depend
+    on b.
 
     Args:
-        bandwidth_hertz: B, of all clients together.
-        noise_watts_per_hertz: N0.
-        gain: Path gain times |h|^2, the power gain of the fading.
-        power_watts: P.
+        bandwidth_hertz: Total bandwidth B in hertz.
+        noise_watts_per_hertz: Noise power density N0 in watts per hertz.
+        gain: Power gain: path gain times fading |h|^2.
+        power_watts: Transmit power P in watts.
 
     Example:
         >>> gain = path_gain(225.0, 2.4e9, 2.7)
@@ -68,53 +68,53 @@ Fading = Literal["rayleigh", "none"]
 
 RANGES = {
     "distance_meters": "(0, inf)",
-    "max_hertz": "[1e5, inf): It is in hertz, such as [2e9, 5e9].",
+    "max_hertz": "[1e5, inf): The unit is hertz, for example [2e9, 5e9].",
     "cycles_per_bit": "(0, inf)",
     "power_dbm": "(-100, 100)",
 }
 
 
 class Devices(NamedTuple):
-    """Properties of n clients that stay the same for a run."""
+    """Properties of n clients that do not change during a run."""
 
-    distance_meters: Floats  # (n,) to the base station
-    power_watts: Floats  # (n,) with which they send
+    distance_meters: Floats  # (n,) distance to the base station
+    power_watts: Floats  # (n,) transmit power
     max_hertz: Floats  # (n,) highest CPU frequency
-    cycles_per_bit: Floats  # (n,) of training data
+    cycles_per_bit: Floats  # (n,) CPU cycles per bit of training data
 
 
 @dataclass(frozen=True)
 class Radio:
-    """A cell whose clients share one uplink band, and the prices of a second and a joule.
+    """Radio cell in which all clients share the uplink bandwidth.
 
-    Ranges are drawn from uniformly, once per run; a power is drawn in dBm. The fading |h|^2 of each client is
-    drawn again in each round, exponential with mean `mean_gain` (Rayleigh), or is `mean_gain` itself. Both depend only
-    on the seed, the round and the number of clients, so that all methods of a comparison see the same channels. Only
-    the clients' sending and computing is accounted for: the base station's broadcast costs bits, but no
-    seconds, as in the paper.
+    Each client draws its properties once per run, uniformly from the ranges below. The transmit power is uniform in
+    dBm. Each client draws its fading |h|^2 in each round: exponential with mean `mean_gain` (Rayleigh fading), or
+    always `mean_gain`. The draws depend only on the seed, the round and the number of clients. So all methods of a
+    comparison use the same channels. As in the paper, time and energy include the clients' computing and uploads, but
+    not the broadcast of the base station.
 
-    When: seconds and joules should be those of today's devices; the default.
+    Use when: time and energy should be those of current devices. This is the default.
 
     Args:
-        bandwidth_hertz: B, of all clients together.
-        noise_dbm_per_hertz: N0.
-        distance_meters: Range of the distance.
-        carrier_hertz: f_c.
-        path_loss_exponent: gamma, at least 1.
-        power_dbm: Range of the transmit power.
-        max_hertz: Range of the highest CPU frequency. The paper prints 2 to 5 MHz, with which a round of local training
-            takes a minute and microjoules; 2 to 5 GHz fits its energies. See `PaperRadio`.
-        cycles_per_bit: Range of the CPU cycles that one pass needs for a bit of training data.
-        bits_per_example: Of the training data; None: as many as its numbers take (28 * 28 * 8 for Fashion-MNIST). With
-            1, `cycles_per_bit` are cycles per example, as eq. 4 of the paper reads.
-        capacitance: eps, in J / (cycle Hz^2).
-        mean_gain: Mean of |h|^2.
-        fading: ``"rayleigh"`` or ``"none"``.
-        time_weight: a1 of the objective a1 T + a2 E that allocations minimize; positive.
-        energy_weight: a2, not negative.
+        bandwidth_hertz: Total bandwidth B in hertz, above 0. Default: 2 MHz.
+        noise_dbm_per_hertz: Noise power density N0 in dBm per hertz. Default: -174, thermal noise.
+        distance_meters: Range of the distance to the base station in meters.
+        carrier_hertz: Carrier frequency f_c in hertz, above 0. Default: 2.4 GHz.
+        path_loss_exponent: Path loss exponent gamma, at least 1. Default: 2.7.
+        power_dbm: Range of the transmit power in dBm.
+        max_hertz: Range of the highest CPU frequency in hertz. The paper prints 2 to 5 MHz, but its energies fit 2 to
+            5 GHz. See `PaperRadio`.
+        cycles_per_bit: Range of the CPU cycles that one pass needs per bit of training data.
+        bits_per_example: Bits per training example. Default: those of its stored numbers, such as 28 * 28 * 8 for
+            Fashion-MNIST. With 1, `cycles_per_bit` is the number of cycles per example, as in eq. 4 of the paper.
+        capacitance: Effective switched capacitance eps in J / (cycle Hz^2), above 0. Default: 1e-27.
+        mean_gain: Mean of the fading |h|^2, above 0. Default: 1.
+        fading: Kind of fading: ``"rayleigh"`` or ``"none"``. Default: "rayleigh".
+        time_weight: Weight a1 of a second in the cost a1 T + a2 E, above 0. Default: 1.
+        energy_weight: Weight a2 of a joule in the cost, at least 0. Default: 1.
 
     Raises:
-        ConfigError: If a number or range is not legal.
+        ConfigError: If an option is outside its range.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section II-B and
     table I, with its units corrected.
@@ -153,23 +153,23 @@ class Radio:
             bits_per_example="(0, inf)",
             energy_weight="[0, inf)",
             path_loss_exponent="[1, 10)",
-            noise_dbm_per_hertz="(-300, 0): That of heat is -174.",
+            noise_dbm_per_hertz="(-300, 0): Thermal noise is -174.",
             fading=get_args(Fading),
         )
         for name, rule in RANGES.items():
             value = getattr(self, name)
             if np.shape(value) != (2,) or not value[0] <= value[1]:
-                raise ConfigError(f"Radio.{name} must be a range [from, to]; got {value}.")
+                raise ConfigError(f"Radio.{name} must be a range [low, high]; got {value}.")
             if wrong := violation(value[0], rule) or violation(value[1], rule):
-                raise ConfigError(f"Radio.{name}: each end {wrong}")
+                raise ConfigError(f"Radio.{name}: both limits {wrong}")
 
     @property
     def noise_watts_per_hertz(self) -> float:
-        """N0."""
+        """Noise power density N0 in watts per hertz."""
         return float(watts(self.noise_dbm_per_hertz))
 
     def devices(self, n: int, seed: int) -> Devices:
-        """Return what n clients keep for the run of this seed."""
+        """Draw the properties of n clients for the run of this seed."""
         rng = generator(seed, "devices")
         distance, dbm, hertz, cycles = (
             rng.uniform(*bounds, size=n)
@@ -178,12 +178,12 @@ class Radio:
         return Devices(distance, watts(dbm), hertz, cycles)
 
     def gains(self, devices: Devices, seed: int, round_: int) -> Floats:
-        """Return each client's power gain in a round, path loss times fading."""
+        """Return the (n,) power gain of each client in a round: path gain times fading."""
         path = path_gain(devices.distance_meters, self.carrier_hertz, self.path_loss_exponent)
         if self.fading == "none":
             return np.asarray(path * self.mean_gain)
         drawn = generator(seed, "fading", round_).exponential(self.mean_gain, size=len(path))
-        # A draw of exactly 0 would be a rate of 0, and a client that never gets its report through.
+        # With a gain of exactly 0, the upload would never end.
         return np.asarray(path * np.maximum(drawn, 1e-9 * self.mean_gain))
 
     def state(
@@ -198,12 +198,17 @@ class Radio:
         passes: Floats,
         report_bits: int,
     ) -> RadioState:
-        """Return the radio of a round, as the server sees it.
+        """Return the radio state of a round.
 
         Args:
-            bits_per_example: Used where the radio has none of its own.
-            passes: (n,) over its data that each client's local training makes.
-            report_bits: Of a report.
+            devices: Properties of the n clients.
+            seed: Seed of the run.
+            round_: Number of the round.
+            ids: (n,) ids of the clients.
+            num_examples: (n,) number of training examples.
+            bits_per_example: Bits per training example, used if the radio does not define them.
+            passes: (n,) number of passes over its data in each client's local training.
+            report_bits: Size of a reply in bits.
         """
         bits = bits_per_example if self.bits_per_example is None else self.bits_per_example
         gains = self.gains(devices, seed, round_)
@@ -226,9 +231,9 @@ class Radio:
 
 @dataclass(frozen=True)
 class PaperRadio(Radio):
-    """The frequencies that the paper prints: 2 to 5 MHz; otherwise as `Radio`.
+    """Radio cell with the CPU frequencies that the CSRA paper prints, 2 to 5 MHz; otherwise like `Radio`.
 
-    When: only to reproduce CSRA's figures as printed.
+    Use when: you reproduce the figures of the CSRA paper with its printed frequencies.
 
     Example:
         >>> PaperRadio().max_hertz
@@ -243,22 +248,22 @@ RADIOS: dict[str, type[Radio]] = {"gigahertz": Radio, "paper": PaperRadio}
 
 @dataclass(frozen=True, eq=False)
 class RadioState:
-    """What the server knows of the radio in a round; arrays over the n participants."""
+    """State of the radio in a round, for the n participants."""
 
-    ids: Ints  # (n,)
-    bits_per_second: Floats  # (n,) R, over the whole band
-    power_watts: Floats  # (n,)
-    max_hertz: Floats  # (n,)
-    cycles_per_pass: Floats  # (n,) one pass of training over the client's own data
-    num_examples: Ints  # (n,)
-    passes: Floats  # (n,) of the round's local training
-    report_bits: int
-    time_weight: float
-    energy_weight: float
-    capacitance: float
+    ids: Ints  # (n,) ids of the participants
+    bits_per_second: Floats  # (n,) data rate R over the whole bandwidth
+    power_watts: Floats  # (n,) transmit power
+    max_hertz: Floats  # (n,) highest CPU frequency
+    cycles_per_pass: Floats  # (n,) CPU cycles of one pass over the client's training data
+    num_examples: Ints  # (n,) number of training examples
+    passes: Floats  # (n,) number of passes over its data in the local training of the round
+    report_bits: int  # size of a reply
+    time_weight: float  # a1
+    energy_weight: float  # a2
+    capacitance: float  # eps
 
     def problem(self, *, bits: float | None = None, passes: Floats | None = None) -> AllocationProblem:
-        """Return what each client would need to train and report, or to do other work and send other bits."""
+        """Return the allocation problem of the round; `bits` and `passes` replace the reply size and the passes."""
         bits, passes = self.report_bits if bits is None else bits, self.passes if passes is None else passes
         return AllocationProblem(
             upload_seconds=bits / self.bits_per_second,

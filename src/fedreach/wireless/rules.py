@@ -1,4 +1,4 @@
-"""Allocation rules: bandwidth and CPU frequency of each client."""
+"""Allocation rules: each client's share of the bandwidth and CPU frequency."""
 
 import heapq
 from abc import abstractmethod
@@ -18,25 +18,25 @@ from fedreach.wireless.problem import Allocation, AllocationProblem
 
 
 class AllocationRule(Component):
-    """Gives every client of a problem its share of the band and its CPU frequency; the clients are given."""
+    """Base class of allocation rules, which divide the bandwidth and set CPU frequencies for given clients."""
 
     component_type = "allocation"
 
     @abstractmethod
     def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
-        """Return an allocation of all clients of `problem`, at least one, whose shares sum to at most 1.
+        """Return the allocation of all clients of `problem`; the shares must sum to at most 1.
 
         Args:
-            problem: The clients that take part and what a second and a joule are worth; not written to.
-            rng: Where a rule draws from; nothing else is random.
+            problem: Clients of the round and weights of time and energy, at least one client. Do not modify it.
+            rng: Random generator; the only allowed source of randomness.
         """
 
 
 def frequency_alone(problem: AllocationProblem) -> float:
-    """Return f0 = (a1 / (2 a2 eps))^(1/3) in hertz, inf where joules are free.
+    """Return f0 = (a1 / (2 a2 eps))^(1/3) in hertz, or infinity if energy costs nothing (a2 = 0).
 
-    It minimizes a1 W / f + a2 eps W f^2, what one client alone pays for its cycles W; they cancel, so that f0 is the
-    same for all. Among several the deadline is shared, and the best frequencies satisfy sum (f / f0)^3 = 1 instead.
+    f0 minimizes a1 W / f + a2 eps W f^2, the cost of computing of a single client. The cycles W cancel out, so f0 is
+    the same for all clients. Several clients share a deadline; their best frequencies satisfy sum (f / f0)^3 = 1.
 
     Example:
         >>> f"{frequency_alone(AllocationProblem(*np.ones((5, 1)))):.10e}"
@@ -48,15 +48,15 @@ def frequency_alone(problem: AllocationProblem) -> float:
 
 
 def own_frequency(problem: AllocationProblem) -> Floats:
-    """Return min(f_k^max, f0) for each client, (K,) hertz."""
+    """Return (K,) min(f_k^max, f0) in hertz."""
     return np.minimum(problem.max_hertz, frequency_alone(problem))
 
 
 def printed_frequency(problem: AllocationProblem) -> Floats:
-    """Return min(f_k^max, (a1 / (2 a2 eps W_k))^(1/3)), as the paper prints it; f_k^max where joules or cycles are 0.
+    """Return min(f_k^max, (a1 / (2 a2 eps W_k))^(1/3)), as printed in the paper.
 
-    W = d s E in the denominator is an error of dimension: the result is not a frequency, and is a few hundred times
-    too low where W is 10^8 cycles.
+    The result is f_k^max if energy or cycles are 0. The division by the cycles W_k is an error in the paper: the
+    result does not have the unit of a frequency. For W_k = 10^8 cycles, it is several hundred times too low.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section V-A,
     step (3) of the greedy baselines.
@@ -71,11 +71,11 @@ def printed_frequency(problem: AllocationProblem) -> Floats:
 
 @dataclass(frozen=True)
 class EqualShares(AllocationRule):
-    """Equal shares b = 1 / k of the band, and the best frequency of each client on its own.
+    """Equal bandwidth for each client, and the CPU frequency that is best for each client alone.
 
-    f_k = min(f_k^max, (a1 / (2 a2 eps))^(1/3)), and f_k^max where joules are free (a2 = 0).
+    b_k = 1 / k and f_k = min(f_k^max, (a1 / (2 a2 eps))^(1/3)). If energy costs nothing (a2 = 0), f_k = f_k^max.
 
-    When: devices cannot be assigned individual shares, and as a baseline.
+    Use when: the network cannot assign different bandwidth to devices, or you need a baseline.
 
     Example:
         >>> problem = AllocationProblem(*np.array([[0.1, 0.2], [1, 1], [1e8, 2e8], [1e9, 5e8]]), np.array([5, 5]))
@@ -94,12 +94,12 @@ class EqualShares(AllocationRule):
 
 @dataclass(frozen=True)
 class ExactAllocation(AllocationRule):
-    """The shares and frequencies with the least cost for the given clients (see `exact.allocate`).
+    """Bandwidth and CPU frequencies with the lowest cost for the given clients (see `exact.allocate`).
 
-    When: always, where clients are chosen by something else: the default under `[radio]`.
+    Use when: another rule selects the clients. This is the default under `[radio]`.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 36 and 37
-    for a given selection; solved jointly, where the paper alternates between shares and frequencies.
+    for a given selection. The paper alternates between bandwidth and frequencies; here both are solved jointly.
     """
 
     def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
@@ -113,23 +113,24 @@ Frequency = Literal["corrected", "printed"]
 
 @dataclass(frozen=True)
 class Greedy(AllocationRule):
-    """Greedy allocation: the band in equal units, each to the client whose cost falls fastest.
+    """Greedy allocation: repeatedly give one unit of bandwidth to the client that gains most.
 
-    Each client begins with one unit. The next goes where the marginal gain (a1 + a2 P_k) tau_k / b_k^2 is largest,
-    until none is left; ties go to the lower position. The gain counts the seconds of every client, although only the
-    last one keeps the round waiting: that is the rule's weakness, and is kept.
+    Each client starts with one unit. Each further unit goes to the client with the largest gain
+    (a1 + a2 P_k) tau_k / b_k^2. Ties go to the lower position. The gain counts the time of every client, although
+    only the slowest client determines the duration of the round. The paper's rule has this weakness too.
 
-    When: only to compare with that paper's baseline.
+    Use when: you compare with the greedy baselines of the CSRA paper.
 
     Args:
-        unit: Delta b, smallest part of the band that is handed out, above 0 and at most 1. The band is cut into the
-            largest whole number of equal units of at least this size, and into one for each client if these are more.
-            The paper does not state it.
-        frequency: ``"corrected"``, f_k = min(f_k^max, (a1 / (2 a2 eps))^(1/3)); ``"printed"``, the paper's formula,
-            which divides by the cycles too and is far too low (see `printed_frequency`).
+        unit: Delta b, smallest share of the bandwidth that is assigned, above 0 and at most 1. The number of units is
+            the largest for which a unit has at least this size, or the number of clients if that is larger. The paper
+            does not state its unit. Default: 0.001.
+        frequency: Formula of the CPU frequency. ``"corrected"`` is min(f_k^max, (a1 / (2 a2 eps))^(1/3)).
+            ``"printed"`` is the paper's formula, which gives far too low frequencies (see `printed_frequency`).
+            Default: "corrected".
 
     Raises:
-        ConfigError: If an option is out of its range.
+        ConfigError: If an option is outside its range.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section V-A,
     CS-Greedy and GA-Greedy.
@@ -144,7 +145,7 @@ class Greedy(AllocationRule):
     frequency: Frequency = "corrected"
 
     def __post_init__(self) -> None:
-        require(self, unit="[1e-9, 1]: It is a part of the band.", frequency=get_args(Frequency))
+        require(self, unit="[1e-9, 1]: It is a share of the bandwidth.", frequency=get_args(Frequency))
 
     def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
         units = max(len(problem), int(1 / self.unit * (1 + 1e-12)))
@@ -154,11 +155,11 @@ class Greedy(AllocationRule):
 
 
 def hand_out_units(worth: Floats, units: int) -> Ints:
-    """Return how many of `units` each client has in the end (K,); always to the one with the largest worth / own^2.
+    """Return the (K,) number of units of each client; each unit goes to the client with the largest worth / count^2.
 
-    One by one this takes `units` steps; here nearly all of them are taken at once. Units go out in falling order of
-    gain, and client k takes all that gain it more than level^2, until root_k / own <= level. With the level below,
-    these are at most `units` together, so that each client has at least floor(root_k / level) of them in the end.
+    Assigning units one by one takes `units` steps, so most of them are assigned at once. Units are assigned in
+    decreasing order of gain. Client k gets all units with a gain above level^2, so it gets at least
+    floor(root_k / level). For the level used here, these sum to at most `units`.
 
     Example:
         >>> hand_out_units(np.array([1.0, 4.0, 0.01]), 10)
@@ -179,36 +180,35 @@ def hand_out_units(worth: Floats, units: int) -> Ints:
 
 
 def bandwidth_worth(problem: AllocationProblem) -> Floats:
-    """Return (a1 + a2 P_k) tau_k (K,): over b_k^2 it is how fast the cost falls as client k is given more of the band.
+    """Return (K,) (a1 + a2 P_k) tau_k; divided by b_k^2, it is the decrease of the cost per bandwidth of client k.
 
-    The paper prints both terms with a minus, with which the largest gain would be that of the client that needs the
-    band least.
+    The paper prints both terms with a minus sign, which would prefer the client that needs bandwidth least.
     """
     return (problem.time_weight + problem.energy_weight * problem.power_watts) * problem.upload_seconds
 
 
 # -------------------- Random allocation
 
-LEAST_SHARE = 1e-15  # a draw of exactly 0 is possible, if hardly ever met, and would never be uploaded
+LEAST_SHARE = 1e-15  # a share of exactly 0, which can be drawn, would make the upload endless
 
 
 @dataclass(frozen=True)
 class Random(AllocationRule):
-    """Random shares and CPU frequencies: the floor for every other rule.
+    """Random bandwidth and CPU frequencies.
 
-    b is Dirichlet(c, ..., c) with c = `concentration`, and f_k / f_k^max uniform from `slowest` to 1. With c = 1, b is
-    uniform over all ways to share the band, and the time of an upload, which goes with 1 / b_k, has no mean: no number
-    of rounds averages it. The mean is finite for c > 1, the variance for c > 2.
+    The shares b are Dirichlet(c, ..., c) with c = `concentration`. f_k / f_k^max is uniform between `slowest` and 1.
+    With c = 1, b is uniform over all ways to divide the bandwidth. The upload time is proportional to 1 / b_k: its
+    mean is infinite for c <= 1, and its variance for c <= 2.
 
-    When: only as the floor that every other rule must beat.
+    Use when: you need the baseline that every other rule should beat.
 
     Args:
-        slowest: The lowest frequency that is drawn, as a part of f_k^max; above 0 and at most 1. The paper does not
-            state how it draws.
-        concentration: c, above 0; the larger, the more equal are the shares.
+        slowest: Lowest drawn frequency as a share of f_k^max, above 0 and at most 1. The paper does not state its
+            distribution. Default: 0.1.
+        concentration: Dirichlet concentration c, above 0. A larger c gives more equal shares. Default: 1.
 
     Raises:
-        ConfigError: If an option is out of its range.
+        ConfigError: If an option is outside its range.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section V-A,
     CS-Random and GA-Random.
@@ -227,7 +227,7 @@ class Random(AllocationRule):
         require(self, slowest="(0, 1]", concentration="(0, inf)")
 
     def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
-        """Return k shares and then k frequencies drawn from `rng`, whatever the clients are."""
+        """Draw k shares and then k frequencies."""
         k = len(problem)
         share = np.maximum(rng.dirichlet(np.full(k, self.concentration)), LEAST_SHARE)
         part = rng.uniform(self.slowest, 1.0, k)

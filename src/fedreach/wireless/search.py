@@ -1,4 +1,4 @@
-"""Search over sets of clients: bounds, relaxation, rounding."""
+"""Lower bounds and heuristics of the search over sets of clients."""
 
 from __future__ import annotations
 
@@ -23,48 +23,48 @@ from fedreach.wireless.candidates import (
 from fedreach.wireless.exact import ClientCost, Needs, cost_of_needs
 
 # -------------------- Bounds for an interval of deadlines
-# c_k is convex in T, so each of its tangents lies below it; one of them replaces the cost on the whole interval, at
-# one price mu of the band. Then a set costs at least a1 T - mu + the sum of its lines, which is linear in T. The
-# cheapest of all sets is a minimum of linear functions, thus concave, and a concave function is least at an end. So
-# two knapsacks, one at each end, bound every set and every deadline between.
+# c_k is convex in T, so a tangent is a lower bound on the whole interval, for a fixed bandwidth price mu. So a set costs
+# at least a1 T - mu + a sum of linear functions of T. The minimum over all sets is concave in T, so its
+# smallest value is at an end of the interval. So two knapsack problems, one at each end, give a bound for all sets and
+# all deadlines of the interval.
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A part of the search: deadlines from `low` to `high`, and clients that may and that must take part."""
+    """Node of the search: an interval of deadlines, and candidate clients."""
 
-    low: float
-    high: float
+    low: float  # earliest deadline
+    high: float  # latest deadline
     clients: Candidates
-    bound: float  # no set of this part costs less
-    band_price: float  # mu, where to begin
+    bound: float  # lower bound on the cost of all sets of the node
+    band_price: float  # mu, start of the search for the best price
 
     @property
     def middle(self) -> float:
-        """The geometric mean of the deadlines."""
+        """Geometric mean of the deadlines."""
         return sqrt(self.low * self.high)
 
     def halves(self) -> list[Node]:
-        """Return the two parts left and right of the middle."""
+        """Split the node at the middle."""
         return [replace(self, high=self.middle), replace(self, low=self.middle)]
 
     def parts(self, before: Node) -> list[Node]:
-        """Return the halves, or the node as it is where it has already lost half of the deadlines it had before."""
+        """Split the node, unless it has less than half of the deadlines of `before`."""
         return [self] if self.high - self.low < 0.5 * (before.high - before.low) else self.halves()
 
 
 @dataclass(frozen=True, eq=False)
 class Ends:
-    """The lines of n clients at both ends of an interval, and the cheapest fractional covers there."""
+    """Tangents of n clients at both ends of an interval, and the cheapest fractional covers there."""
 
-    costs: Floats  # (2, n)
+    costs: Floats  # (2, n) tangents
     base: Floats  # (2,) a1 T - mu
-    values: Floats  # (2,) base + the cover: bounds at the ends
-    reduced: Floats  # (2, n) c - nu d: what a client costs beyond what its examples are worth
+    values: Floats  # (2,) bounds: base + value of the cover
+    reduced: Floats  # (2, n) reduced costs c - nu d
 
     @classmethod
     def of(cls, clients: Candidates, low: float, high: float, T: float, mu: float, at_T: ClientCost) -> Ends:
-        """Return the ends of an interval; `at_T` is c_k(T, mu) of the clients, and T lies between."""
+        """Compute the ends of an interval that contains T; `at_T` is c_k(T, mu) of the clients."""
         costs = lines(clients, low, high, T, mu, at_T)
         base = clients.time_weight * np.array([low, high]) - mu
         covers = [fractional_cover(line, clients.sizes, clients.demand, clients.forced) for line in costs]
@@ -74,15 +74,14 @@ class Ends:
 
 
 def lines(clients: Candidates, low: float, high: float, T: float, mu: float, costs: ClientCost) -> Floats:
-    """Return (2, n): the tangents of c_k at T, taken at both ends; +inf for clients that keep no deadline between.
+    """Return (2, n) the tangents of c_k at T, at both ends; infinite for clients that meet no deadline of the interval.
 
-    Without a tangent at T, or where it falls to less than half of c_k at the upper end, that at the upper end is
-    taken: a client whose computing takes about T has a cost so steep that its tangent at T says nothing. T is a
-    deadline from `low` to `high`, `mu` a price of the band, `costs` are c_k(T, mu).
+    If c_k has no tangent at T, or if the tangent is below half of c_k at the upper end, the tangent at the upper end is
+    used instead. Tangents of clients whose computing takes about T seconds are too steep to be useful.
     """
     ends = np.array([low, high])
     tangents = np.where(np.isfinite(costs.cost), costs.cost + costs.slope * (ends[:, None] - T), -inf)
-    poor = np.flatnonzero(tangents[1] < 0.5 * costs.cost)  # c_k falls in T, so that only these can be below half
+    poor = np.flatnonzero(tangents[1] < 0.5 * costs.cost)  # c_k decreases in T, so all candidates are among these
     if len(poor) and high > T:
         upper = cost_of_needs(clients.needs.only(poor), high, mu)
         steep = tangents[1, poor] < 0.5 * upper.cost
@@ -94,10 +93,9 @@ def lines(clients: Candidates, low: float, high: float, T: float, mu: float, cos
 
 
 def narrow_node(node: Node, values: Floats, limit: float) -> Node | None:
-    """Return what is left of a node where its bounds at the ends are below the limit; None: nothing.
+    """Remove deadlines whose bound is at least `limit`; None if none remain.
 
-    Between the ends the bound is concave, so above its chord; where the chord is above the limit, nothing is to be
-    found.
+    Between the ends, the bound is concave, so it is above its chord.
     """
     bound = max(node.bound, float(values.min()))
     if bound >= limit:
@@ -111,10 +109,9 @@ def narrow_node(node: Node, values: Floats, limit: float) -> Node | None:
 
 
 def fix_clients(clients: Candidates, ends: Ends, limit: float) -> Candidates | None:
-    """Return the clients without those in no set below the limit, forcing those in every such set; None: no set.
+    """Remove clients that are in no set below the limit, and force those in all such sets; None if there is no set.
 
-    Taking in a client, or leaving it out, against the sign of its reduced cost r raises a bound by |r|. The sets that
-    do so are again bounded at the two ends.
+    Against the sign of its reduced cost r, adding or removing a client increases a bound by |r|.
     """
     gone = (ends.values >= limit)[:, None]
     values = np.where(gone, 0.0, ends.values[:, None])
@@ -126,41 +123,40 @@ def fix_clients(clients: Candidates, ends: Ends, limit: float) -> Candidates | N
     return clients.only(~out, clients.forced | needed)
 
 
-# -------------------- Bounds for one deadline: the dual of the band
-# For a set S with enough examples and a deadline T the least cost is, by duality of the convex problem of shares,
+# -------------------- Bounds for one deadline, by Lagrangian duality
+# For a set S with enough examples and a deadline T, the lowest cost is, by duality of the convex problem of shares,
 #
 #     a1 T + max_mu [-mu + sum_{k in S} c_k(T, mu)]  >=  a1 T + max_mu [-mu + min_{x covers} sum_k x_k c_k(T, mu)]
 #
-# with c_k of `kernel`: at any price mu of the band, the cheapest fractional cover costs at most as much as any set. So
-# every mu gives a bound, the best mu the best one. The right side is concave in mu and has the slope
-# sum x_k tau_k / u_k - 1, the band that the cover would use minus the available band.
+# with c_k of `exact`. So for every bandwidth price mu, the cheapest fractional cover gives a lower bound. The right
+# side is concave in mu. Its slope is sum x_k tau_k / u_k - 1: the bandwidth of the cover minus the available bandwidth.
 
-MAX_PRICES = 16  # prices that are tried at most; any price gives a valid bound, and 3 to 6 are usual
-FINE = 0.05  # the search for a price ends when no price can narrow the gap by more than this part
+MAX_PRICES = 16  # largest number of prices; any price gives a valid bound, and 3 to 6 are usual
+FINE = 0.05  # the search stops if no price can reduce the gap by more than this share
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """A bound at one price of the band, its slope in that price, and the set that attains it."""
+    """Lower bound for one bandwidth price, its slope, and the cover that attains it."""
 
-    bound: float  # a1 T - mu + the cost of the cover
+    bound: float  # a1 T - mu + cost of the cover
     band_price: float  # mu
-    slope: float  # sum_k x_k tau_k / u_k - 1
+    slope: float  # derivative of the bound: sum_k x_k tau_k / u_k - 1
     cover: FractionalCover
-    costs: ClientCost  # (n,) of the clients at T and mu
+    costs: ClientCost  # (n,) costs of the clients for T and mu
 
 
 def relax(
     clients: Candidates, T: float, band_price: float | None = None, *, limit: float = inf, tolerance: float = 1e-6
 ) -> Point:
-    """Return the best bound that fractional covers give on all sets by a deadline that some fractional cover keeps.
+    """Return the best bound from fractional covers for all sets with the deadline T.
 
     Args:
-        clients: Clients that may and that must take part.
-        T: Deadline in seconds, with ``clients.band_needed(T) <= 1``; else the bound has no end.
-        band_price: Where to begin; a1 T where left out.
-        limit: A bound above it is as good as any, and of a gap to it a twentieth does not matter; +inf for no limit.
-        tolerance: A relative change of the bound that does not matter.
+        clients: Candidate clients.
+        T: Deadline in seconds, with ``clients.band_needed(T) <= 1``; otherwise the bound is infinite.
+        band_price: First price. Default: a1 T.
+        limit: Cost above which a bound need not be improved. Default: no limit.
+        tolerance: Relative change of the bound that does not matter. Default: 1e-6.
     """
     needs, sizes, forced, _, demand, a1 = clients
 
@@ -175,12 +171,12 @@ def relax(
 
 
 def earliest_deadline(clients: Candidates, *, closeness: float = 1e-3) -> float:
-    """Return Tlo: a deadline, at most this much too early, before which no set with enough examples can be ready.
+    """Return a lower bound on the deadline of all sets with enough examples, within a factor of 1 + `closeness`.
 
-    Even a fractional cover would need more than the whole band by then. By bisection, as the band needed falls in T.
+    Before it, even a fractional cover needs more than the whole bandwidth. Bisection, as this bandwidth decreases in T.
     """
     high = float((clients.needs.min_seconds + clients.needs.tau).min())
-    low = high * (1 - 1e-12)  # no client is ready by then, not even alone
+    low = high * (1 - 1e-12)  # no client is ready by then
     while clients.band_needed(high) > 1:
         low, high = high, 2 * high
     while high > low * (1 + closeness):
@@ -193,21 +189,21 @@ def earliest_deadline(clients: Candidates, *, closeness: float = 1e-3) -> float:
 
 
 def least_energy(clients: Candidates) -> float:
-    """Return what the energy of a set with enough examples costs at least, whatever the deadline.
+    """Return a lower bound on the energy cost of all sets with enough examples, for any deadline.
 
-    Without a deadline computing is free and sum A u at sum tau / u <= 1 is at least (sum sqrt(A tau))^2.
+    Without a deadline, computing costs nothing. sum A u subject to sum tau / u <= 1 is at least (sum sqrt(A tau))^2.
     """
     root = np.sqrt(clients.needs.A * clients.needs.tau)
     return fractional_cover(root, clients.sizes, clients.demand).value ** 2
 
 
 def ascend(at: Callable[[float], Point], start: float, limit: float, tolerance: float, steps: int) -> Point:
-    """Return the best of the points that a search for the maximum of a concave bound comes to.
+    """Maximize a concave bound over the bandwidth price; return the best point.
 
-    While all slopes have one sign the price grows with the square of the band used, right for clients that only send.
-    Between two signs it goes in turn to where the band would be 1 if it were a power of the price, good where the set
-    stays the same; and to where the two tangents cross, good where it changes. That crossing also says how much is
-    left to be gained.
+    As long as all slopes have the same sign, the price is multiplied by the square of the used bandwidth, which is
+    exact for clients that only send. Then two rules alternate. The first is the price at which the used bandwidth is 1
+    on a power law, which is good if the set does not change. The second is the intersection of two tangents, which is
+    good if the set changes. The intersection also limits the possible gain.
     """
     best = below = above = None
     mu = start
@@ -220,7 +216,7 @@ def ascend(at: Callable[[float], Point], start: float, limit: float, tolerance: 
         below, above = (point, above) if point.slope > 0 else (below, point)
         if below is None or above is None:
             if below is None and -point.slope * mu <= _negligible(best, limit, tolerance):
-                break  # concave: down to the price 0 no more than this can be gained
+                break  # concave: at lower prices, no more than this can be gained
             power = (1.0 + point.slope) ** 2
             mu *= min(max(power, 1.3), 100.0) if above is None else max(min(power, 0.77), 0.01)
             continue
@@ -253,23 +249,23 @@ def _power_law(below: Point, above: Point) -> float:
     return below.band_price * float((above.band_price / below.band_price) ** part)
 
 
-# -------------------- Bounds from whole covers
+# -------------------- Bounds from covers by whole clients
 
-MAX_BAND_PRICES = 8  # prices of the band that are tried at most
+MAX_BAND_PRICES = 8  # largest number of bandwidth prices
 
 
 @dataclass(frozen=True, eq=False)
 class WholeCovers:
-    """Covers by whole clients: those that must take part, and some of the others, in order of worth."""
+    """Covers by whole clients, by dynamic programming over the free clients."""
 
     clients: Candidates
-    free: Ints  # (f,) clients that may be left out
-    sizes: Ints  # (f,) in the unit of the table
+    free: Ints  # (f,) free clients in the order of c / d
+    sizes: Ints  # (f,) sizes in the unit of the table
     short: int  # missing examples of the forced clients, in that unit
 
     @classmethod
     def of(cls, clients: Candidates, T: float, mu: float, cells: int) -> WholeCovers | None:
-        """Return them, in the order of c/d at T and mu, if a table of at most `cells` cells can hold them."""
+        """Prepare covers in the order of c / d for T and mu; None if the table would have more than `cells` cells."""
         free = np.flatnonzero(~clients.forced)
         worth = cost_of_needs(clients.needs, T, mu).cost / np.maximum(clients.sizes, 0.5)
         free = free[np.argsort(worth[free], kind="stable")]
@@ -277,26 +273,26 @@ class WholeCovers:
         return None if fitting is None else cls(clients, free, *fitting)
 
     def table(self, costs: Floats) -> Floats:
-        """Return the table of the free clients under m costs (m, n)."""
+        """Return the table of the free clients for m costs (m, n)."""
         return cover_table(costs[:, self.free], self.sizes, self.short)
 
     def values(self, costs: Floats, table: Floats) -> Floats:
-        """Return (m,), what the cheapest covers cost."""
+        """Return the (m,) costs of the cheapest covers."""
         return np.asarray(costs[:, self.clients.forced].sum(axis=1) + table[0, :, self.short])
 
     def with_forced(self, chosen: Bools) -> Bools:
-        """Return sets of free clients (s, f) together with the forced ones, as flags (s, n)."""
+        """Add the forced clients to sets of free clients (s, f); return masks (s, n)."""
         sets = np.tile(self.clients.forced, (len(chosen), 1))
         sets[:, self.free] = chosen
         return sets
 
     def band_needed(self, T: float) -> float:
-        """Return the least band that a whole cover needs by T."""
+        """Return the smallest bandwidth of a whole cover with the deadline T."""
         shares = self.clients.least_shares(T)[None]
         return float(self.values(shares, self.table(shares))[0])
 
     def ascend(self, T: float, start: float, best: Incumbent, limit: float, tolerance: float) -> Point:
-        """Return the best bound at T over prices of the band, and offer the covers that are met on the way."""
+        """Return the best bound at T over bandwidth prices, and offer the covers that are found."""
         clients = self.clients
 
         def at(mu: float) -> Point:
@@ -313,16 +309,16 @@ class WholeCovers:
         return ascend(at, start, limit, tolerance, MAX_BAND_PRICES)
 
     def below(self, costs: Floats, table: Floats, limits: Floats, max_sets: int) -> list[Ints] | None:
-        """Return, as rows of the problem, all covers below the limits under at least one of the costs; None: too many.
+        """Return all covers below the limits for at least one of the costs, as rows; None if there are too many.
 
-        Of equal clients the first are taken first: leaving out the others loses no cost that can be attained.
+        Of identical clients, only the first ones are used, which loses no cost.
         """
         limits = limits - costs[:, self.clients.forced].sum(axis=1)
         sets = covers_below(table, costs[:, self.free], self.sizes, limits, max_sets, self._twins())
         return None if sets is None else [self.clients.rows[chosen] for chosen in self.with_forced(sets)]
 
     def _twins(self) -> Ints:
-        """Return (f,): for each free client the place of an earlier one that is its equal in all, or -1."""
+        """Return (f,) the position of the previous identical free client, or -1."""
         needs, free = self.clients.needs, self.free
         table = np.stack([needs.tau, needs.A, needs.Q, needs.min_seconds, self.clients.sizes])[:, free].T
         last: dict[bytes, int] = {}
@@ -333,20 +329,18 @@ class WholeCovers:
         return twins
 
 
-# -------------------- From prices to a set of clients
+# -------------------- Heuristics: sets of clients from prices
 
-CORE = 24  # clients to either side of the one taken in part that are chosen again
-CELLS = 1_000_000  # cells of the table of that choice
-MAX_PRICING_ROUNDS = (
-    6  # rounds of choosing by prices and pricing by choice; most end after 2 or 3, at a set that repeats
-)
+CORE = 24  # number of clients on each side of the fractional one that are selected exactly
+CELLS = 1_000_000  # cells of the table for this selection
+MAX_PRICING_ROUNDS = 6  # rounds of selection and pricing; most searches end after 2 or 3
 
 
 def round_core(costs: Floats, sizes: Ints, demand: int, *, core: int = CORE) -> Bools | None:
-    """Return a cheap cover (n,) of whole items; None: no cover has finite cost.
+    """Return a cheap cover (n,) by whole items; None if all covers have an infinite cost.
 
-    In the order of c/d all items before the `core` nearest the break are taken, and none after them; among those near
-    it, the best are found by dynamic programming. Most optimal covers differ from the fractional one only there.
+    In the order of c / d, all items before the `core` items around the fractional one are taken. Dynamic programming
+    selects the best items around it. Most optimal covers differ from the fractional one only there.
     """
     relaxed = fractional_cover(costs, sizes, demand)
     if not np.isfinite(relaxed.value):
@@ -368,11 +362,11 @@ def round_core(costs: Floats, sizes: Ints, demand: int, *, core: int = CORE) -> 
 
 
 def offer_settled_sets(best: Incumbent, needs: Needs, T: float, band_price: float) -> None:
-    """Offer what the prices T and mu lead to: the set they choose, the set that its own T and mu choose, and so on.
+    """Offer the set that the prices T and mu select, then the set that its own T and mu select, and so on.
 
-    Stops where a set repeats or does not improve on the one before.
+    Stops if a set repeats, or is not better than the one before.
     """
-    local_best = Incumbent(best.problem, best.min_examples)  # of this start alone
+    local_best = Incumbent(best.problem, best.min_examples)  # best set of this sequence
     for _ in range(MAX_PRICING_ROUNDS):
         chosen = round_core(cost_of_needs(needs, T, band_price).cost, best.problem.num_examples, best.min_examples)
         if chosen is None or not local_best.offer([np.flatnonzero(chosen)]):

@@ -1,4 +1,4 @@
-"""The best set of clients, with a certificate."""
+"""Selection of the cheapest set of clients, with a proven bound."""
 
 import heapq
 import time
@@ -27,21 +27,20 @@ from fedreach.wireless.search import (
 )
 
 # -------------------- Best-first search over intervals of the deadline
-# Each part of the search, a `Node`, holds deadlines from `low` to `high`, clients that may and clients that must take
-# part. Its bound comes from fractional covers, and where that is not enough from whole ones. A part whose
-# bound is at the limit, the best cost minus the tolerance, is closed. The others lose the clients that cannot matter,
-# and are cut in two. The least bound of the open parts is valid at any moment, so that the proof can stop at any
-# moment.
+# Each `Node` has an interval of deadlines and candidate clients. Its bound comes from fractional covers, and if these
+# are not sufficient, from whole ones. A node is closed if its bound reaches the limit, the best cost minus the
+# tolerance. Otherwise, clients that cannot matter are removed, and the node is split. The smallest bound of the open
+# nodes is always a valid lower bound, so the search can stop at any time.
 
-FEW = 80  # free clients so few that all their covers may be tried, however wide the interval
-QUICK_COVERS = 200  # covers that are tried so
-COVERS = 3_000  # sets that are enumerated to close a node; with 0, none are
-CELLS = 6_000_000  # of the table of whole covers; with 0, fractional bounds and branching on clients do all
+FEW = 80  # number of free clients up to which all covers may be enumerated for any interval
+QUICK_COVERS = 200  # number of covers for this enumeration
+COVERS = 3_000  # number of covers that are enumerated to close a node; 0: none
+CELLS = 6_000_000  # cells of the table of whole covers; 0: only fractional bounds and branching on clients
 
 
 @dataclass(frozen=True)
 class Proof:
-    """A lower bound on all sets, the number of examined parts, and whether the search is complete."""
+    """Lower bound for all sets, number of examined nodes, and whether the search is complete."""
 
     lower_bound: float
     nodes: int
@@ -49,13 +48,13 @@ class Proof:
 
 
 def prove(seeds: Iterable[Node], best: Incumbent, *, tolerance: float, go_on: Callable[[int], bool]) -> Proof:
-    """Search the seeds for sets that cost less than the best by more than the tolerance, and offer what is found.
+    """Search nodes for sets whose cost is lower than the best one by more than the tolerance.
 
     Args:
-        seeds: Parts that together hold every set that may be better.
-        best: The best set so far.
-        tolerance: Relative, positive.
-        go_on: Called before each part with the number of examined parts; False ends the search.
+        seeds: First nodes, which together contain every set that may be better.
+        best: Best set so far, which is updated.
+        tolerance: Relative tolerance, above 0.
+        go_on: Function that is called before each node with the number of examined nodes; False ends the search.
     """
     search, order = BranchAndBound(best, tolerance), count()
     open_ = [(seed.bound, next(order), seed) for seed in seeds]
@@ -66,30 +65,30 @@ def prove(seeds: Iterable[Node], best: Incumbent, *, tolerance: float, go_on: Ca
         nodes += 1
         for child in search.examine(node):
             heapq.heappush(open_, (child.bound, next(order), child))
-    # Whatever was closed costs at least the limit of its time, and the limit never rises.
+    # A closed node costs at least the limit at that time, and the limit never increases.
     lowest = min([search.limit, *(bound for bound, _, _ in open_)])
     return Proof(lowest, nodes, lowest >= search.limit)
 
 
 @dataclass(frozen=True, eq=False)
 class BranchAndBound:
-    """The processing of nodes: returns the parts of a node that may hold a better set."""
+    """Processing of nodes: returns the child nodes that may contain a better set."""
 
     best: Incumbent
     tolerance: float
 
     @property
     def limit(self) -> float:
-        """Cost below which a set counts as better."""
-        return self.best.cost * (1 - 0.99 * self.tolerance)  # rounding must not bring the gap above the tolerance
+        """Cost below which a set is better."""
+        return self.best.cost * (1 - 0.99 * self.tolerance)  # 0.99: rounding must not bring the gap above the tolerance
 
     def examine(self, node: Node) -> list[Node]:
-        """Bound a node by fractional covers, and by whole ones where that is not enough."""
+        """Bound a node by fractional covers, and if these are not sufficient, by whole ones."""
         clients = node.clients.keeping(node.high)
         if clients is None:
             return []
         node, T = replace(node, clients=clients), node.middle
-        if node.clients.band_needed(T) > 1:  # no set is ready before the middle
+        if node.clients.band_needed(T) > 1:  # no set meets a deadline before the middle
             node, T = replace(node, low=T), node.high
         point = relax(node.clients, T, node.band_price, limit=self.limit, tolerance=self.tolerance)
         node = replace(node, band_price=point.band_price)
@@ -105,10 +104,10 @@ class BranchAndBound:
         return self._whole(reduced, wide)
 
     def _whole(self, node: Node, wide: bool) -> list[Node]:
-        """Bound a node by whole covers: it is so narrow that halving it would gain little, or few are free."""
+        """Bound a node by whole covers, if splitting it would gain little or it has few free clients."""
         clients = node.clients
         if clients.short <= 0:
-            self.best.offer([clients.rows[clients.forced]])  # any further client adds to the cost
+            self.best.offer([clients.rows[clients.forced]])  # each additional client increases the cost
             return []
         if not clients.num_free:
             return []
@@ -143,30 +142,30 @@ class BranchAndBound:
         return Ends.of(node.clients, node.low, node.high, T, node.band_price, costs)
 
     def _reduce(self, node: Node, values: Floats, ends: Ends) -> Node | None:
-        """Return the node with fewer deadlines and fewer clients that are free; None: nothing is left."""
+        """Return the node with fewer deadlines and fewer free clients; None if it can be closed."""
         narrower = narrow_node(node, values, self.limit)
         clients = None if narrower is None else fix_clients(node.clients, ends, self.limit)
         return None if narrower is None or clients is None else replace(narrower, clients=clients)
 
     def _is_wide(self, node: Node, bound: float, values: Floats) -> bool:
-        """Return whether the width of the interval is a good part of why the bound is not at the limit."""
+        """Return whether the width of the interval explains much of the distance of the bound to the limit."""
         lost = bound - float(values.min())
         return lost > 0.25 * (self.limit - node.bound) and node.high - node.low > 1e-12 * node.high
 
     def _offer_rounded(self, clients: Candidates, costs: Floats) -> bool:
-        """Offer the set that costs of the clients lead to; return whether it was better."""
+        """Offer the set that these costs lead to; return whether it is better."""
         chosen = round_core(costs, clients.sizes, clients.demand)
         return chosen is not None and self.best.offer([clients.rows[chosen]])
 
     def _enumerate(self, whole_covers: WholeCovers, ends: Ends, table: Floats, max_sets: int) -> bool:
-        """Offer every cover that may be better; return whether they were few enough."""
+        """Offer every cover that may be better; return False if there are too many."""
         covers = whole_covers.below(ends.costs, table, self.limit - ends.base, min(max_sets, COVERS))
         if covers is not None:
             self.best.offer(covers)
         return covers is not None
 
     def _branch(self, node: Node) -> list[Node]:
-        """Return the node with and without one client, the one whose reduced cost is nearest 0."""
+        """Split the node by the client whose reduced cost is closest to 0: in all sets, or in none."""
         clients = node.clients
         costs = cost_of_needs(clients.needs, node.high, node.band_price).cost
         cover = fractional_cover(costs, clients.sizes, clients.demand, clients.forced)
@@ -181,7 +180,7 @@ class BranchAndBound:
 
 # -------------------- The whole problem
 
-FEW_COVERS = 200  # sets so few that all of them are allocated, which is faster than a proof, and is one
+FEW_COVERS = 200  # number of minimal covers up to which all of them are allocated, which is faster than a search
 
 
 def solve(
@@ -192,22 +191,24 @@ def solve(
     time_limit_seconds: float = 30.0,
     max_nodes: int | None = None,
 ) -> Solution:
-    """Return the cheapest set of clients that together hold enough examples, with its best allocation, and a bound.
+    """Return the cheapest set of clients with enough examples, its optimal allocation, and a lower bound.
 
     Args:
-        problem: Of K clients.
-        min_examples: e2, how many examples the set must hold at least.
-        tolerance: The gap between cost and bound, relative to the cost, at which the proof ends; 1e-9 or more.
-        time_limit_seconds: After which the proof stops where it is; the bound holds all the same. The search for a
-            good set that comes before it is always finished: about 0.1 s for 1000 clients, 3 s for 100,000.
-        max_nodes: Parts after which the proof stops likewise, on every machine at the same place; None: no limit.
+        problem: Allocation problem of K clients.
+        min_examples: Smallest number of examples e2 of the set, at least 1.
+        tolerance: Gap between cost and bound, relative to the cost, at which the search ends; at least 1e-9. Default:
+            1e-6.
+        time_limit_seconds: Time limit of the search for a proof. The search for a good set before it always ends: it
+            takes about 0.1 s for 1000 clients, and 3 s for 100,000. Default: 30.
+        max_nodes: Largest number of nodes of the search. Unlike the time limit, it does not depend on the machine.
+            Default: no limit.
 
     Raises:
-        InfeasibleError: If all clients together hold too few examples.
+        InfeasibleError: If all clients together have too few examples.
         ConfigError: If an argument is outside its range.
 
-    Reference: the problem is P1' of "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless
-    Networks", eq. 37; the method is ours. The paper's is not exact, and gives no bound.
+    Reference: problem P1' of "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks",
+    eq. 37, by FedReach's own method. The paper's method is not exact, and gives no bound.
 
     Example:
         >>> tau, P = [0.10, 0.08, 0.12, 0.20, 0.06], [0.5, 1.0, 0.25, 0.1, 2.0]
@@ -219,7 +220,7 @@ def solve(
     """
     start = time.monotonic()
     check_coverable(problem, min_examples)
-    check("solve", "tolerance", tolerance, "[1e-9, 1)")  # below, rounding begins
+    check("solve", "tolerance", tolerance, "[1e-9, 1)")  # smaller ones are lost in rounding
     check("solve", "time_limit_seconds", time_limit_seconds, "(0, inf]")
     if max_nodes is not None and not is_whole(max_nodes):
         raise ConfigError(f"max_nodes must be a whole number, at least 1, or None; got {max_nodes!r}.")
@@ -244,9 +245,9 @@ def solve(
 
 
 def _seeds(best: Incumbent, clients: Candidates, earliest: float) -> list[Node]:
-    """Cut the deadlines of sets that may be better than the best one in two, at its deadline.
+    """Return the first nodes: the deadlines of sets that may be better, split at the deadline of the best set.
 
-    No set is ready before `earliest`, and none that is ready after (best cost - least energy) / a1 is cheaper.
+    No set is ready before `earliest`. Sets that are ready after (best cost - least energy cost) / a1 are not cheaper.
     """
     energy = least_energy(clients)
     latest = max((best.cost - energy) / clients.time_weight * (1 + 1e-9), best.deadline)
@@ -258,11 +259,10 @@ def _seeds(best: Incumbent, clients: Candidates, earliest: float) -> list[Node]:
 
 
 def minimal_covers(sizes: Ints, demand: int, max_sets: int) -> list[Ints] | None:
-    """Return every set whose sizes sum to the demand and from which no client can be left out; None beyond `max_sets`.
+    """Return all sets whose sizes sum to the demand and that need each of their clients; None if more than `max_sets`.
 
-    Each client adds to the cost, so that one of these sets is the best of all. Clients are taken
-    in falling order of size: the one that completes a set is then its smallest, and without it, or any other client,
-    the set falls short.
+    Each client adds to the cost, so the best set is one of these. Clients are added in decreasing order of size, so the
+    client that completes a set is its smallest one. Without any of its clients, the set is too small.
 
     Example:
         >>> [rows.tolist() for rows in minimal_covers(np.array([3, 1, 2]), 3, max_sets=10)]
@@ -270,12 +270,12 @@ def minimal_covers(sizes: Ints, demand: int, max_sets: int) -> list[Ints] | None
     """
     order = np.argsort(-sizes, kind="stable")
     falling = sizes[order].tolist()
-    totals_from = np.cumsum(falling[::-1])[::-1].tolist()  # what an item and all after it hold
+    totals_from = np.cumsum(falling[::-1])[::-1].tolist()  # sum of the sizes from each item on
     covers: list[list[int]] = []
     items: list[int] = []
     missing, j = demand, 0
     while items or (j < len(falling) and totals_from[j] >= missing):
-        if j == len(falling) or totals_from[j] < missing:  # these items cannot cover the demand: drop the last
+        if j == len(falling) or totals_from[j] < missing:  # the other items are too small: remove the last one
             j = items.pop()
             missing += falling[j]
         elif falling[j] >= missing:

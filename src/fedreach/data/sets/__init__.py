@@ -1,4 +1,4 @@
-"""Data sets by name."""
+"""Built-in data sets by name."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from fedreach.data.sets.download import Place, Source, data_folder, sources
 from fedreach.data.sets.readers import cifar10, cifar100, emnist, idx_digits, shakespeare
 from fedreach.data.stored import from_folder
 
-# ---- Known data sets by name; to add one, add an entry to ``sources.json`` and a reader here
+# ---- Loaders by name; a new data set needs an entry in ``sources.json`` and a reader
 
 NO_DOWNLOAD = {"download": False}
 
@@ -23,25 +23,25 @@ NO_DOWNLOAD = {"download": False}
 def load(
     name: str, folder: Path | str | None = None, *, download: bool = True, progress: bool = False, **options: Any
 ) -> Dataset:
-    """Load a known data set, or your own from an ``.npz`` file or from a folder with ``x.npy``.
+    """Load a built-in data set, or your data from an ``.npz`` file or a folder of arrays.
 
-    Files are read from `folder`, or from the folder in the environment variable ``FEDREACH_DATA``, or from the user's
-    cache folder, in the formats and paths that torchvision and others use. Missing files are downloaded to that
-    folder. The structure is always checked, and the content if its published checksum is known.
+    FedReach searches for the files in `folder`, else in the folder of the environment variable ``FEDREACH_DATA``, else
+    in the user's cache folder. It uses the file formats and paths of torchvision and other libraries. It downloads
+    missing files to that folder. Files with a known checksum must match it.
 
     Args:
-        name: A key of `LOADERS`, the path of an ``.npz`` file (see `from_npz`), or the path of the ``x.npy`` in a
-            folder that stays on disk (see `from_folder`).
-        folder: Data folder.
-        download: Allow downloads of missing files.
-        progress: Show a progress bar while downloading.
-        **options: Options of the data set: emnist ``split``, ``classes``; cifar100 and cifar100_subset ``labels``
-            (``"fine"`` or ``"coarse"``); shakespeare ``stride``, ``min_samples``, ``max_samples``, ``roles``,
+        name: Name in `LOADERS`, path of an ``.npz`` file (see `from_npz`), or path of the ``x.npy`` in a folder of
+            arrays (see `from_folder`).
+        folder: Folder of the data files.
+        download: Download missing files. Default: True.
+        progress: Show progress of downloads on stderr. Default: False.
+        **options: Options of the data set. emnist: ``split``, ``classes``. cifar100 and cifar100_subset: ``labels``
+            (``"fine"`` or ``"coarse"``). shakespeare: ``stride``, ``min_samples``, ``max_samples``, ``roles``,
             ``train_fraction``.
 
     Raises:
-        ConfigError: If the name or an option is unknown, or an option is out of range.
-        DataError: If a file is missing, cannot be downloaded, or is damaged; the message names the file.
+        ConfigError: If the name or an option is unknown, or an option is outside its range.
+        DataError: If a file is missing, damaged, or cannot be downloaded.
 
     Example:
         >>> load("digits")
@@ -56,7 +56,7 @@ def load(
         return replace(dataset, loaded=Loaded({**where, **options}, dataset))
     if name not in LOADERS:
         raise ConfigError(
-            "data set must be a known name, or the path of an .npz file or of the x.npy of a folder of arrays; "
+            "data set must be a known name, the path of an .npz file, or the path of x.npy in a folder of arrays; "
             f"got {name!r}.{nearest(name, LOADERS)}"
         )
     check_option_names(f"data set {name!r}", options, options_of(name))
@@ -67,20 +67,20 @@ def load(
 def _folder_of(name: str) -> Path:
     path = Path(name)
     if path.name != "x.npy":
-        raise ConfigError(f"data set {name!r}: a folder of arrays is named by its x.npy; got {path.name!r}.")
+        raise ConfigError(f"data set {name!r}: must be the x.npy of a folder of arrays; got {path.name!r}.")
     return path.parent
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """Return the names of the options of a known data set."""
+    """Return the names of the options of a built-in data set."""
     return tuple(inspect.signature(LOADERS[name]).parameters)[2:]
 
 
 def _digits(place: Place, source: Source) -> Dataset:
-    """Load the 1,797 digits that scikit-learn ships; the last 360 rows are the test set.
+    """Load the 1,797 digits of scikit-learn; the last 360 rows are the test set.
 
-    According to scikit-learn's notes, rows are grouped by writer, so that most test writers are not in training.
-    Pixels keep their range 0..16. Mean 0 and standard deviation 16 / 255 turn pixel / 255 into pixel / 16, in [0, 1].
+    scikit-learn's notes state that rows are grouped by writer. So most writers of the test set are not in the training
+    set. Pixels are from 0 to 16. Mean 0 and standard deviation 16 / 255 normalize them to [0, 1].
     """
     with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as file:
         x, y = file["x"], file["y"]
@@ -89,12 +89,11 @@ def _digits(place: Place, source: Source) -> Dataset:
 
 
 def _breast_cancer(place: Place, source: Source) -> Dataset:
-    """Load the 569 tumors that scikit-learn ships, in its order; every fifth row is the test set.
+    """Load the 569 tumors of scikit-learn, in its order; every fifth row is the test set.
 
-    Each column is centered and divided by its standard deviation, both over the 456 training rows. As for image sets,
-    these numbers are fixed and stored in the file, so that all seeds share them. A federation could compute them from
-    sums over participants. The last 114 rows would not represent the training set: 23% of them are malignant, and 41%
-    of the others.
+    Each column is normalized with the mean and standard deviation of the 456 training rows, which are stored in the
+    file. So all seeds share them, as for image sets. The last 114 rows would not be a representative test set: 23% of
+    them are malignant, and 41% of the others.
     """
     with np.load(Path(__file__).with_name("breast_cancer.npz"), allow_pickle=False) as file:
         x, y = ((file["x"] - file["mean"]) / file["std"]).astype(np.float32), file["y"]
@@ -103,11 +102,11 @@ def _breast_cancer(place: Place, source: Source) -> Dataset:
 
 
 def _diabetes(place: Place, source: Source) -> Dataset:
-    """Load the 442 patients that scikit-learn ships, in its order; every fifth row is the test set.
+    """Load the 442 patients of scikit-learn, in its order; every fifth row is the test set.
 
-    The target measures the progression of the disease within a year, from 25 to 346. Each column is centered and
-    divided by its standard deviation, both over the 354 training rows, as in `_breast_cancer`. The numbers have no
-    stated license, so that they are read from scikit-learn and not shipped here.
+    The target is the progression of the disease within a year, from 25 to 346. Each column is normalized with the mean
+    and standard deviation of the 354 training rows. The data have no stated license, so FedReach reads them from
+    scikit-learn and does not contain them.
     """
     from sklearn.datasets import load_diabetes
 

@@ -1,8 +1,8 @@
-"""Find the files of a known data set in the data folder, or download and check them.
+"""Locate, download and check the files of built-in data sets.
 
-The data folder is the argument, or the environment variable ``FEDREACH_DATA``, or the user's cache folder
-(`fedreach._util.files.cache_folder`). If ``FEDREACH_MIRROR`` is set, files are downloaded from that address alone:
-``<FEDREACH_MIRROR>/<path in the data folder>``. So a data folder behind a web server is a mirror.
+The data folder is an argument, the environment variable ``FEDREACH_DATA``, or the user's cache folder
+(`fedreach._util.files.cache_folder`). If ``FEDREACH_MIRROR`` is set, all downloads come from
+``<FEDREACH_MIRROR>/<path in the data folder>``. So a web server with a data folder can be a mirror.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from typing import Any
 from fedreach._util.errors import DataError
 from fedreach._util.files import cache_folder
 
-TIMEOUT_S = 30  # without a byte
+TIMEOUT_S = 30  # longest time without data
 BLOCK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Source:
-    """Entry of ``sources.json``: source, license, files and checksums of a known data set."""
+    """Entry of ``sources.json`` for a built-in data set."""
 
     name: str
-    title: str
-    reference: str
-    home: str
+    title: str  # description in one line
+    reference: str  # publication
+    home: str  # address of the website
     licence: str
-    folders: Sequence[str] = ()  # possible paths of its files in the data folder
-    mirrors: Sequence[str] = ()  # base addresses, in the order of attempts
-    files: Mapping[str, str] = field(default_factory=dict)  # path in the data folder -> checksum of the download
+    folders: Sequence[str] = ()  # possible paths of the files in the data folder
+    mirrors: Sequence[str] = ()  # base addresses, in the order in which they are tried
+    files: Mapping[str, str] = field(default_factory=dict)  # path in the data folder -> checksum of the downloaded file
     parts: Mapping[str, str] = field(default_factory=dict)  # name -> checksum of the bytes that a reader parses
-    notes: str = ""
+    notes: str = ""  # information that readers of results need
 
     @property
     def about(self) -> dict[str, Any]:
-        """Arguments of `from_arrays` that record the source in a `Dataset`."""
+        """Arguments of `from_arrays` that describe the source."""
         return {"name": self.name, "source": self.home, "licence": self.licence, "notes": self.notes}
 
 
 @cache
 def sources() -> Mapping[str, Source]:
-    """Return all known data sets by name."""
+    """Return the entries of all built-in data sets by name."""
     entries = json.loads(Path(__file__).with_name("sources.json").read_text(encoding="utf-8"))
     return {name: Source(name, **entry) for name, entry in entries.items()}
 
 
 def data_folder(folder: Path | str | None = None) -> Path:
-    """Return the data folder: the argument, or ``FEDREACH_DATA``, or the user's cache folder."""
+    """Return the data folder: the argument, ``FEDREACH_DATA``, or the user's cache folder."""
     if folder is None:
         folder = os.environ.get("FEDREACH_DATA") or None
     if folder is None:
@@ -65,17 +65,17 @@ def data_folder(folder: Path | str | None = None) -> Path:
 
 @dataclass(frozen=True)
 class Place:
-    """A data folder, and whether missing files may be downloaded."""
+    """Data folder, and how to handle missing files."""
 
     folder: Path
-    download: bool = True
-    progress: bool = False
+    download: bool = True  # download missing files
+    progress: bool = False  # show progress of downloads
 
     def locate(self, source: Source, candidates: Sequence[str]) -> Path:
-        """Return the first candidate (a path in the data folder) that exists, or download one of them.
+        """Return the first existing candidate, or download one of them.
 
         Raises:
-            DataError: If none exists or can be downloaded; the message says where to put which file.
+            DataError: If no candidate exists or can be downloaded.
         """
         for candidate in candidates:
             if (self.folder / candidate).exists():
@@ -84,29 +84,28 @@ class Place:
         if remote and self.download:
             return fetch(remote[0], source, self.folder, progress=self.progress)
         missing_file = remote[0] if remote else candidates[0]
-        reason = "download is off" if remote else "it cannot be downloaded"
-        more = f" or {len(candidates) - 3} more places" if len(candidates) > 3 else ""
+        reason = "downloads are off" if remote else "it cannot be downloaded"
+        more = f" or {len(candidates) - 3} other paths" if len(candidates) > 3 else ""
         raise DataError(
-            f"data set {source.name!r}: there is no {', '.join(candidates[:3])}{more} in {self.folder}, and {reason}. "
+            f"data set {source.name!r}: {', '.join(candidates[:3])}{more} not found in {self.folder}, and {reason}. "
             f"{_remedy(missing_file, source, self.folder)}"
         )
 
 
 def fetch(path: str, source: Source, folder: Path, *, progress: bool = False) -> Path:
-    """Download one file of a known data set from the first mirror that has it, and return its path.
+    """Download a file of a built-in data set from the first mirror that has it, and return its path.
 
-    The bytes go to a temporary file next to the target; a complete file with the right checksum is then renamed in one
-    step. So an interrupted download leaves no file behind, and several processes may download at once.
+    The file is renamed to its final name after the check of its checksum. So an interrupted download leaves no file,
+    and several processes can download at the same time.
 
     Args:
         path: Path in the data folder, a key of ``source.files``.
-        source: The data set; its mirrors are tried in order unless ``FEDREACH_MIRROR`` is set.
-        folder: Data folder; created if missing.
-        progress: Report the download on stderr, with a progress bar on a terminal.
+        source: Entry of the data set. Its mirrors are tried in order, unless ``FEDREACH_MIRROR`` is set.
+        folder: Data folder, created if it does not exist.
+        progress: Show progress on stderr.
 
     Raises:
-        DataError: If no mirror has the right file. The message gives the reason for each address, both checksums, and
-            the path where you can put the file yourself.
+        DataError: If no mirror has the file with the right checksum.
     """
     from http.client import HTTPException  # here, as importing network modules takes 0.05 seconds
 
@@ -117,8 +116,8 @@ def fetch(path: str, source: Source, folder: Path, *, progress: bool = False) ->
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(
-            f"data set {source.name!r}: the data folder {folder} cannot be written ({error}). "
-            "Set FEDREACH_DATA to a folder that can."
+            f"data set {source.name!r}: cannot write the data folder {folder} ({error}). Set FEDREACH_DATA to another "
+            "folder."
         ) from error
     failures = []
     for address in addresses:
@@ -129,7 +128,7 @@ def fetch(path: str, source: Source, folder: Path, *, progress: bool = False) ->
         else:
             return target
     raise DataError(
-        f"data set {source.name!r}: could not download {target.name}; nothing was kept.{''.join(failures)}\n"
+        f"data set {source.name!r}: could not download {target.name}.{''.join(failures)}\n"
         f"Try again, or: {_remedy(path, source, folder)}"
     )
 
@@ -137,13 +136,13 @@ def fetch(path: str, source: Source, folder: Path, *, progress: bool = False) ->
 def _remedy(path: str, source: Source, folder: Path) -> str:
     checksum = f" ({source.files[path]})" if path in source.files else ""
     return (
-        f"Place the file from {source.home}{checksum} at {folder / path}, or set FEDREACH_DATA to a folder that holds "
-        f"{path}, or FEDREACH_MIRROR to an address that serves such a folder."
+        f"Place the file from {source.home}{checksum} at {folder / path}. Or set FEDREACH_DATA to a folder that "
+        f"contains {path}, or FEDREACH_MIRROR to the address of such a folder."
     )
 
 
 def _download(address: str, checksum: str, target: Path, *, progress: bool) -> None:
-    """Download to a temporary file, and rename it if its checksum ("sha256:..." or "md5:...") is right."""
+    """Download to a temporary file, check its checksum ("sha256:..." or "md5:..."), and rename it."""
     from urllib.request import Request, urlopen
 
     from fedreach._util.progress import progress_bars
@@ -151,7 +150,7 @@ def _download(address: str, checksum: str, target: Path, *, progress: bool) -> N
     kind, _, expected = checksum.partition(":")
     digest = hashlib.new(kind, usedforsecurity=False)
     partial_file = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
-    # Request the file unchanged: a .gz that is unpacked in transit would have another checksum.
+    # "identity": a server may otherwise unpack a .gz file, which changes its checksum.
     request = Request(address, headers={"Accept-Encoding": "identity", "User-Agent": "fedreach"})
     if progress:
         print(f"downloading {address} to {target}", file=sys.stderr, flush=True)
@@ -170,7 +169,7 @@ def _download(address: str, checksum: str, target: Path, *, progress: bool) -> N
             if reply.length:
                 raise OSError(f"the connection ended {reply.length} bytes early")
         if digest.hexdigest() != expected:
-            raise OSError(f"the checksum is {kind}:{digest.hexdigest()}, not {checksum}")
+            raise OSError(f"the checksum must be {checksum}; got {kind}:{digest.hexdigest()}")
         partial_file.replace(target)
     finally:
         partial_file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Readers of the formats in which public data sets are published."""
+"""Readers of the file formats of built-in data sets."""
 
 import gzip
 import hashlib
@@ -25,19 +25,18 @@ from fedreach.data.checks import read_npz
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.sets.download import Place, Source
 
-# ---- Readers of the formats of the known image sets: idx, CIFAR pickles, packed ``.npz``
-# Every reader checks the structure and names a truncated or changed file. If the checksum of the content is known, the
-# content must be the published one, so that data sets cannot be confused.
+# ---- File formats of image sets: idx, CIFAR pickles, packed ``.npz``
+# Each reader checks the structure of a file. If its checksum is known, the content must match it.
 
 
 def damaged_file_error(path: Path, what: object) -> DataError:
-    """Return the error for a file that cannot be used."""
-    return DataError(f"{path}: {what}. Remove the file and load again, or replace it by the original.")
+    """Return the error for a damaged file."""
+    return DataError(f"{path}: {what}. Remove the file and load the data again, or replace it with the original.")
 
 
 @contextmanager
 def _unpacking(path: Path, problem: str) -> Iterator[None]:
-    """Raise DataError for any error: a truncated or changed archive, pickle or text can raise anything."""
+    """Convert any error to DataError: damaged archives, pickles and texts cause many types of errors."""
     try:
         yield
     except DataError:
@@ -47,14 +46,14 @@ def _unpacking(path: Path, problem: str) -> Iterator[None]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file, unpacking ``.gz``."""
+    """Read a file, and unpack ``.gz``."""
     with _unpacking(path, "cannot be read"):
         data = path.read_bytes()
         return gzip.decompress(data) if path.suffix == ".gz" else data
 
 
 def read_tar(path: Path, names: Collection[str]) -> dict[str, bytes]:
-    """Read files by name from a ``.tar.gz``, in any folder of it, without writing to disk."""
+    """Read files by name from any folder of a ``.tar.gz``, without writing to disk."""
     contents: dict[str, bytes] = {}
     with _unpacking(path, "is not a complete .tar.gz"), tarfile.open(path, "r|gz") as archive:
         for member in archive:
@@ -67,14 +66,14 @@ def read_tar(path: Path, names: Collection[str]) -> dict[str, bytes]:
 
 
 def read_zip(path: Path, name: str) -> bytes:
-    """Read one file from a ``.zip``, unpacking it if it is a ``.gz``."""
-    with _unpacking(path, f"does not hold a readable {name}"), zipfile.ZipFile(path) as archive:
+    """Read one file from a ``.zip``, and unpack ``.gz``."""
+    with _unpacking(path, f"does not contain a readable {name}"), zipfile.ZipFile(path) as archive:
         data = archive.read(name)
         return gzip.decompress(data) if name.endswith(".gz") else data
 
 
 def check_published(path: Path, data: bytes, checksum: str | None) -> None:
-    """Raise DataError if bytes do not have this checksum (``"sha256:..."`` or ``"md5:..."``); None checks nothing."""
+    """Raise DataError if bytes do not match the checksum ``"sha256:..."`` or ``"md5:..."``; None skips the check."""
     if checksum is None:
         return
     algorithm, _, expected = checksum.partition(":")
@@ -82,13 +81,13 @@ def check_published(path: Path, data: bytes, checksum: str | None) -> None:
     if got != expected:
         raise damaged_file_error(
             path,
-            f"is well formed but is not the published file: {algorithm} expected {expected}, got {got}. "
-            "For data of your own use from_npz or from_arrays",
+            f"must be the published file with {algorithm} {expected}; got {got}. For your own data, use from_npz or "
+            "from_arrays",
         )
 
 
 def check_labels(path: Path, labels: Ints, num_classes: int) -> Ints:
-    """Return labels that are all from 0 to `num_classes` - 1; else raise DataError."""
+    """Return the labels; raise DataError if one is not from 0 to `num_classes` - 1."""
     wrong = labels[(labels < 0) | (labels >= num_classes)]
     if len(wrong):
         raise damaged_file_error(
@@ -98,9 +97,9 @@ def check_labels(path: Path, labels: Ints, num_classes: int) -> Ints:
 
 
 def parse_idx(path: Path, data: bytes, ndim: int) -> AnyArray:
-    """Return the uint8 array of an idx file: two zero bytes, type 8, number of axes, each size as big-endian uint32.
+    """Parse the uint8 array of an idx file, with 3 axes for images or 1 axis for labels.
 
-    Images have 3 axes and labels 1; the path is named in errors.
+    The format is two zero bytes, type 8, number of axes, and each size as a big-endian uint32.
 
     Example:
         >>> parse_idx(Path("labels"), bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]), 1)
@@ -109,15 +108,15 @@ def parse_idx(path: Path, data: bytes, ndim: int) -> AnyArray:
     header = 4 + 4 * ndim
     shape = np.frombuffer(data[4:header].ljust(4 * ndim, b"\0"), ">u4").tolist()
     if data[:4] != bytes([0, 0, 8, ndim]) or len(data) != header + math.prod(shape):
-        begin = f"it begins with {data[:4].hex()!r}, its header says {shape}"
-        raise damaged_file_error(path, f"is no idx file of {ndim}-d bytes: {begin}, and it has {len(data)} bytes")
+        found = f"first bytes {data[:4].hex()!r}, sizes {shape} and {len(data)} bytes"
+        raise damaged_file_error(path, f"must be an idx file of bytes with {ndim} axes; got {found}")
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Unpickler of the plain arrays in CIFAR pickles; it rejects everything that could run code."""
+    """Unpickler that accepts only the plain arrays of CIFAR pickles, and so runs no code."""
 
-    # NumPy's private constructor moved between versions; the reduction of an array always refers to it.
+    # The private constructor of NumPy arrays has different modules in different versions.
     _ADMITTED = {  # noqa: RUF012
         ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
         ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
@@ -129,11 +128,11 @@ class _ArraysOnly(pickle.Unpickler):
         try:
             return self._ADMITTED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which image data never need") from None
+            raise pickle.UnpicklingError(f"it contains {module}.{name}, which image data never need") from None
 
 
 def parse_cifar_pickle(path: Path, data: bytes, labels: str, num_classes: int) -> tuple[AnyArray, Ints]:
-    """Return images (n, 3, 32, 32) uint8 and labels (n,) of one original CIFAR pickle; no code in it is run.
+    """Parse (n, 3, 32, 32) uint8 images and (n,) labels of an original CIFAR pickle, without running code.
 
     The key of the labels is ``labels``, ``fine_labels`` or ``coarse_labels``.
     """
@@ -141,29 +140,29 @@ def parse_cifar_pickle(path: Path, data: bytes, labels: str, num_classes: int) -
         content = _ArraysOnly(io.BytesIO(data), encoding="bytes").load()
         x, y = content[b"data"], np.array(content[labels.encode()], np.int64)
         if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.shape != (len(y), 3072):
-            raise ValueError(f"{len(y)} labels need uint8 data of shape ({len(y)}, 3072)")
+            raise ValueError(f"data must be uint8 of shape ({len(y)}, 3072)")
     return x.reshape(-1, 3, 32, 32), check_labels(path, y, num_classes)
 
 
 def parse_packed(path: Path, data: bytes, labels: str, num_classes: int) -> tuple[AnyArray, Ints]:
-    """Return images (n, 3, 32, 32) uint8 and labels (n,) of one packed ``.npz``.
+    """Parse (n, 3, 32, 32) uint8 images and (n,) labels of a packed ``.npz``.
 
-    ``delta`` (3, n, 32, 32) uint8 holds the planes G, R - G, B - G, and in each plane every row minus the row above it,
-    all modulo 256. Undoing that is exact: a running sum over rows, then adding G. The key of the labels is ``labels``
-    or ``coarse_labels``.
+    ``delta`` (3, n, 32, 32) uint8 contains the planes G, R - G and B - G. In each plane, the row above is subtracted
+    from each row. All values are modulo 256, so a sum over rows and the addition of G restore the image exactly. The
+    key of the labels is ``labels`` or ``coarse_labels``.
     """
     with _unpacking(path, "is not a packed image file"):
         file = read_npz(io.BytesIO(data))
         delta, y = file["delta"], file[labels].astype(np.int64)
         if delta.dtype != np.uint8 or delta.shape != (3, len(y), 32, 32):
             shape = f"(3, {len(y)}, 32, 32)"
-            raise ValueError(f"{len(y)} labels need uint8 delta of shape {shape}; got {delta.dtype} {delta.shape}")
+            raise ValueError(f"delta must be uint8 of shape {shape}; got {delta.dtype} {delta.shape}")
     planes = np.cumsum(delta, axis=2, dtype=np.uint8)
     planes[1:] += planes[0]
     return planes[[1, 0, 2]].transpose(1, 0, 2, 3), check_labels(path, y, num_classes)
 
 
-# ---- Image sets: MNIST and similar sets from IDX files, CIFAR from the original pickles
+# ---- Image sets
 
 EMNIST_CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
 
@@ -181,16 +180,16 @@ def _read_idx(place: Place, source: Source, name: str, ndim: int) -> tuple[Path,
 def _read_idx_pair(
     place: Place, source: Source, stem: str, num_classes: int, first_label: int = 0
 ) -> tuple[AnyArray, Ints]:
-    """Return images (n, H, W) and labels (n,) from 0."""
+    """Return (n, H, W) images and (n,) labels from 0."""
     _, x = _read_idx(place, source, f"{stem}-images-idx3-ubyte", 3)
     path, labels = _read_idx(place, source, f"{stem}-labels-idx1-ubyte", 1)
     if len(labels) != len(x):
-        raise damaged_file_error(path, f"{len(labels)} labels for {len(x)} images")
+        raise damaged_file_error(path, f"must have one label for each of the {len(x)} images; got {len(labels)}")
     return x, check_labels(path, labels.astype(np.int64) - first_label, num_classes)
 
 
 def idx_digits(mean: float, std: float) -> Callable[..., Dataset]:
-    """Return the reader of MNIST or Fashion-MNIST, with the usual mean and standard deviation."""
+    """Return the reader of MNIST or Fashion-MNIST, with its usual mean and standard deviation."""
 
     def read(place: Place, source: Source) -> Dataset:
         parts = [*_read_idx_pair(place, source, "train", 10), *_read_idx_pair(place, source, "t10k", 10)]
@@ -200,20 +199,21 @@ def idx_digits(mean: float, std: float) -> Callable[..., Dataset]:
 
 
 def emnist(place: Place, source: Source, split: str = "letters", classes: int | None = None) -> Dataset:
-    """Load EMNIST. In the files, labels of letters start from 1 and images are transposed; both are corrected.
+    """Load EMNIST, with images in normal orientation and labels from 0.
 
     Mean and standard deviation are those of the selected training images, as in FedDyn's code.
 
     Args:
-        split: ``letters`` (26 classes), ``digits``, ``mnist`` (10), ``balanced``, ``bymerge`` (47) or ``byclass`` (62).
-        classes: Number of classes to keep, from the first. FedDyn's code calls the 10 letters A to J EMNIST; other
-            papers call them EMNIST-10. Default: all classes.
+        split: ``letters`` (26 classes), ``digits`` (10), ``mnist`` (10), ``balanced`` (47), ``bymerge`` (47) or
+            ``byclass`` (62). Default: "letters".
+        classes: Number of classes, of which the first ones are used. FedDyn's code uses the letters A to J and calls
+            them EMNIST; other papers call them EMNIST-10. Default: all classes.
 
     Raises:
-        ConfigError: If the split is unknown, or it has fewer classes.
+        ConfigError: If the split is unknown, or has fewer classes.
     """
     if not isinstance(split, str) or split not in EMNIST_CLASSES:
-        raise ConfigError(f"emnist split must be known; got {split!r}.{nearest(str(split), EMNIST_CLASSES)}")
+        raise ConfigError(f"Unknown emnist split: {split!r}.{nearest(str(split), EMNIST_CLASSES)}")
     total = EMNIST_CLASSES[split]
     classes = total if classes is None else classes
     if checked_count("emnist classes", classes, 1) > total:
@@ -231,7 +231,7 @@ _PACKED = ("cifar-10", "cifar-100-subset")
 def _read_cifar(
     place: Place, source: Source, batches: tuple[str, ...], labels: str, num_classes: int
 ) -> list[AnyArray]:
-    """Return training images, training labels, test images, test labels; the last batch is the test set."""
+    """Return training images and labels, then test images and labels, which are in the last batch."""
     path = place.locate(source, source.folders)
 
     def unpack(batch: str) -> tuple[AnyArray, Ints]:
@@ -259,7 +259,7 @@ def cifar10(place: Place, source: Source) -> Dataset:
 
 
 def cifar100(place: Place, source: Source, labels: Literal["fine", "coarse"] = "fine") -> Dataset:
-    """Load CIFAR-100 or its subset, according to the requested name, never to the files that exist."""
+    """Load CIFAR-100, or the subset that `source` describes, with ``fine`` or ``coarse`` labels."""
     if labels not in ("fine", "coarse"):
         raise ConfigError(f"{source.name} labels must be 'fine' (100 classes) or 'coarse' (20); got {labels!r}.")
     num_classes = 100 if labels == "fine" else 20
@@ -269,21 +269,21 @@ def cifar100(place: Place, source: Source, labels: Literal["fine", "coarse"] = "
     )
 
 
-# ---- Shakespeare after LEAF: predict the next character of a role's text; each role is a client
+# ---- Shakespeare of LEAF: predict the next character of a role's text; each role is a client
 # Reference: Caldas et al., LEAF: A Benchmark for Federated Settings, arXiv:1812.01097.
 
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-LENGTH = 80  # characters per example
+LENGTH = 80  # number of characters per example
 
 _INDEX = np.zeros(128, np.uint8)
 _INDEX[[ord(character) for character in VOCABULARY]] = np.arange(len(VOCABULARY))
 
 
 def encode(text: str) -> NDArray[np.uint8]:
-    """Return the index in `VOCABULARY` of each character, after LEAF's cleaning.
+    """Return the index in `VOCABULARY` of each character, after the cleaning of LEAF.
 
-    A newline becomes a space, then three or more spaces become one space. So index 0, the newline, is free for
-    characters outside the vocabulary. (LEAF's own code gives them the index -1.)
+    A newline becomes a space, and three or more spaces become one. So index 0, the newline, can encode characters
+    outside the vocabulary, for which LEAF uses -1.
 
     Example:
         >>> encode("a\\nb$").tolist() == [VOCABULARY.index("a"), 1, VOCABULARY.index("b"), 0]
@@ -303,27 +303,28 @@ def shakespeare(
     roles: int | None = None,
     train_fraction: float = 0.8,
 ) -> Dataset:
-    """Load examples of 80 characters and the next one, every `stride` characters of each role's text.
+    """Load Shakespeare: examples of 80 characters, with the next character as the label.
 
-    A text of L characters has w = L - 80 windows. Windows that start before
-    ``cut = max(1, int(train_fraction * w))`` are training examples; those that start at ``cut + 79`` or later are test
-    examples, so that test and training inputs never overlap. The test parts of all roles together are the standard
-    test set.
+    One example starts at every `stride` characters of a role's text. A text of L characters has w = L - 80 possible
+    examples. Those that start before ``cut = max(1, int(train_fraction * w))`` are training examples. Those that start
+    at ``cut + 79`` or later are test examples, so they never overlap with the inputs of training examples. The test set
+    contains the test examples of all roles.
 
-    FedDyn's setting is ``train_fraction=5/6, min_samples=2000, max_samples=2000, roles=100``.
+    FedDyn uses ``train_fraction=5/6, min_samples=2000, max_samples=2000, roles=100``.
 
     Args:
-        stride: Characters from one window to the next, at least 1.
-        min_samples: Smallest number of training examples of a role, before `max_samples`; other roles are left out.
-        max_samples: Largest number of training examples of a role, from the first; it limits test examples to
-            ``round(max_samples * (1 - f) / f)``. Default: no limit.
-        roles: Largest number of roles; those with most training examples before `max_samples` are kept (ties: by
-            name). Clients are numbered in this order, even without a limit. Default: no limit.
-        train_fraction: f, in (0, 1]; 1 leaves the test set empty.
+        stride: Number of characters between the starts of two examples, at least 1. Default: 1.
+        min_samples: Smallest number of training examples of a role, before `max_samples`. Roles with fewer are left
+            out. Default: 64.
+        max_samples: Largest number of training examples of a role, of which the first ones are used. The number of
+            test examples is at most ``round(max_samples * (1 - f) / f)`` with f = `train_fraction`. Default: no limit.
+        roles: Largest number of roles. Those with the most training examples before `max_samples` are used (ties: by
+            name). The clients have this order. Default: no limit.
+        train_fraction: Share of each text for training, in (0, 1]. With 1, the test set is empty. Default: 0.8.
 
     Raises:
-        ConfigError: If an option is out of range.
-        DataError: If a file is damaged, or no role has `min_samples` training examples.
+        ConfigError: If an option is outside its range.
+        DataError: If a file is damaged, or all roles have fewer than `min_samples` training examples.
     """
     limits = {"max_samples": max_samples, "roles": roles}
     limits = {option: value for option, value in limits.items() if value is not None}
@@ -340,7 +341,10 @@ def shakespeare(
         if available >= min_samples:
             kept_roles.append((-available, role, parts))
     if not kept_roles:
-        raise DataError(f"{path}: no role has {min_samples} training samples. Lower `min_samples` or `stride`.")
+        raise DataError(
+            f"{path}: a role must have min_samples = {min_samples} training examples; none has. Lower min_samples or "
+            "stride."
+        )
     kept_roles = sorted(kept_roles, key=lambda kept: kept[:2])[:roles]
     return from_arrays(
         *(np.concatenate(column) for column in zip(*(parts for *_, parts in kept_roles), strict=True)),
@@ -355,37 +359,37 @@ def shakespeare(
 def _windows(
     code: NDArray[np.uint8], stride: int, train_fraction: float, most_train: int | None, most_test: int | None
 ) -> tuple[int, AnyArray, AnyArray, AnyArray, AnyArray]:
-    """Return the number of training examples before the limit, and inputs and labels for training and testing."""
+    """Return the number of training examples before the limit, then inputs and labels for training and test."""
     count = max(len(code) - LENGTH, 0)
     cut = min(count, max(1, int(train_fraction * count)))
     starts = np.arange(0, cut, stride)
     train = starts[:most_train]
     test = np.arange(cut + LENGTH - 1, count, stride)[:most_test]
     if not count:
-        code = np.zeros(LENGTH, np.uint8)  # too short for any window: an empty selection needs the shape alone
+        code = np.zeros(LENGTH, np.uint8)  # too short for an example; the empty arrays still need the right shape
     view = np.lib.stride_tricks.sliding_window_view(code, LENGTH)
     return len(starts), view[train], code[train + LENGTH], view[test], code[test + LENGTH]
 
 
 def read_roles(path: Path) -> dict[str, str]:
-    """Return the text of each role.
+    """Read the text of each role.
 
-    The texts are in ``roles.json.gz``, where a user holds ``speeches``; or in a folder of LEAF's ``all_data`` JSON
-    files, where a user holds the text as ``raw``, or windows ``x`` and next characters ``y`` at stride 1.
+    ``roles.json.gz`` contains a list ``speeches`` for each user. A folder of LEAF's ``all_data`` JSON files contains
+    the text ``raw`` for each user, or inputs ``x`` and next characters ``y`` with stride 1.
 
     Raises:
         DataError: If a file is damaged or has another format.
     """
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not files:
-        raise damaged_file_error(path, "holds no .json file")
+        raise damaged_file_error(path, "must contain a .json file")
     texts: dict[str, str] = {}
     for file in files:
-        with _unpacking(file, "is not roles with their text"):
+        with _unpacking(file, "is not a file of roles and texts"):
             users = json.loads(read_bytes(file))["user_data"]
             for role, user in users.items():
                 if role in texts:
-                    raise ValueError(f"role {role!r} occurs a second time")
+                    raise ValueError(f"role {role!r} occurs twice")
                 texts[role] = _text(role, user)
     return texts
 
@@ -397,5 +401,5 @@ def _text(role: str, user: dict[str, Any]) -> str:
         return str(user["raw"])
     text = user["x"][0] + "".join(user["y"])
     if user["x"] != [text[start : start + LENGTH] for start in range(len(user["y"]))]:
-        raise ValueError(f"the windows of {role!r} do not follow each other; give LEAF's all_data, not sampled data")
+        raise ValueError(f"the examples of {role!r} are not consecutive; use LEAF's all_data, not sampled data")
     return str(text)
