@@ -197,7 +197,7 @@ def test_a_check_can_be_left_out(fedreach: Command, mine: Path) -> None:
         (["scaffold", "--kind", "selection"], "There is no part 'scaffold'."),
         (["uniform", "--kind", "selektion"], "There is no kind of part 'selektion'. Did you mean 'selection'?"),
         (["mine.py:LongestWayt"], "mine.py has no 'LongestWayt'. Did you mean 'LongestWait'?"),
-        (["nobody.py:X"], "there is no file"),
+        (["nobody.py:X"], "file not found"),
         (["mine.py:number"], "int is not a component"),
         (["mine.py:LongestWait", "--set", "patients=1.0"], "has no such option. Did you mean 'patience'?"),
         (["mine.py:LongestWait", "--set", "patience"], "--set must be of the form name=value"),

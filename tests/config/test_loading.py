@@ -198,7 +198,7 @@ def test_a_refused_value_is_told_once_and_its_default_is_nobodys_mistake() -> No
     ("said", "key"),
     [
         ("local.optimizer={name='torch',optimizer='RMSProp'}", "local: TorchSteps.optimizer must be a class of torch"),
-        ("augmentation={name='flip'}", "augmentation.name: there is no augmentation 'flip'"),
+        ("augmentation={name='flip'}", "augmentation.name: unknown augmentation 'flip'"),
     ],
 )
 def test_what_all_methods_share_is_told_once_by_its_key_and_not_for_each_method(said: str, key: str) -> None:

@@ -223,7 +223,7 @@ def test_a_file_a_function_and_a_transform_augment_a_run_of_python(tmp_path, mon
 
 
 def test_a_wrong_augmentation_is_told_by_its_key():
-    with pytest.raises(ConfigError, match=r"there is no augmentation 'flip_and_crp'. Did you mean 'flip_and_crop'"):
+    with pytest.raises(ConfigError, match=r"unknown augmentation 'flip_and_crp'. Did you mean 'flip_and_crop'"):
         last("flip_and_crp")
     with pytest.raises(ConfigError, match=r"augmentation"):
         last({"name": "flip_and_crop", "pading": 1})
