@@ -61,7 +61,7 @@ def test_options_of_a_function_are_its_arguments_after_those_it_is_called_with()
 def test_a_function_may_name_its_arguments_as_it_likes() -> None:
     assert registry.supplied_arguments("selection", "f.py:f", lambda v, many, r, extra=1: v) == ("v", "many", "r")
     assert registry.supplied_arguments("weighting", "f.py:f", lambda heard: heard) == ("heard",)
-    with pytest.raises(ConfigError, match=r"must take the arguments \(view, k, rng\); it takes \(v, many\)\."):
+    with pytest.raises(ConfigError, match=r"must take the arguments \(view, k, rng\); got \(v, many\)\."):
         registry.supplied_arguments("selection", "f.py:f", lambda v, many: v)
     assert registry.supplied_arguments("selection", "f.py:f", lambda *arguments: arguments) == ()
 
