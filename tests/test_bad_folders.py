@@ -32,17 +32,17 @@ def damage(path: Path, change: Callable[[bytes], bytes]) -> None:
         ("run.json", lambda b: b.replace(b'"format": 4', b'"format": 7'), True, "is of format 7, and this version"),
         ("run.json", lambda b: b[:50], True, "run.json is not JSON"),
         ("result.json", lambda b: b"{", True, "result.json is not JSON"),
-        ("rounds.jsonl", lambda b: b[:1000], True, "rounds.jsonl was altered after"),
-        ("rounds.jsonl", lambda b: b"", True, "rounds.jsonl was altered after"),
-        ("clients.jsonl", lambda b: b[:-1], True, "clients.jsonl was altered after"),
-        ("rounds.jsonl", lambda b: b[:1000], False, "rounds.jsonl was altered after"),
+        ("rounds.jsonl", lambda b: b[:1000], True, "rounds.jsonl was altered"),
+        ("rounds.jsonl", lambda b: b"", True, "rounds.jsonl was altered"),
+        ("clients.jsonl", lambda b: b[:-1], True, "clients.jsonl was altered"),
+        ("rounds.jsonl", lambda b: b[:1000], False, "rounds.jsonl was altered"),
         ("checkpoint.safetensors", lambda b: b[:100], False, "It is not skipped, as that would silently start over"),
-        ("checkpoint.safetensors", lambda b: b[:-5] + bytes([b[-5] ^ 64]) + b[-4:], False, "was altered after it was"),
+        ("checkpoint.safetensors", lambda b: b[:-5] + bytes([b[-5] ^ 64]) + b[-4:], False, "was altered"),
         (
             "checkpoint.safetensors",
             lambda b: b.replace(b'\\"round\\": 4', b'\\"round\\": 2'),
             False,
-            "was altered after",
+            "was altered",
         ),
         ("checkpoint.safetensors", lambda b: b.replace(b'format\\": 4', b'format\\": 7'), False, "is of format 7"),
     ],
@@ -105,7 +105,7 @@ def test_a_comparison_of_another_experiment_is_left_alone(refused: Refused, fedr
 
 
 def test_a_file_in_the_place_of_the_folder_is_named(refused: Refused, home: Path) -> None:
-    message = "a file stands where a folder is needed. Choose another folder with --out (in Python, out)."
+    message = "a parent folder is a file. Choose another folder with --out (in Python, out)."
     assert message in refused(3, "run", "tiny.toml", "--out", "tiny.toml")
     assert message in refused(3, "run", "tiny.toml", "--out", "tiny.toml/deeper")
     assert message in refused(3, "compare", "tiny.toml", "--out", "tiny.toml")

@@ -28,7 +28,7 @@ from .conftest import TINY, Command, Refused
             "methods.uniform.selection.candidate: selection 'power_of_choice' has no such option. "
             "Did you mean 'candidates'?",
         ),
-        (27, 'solver = "fedproks"', "methods.uniform.solver.name: there is no solver 'fedproks'."),
+        (27, 'solver = "fedproks"', "methods.uniform.solver.name: unknown solver 'fedproks'."),
     ],
 )
 def test_a_misspelt_key_is_answered_with_the_nearest_name(
@@ -67,15 +67,15 @@ def test_a_misspelt_key_is_answered_with_the_nearest_name(
         ("methods.entropy.cohort_size=7", "methods.entropy.cohort_size: must be at most the 6 participants; got 7."),
         ("engine.name=stackd", "must be 'auto', 'native', 'manual', 'sequential' or 'vmap'; got"),
         ("partition.alpha=-1.0", "alpha of dirichlet_by_class must be a number from 1e-100 to 1e+100; got -1.0."),
-        ("partition.name=dirichlet", "there is no partition 'dirichlet'. Did you mean 'dirichlet_by_class'?"),
-        ("data=digts", "there is no data 'digts'. Did you mean 'digits'?"),
-        ("model.name=lineer", "there is no model 'lineer'. Did you mean 'linear'?"),
-        ("method.selection=unifrom", "there is no selection 'unifrom'. Did you mean 'uniform'?"),
+        ("partition.name=dirichlet", "unknown partition 'dirichlet'. Did you mean 'dirichlet_by_class'?"),
+        ("data=digts", "unknown data 'digts'. Did you mean 'digits'?"),
+        ("model.name=lineer", "unknown model 'lineer'. Did you mean 'linear'?"),
+        ("method.selection=unifrom", "unknown selection 'unifrom'. Did you mean 'uniform'?"),
         (
             "method.selection={candidates=3}",
             "method.selection.name: must be given; `fedreach list` shows what there is.",
         ),
-        ("method.weighting=entropie", "there is no weighting 'entropie'. Did you mean 'entropy'?"),
+        ("method.weighting=entropie", "unknown weighting 'entropie'. Did you mean 'entropy'?"),
         ("method.solver={name='fedprox',mu=-1.0}", "FedProx.mu must be not negative; got -1.0."),
         ("population.participation=bernoulli", "participation.act_prob: participation 'bernoulli' needs this option."),
         ("population.participation={name='bernoulli',act_prob=2.0}", "Bernoulli.act_prob must be in (0, 1]; got 2.0."),
@@ -151,10 +151,10 @@ def test_a_misspelt_word_of_the_command_is_answered_with_the_nearest(fedreach: C
 
 @pytest.mark.parametrize("device", ["cuda:99", "tpuu", "meta"])
 def test_a_device_that_is_not_there_is_refused(refused: Refused, device: str) -> None:
-    assert f"engine.device must be a device that this torch can use, such as 'cpu' or 'cuda:0'; got '{device}'" in (
+    assert f"engine.device must be a device that torch can use, such as 'cpu' or 'cuda:0'; got '{device}':" in (
         refused(2, "run", "tiny.toml", "--set", f"engine.device={device}")
     )
-    assert "a device that this torch can use" in refused(2, "compare", "tiny.toml", "--device", device)
+    assert "a device that torch can use" in refused(2, "compare", "tiny.toml", "--device", device)
 
 
 # ------------------------------------------------------------------------------------------------------ the user's code
@@ -219,7 +219,7 @@ def too_few(reports):
         ("selection", "everybody", 1, "everybody.select must return at most the 3 clients it was asked for; got 6."),
         ("selection", "raises", 1, "my.py, line 18, in raises: KeyError: 'key'."),
         ("selection", "leaves", 1, "my.py, line 21, in leaves: SystemExit: 0."),
-        ("selection", "one_argument", 2, "must take the arguments (view, k, rng); it takes (view)."),
+        ("selection", "one_argument", 2, "must take the arguments (view, k, rng); got (view)."),
         ("selection", "Incomplete", 2, "abstract class Incomplete with abstract method select"),
         ("selection", "Underived", 2, "must be an instance of a subclass of fedreach.Selection; got Underived."),
         ("selection", "Unmakeable", 2, "cannot be made: OSError: no such machine."),
@@ -241,7 +241,7 @@ def test_a_mistake_in_the_users_code_is_placed(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "there is no file"),
+        (None, "file not found"),
         ("import nothere", "cannot be imported: ModuleNotFoundError: No module named 'nothere'."),
         ("def f(:", "cannot be imported: SyntaxError: invalid syntax"),
         ("open('nothere.txt')", "cannot be imported: FileNotFoundError"),
@@ -285,10 +285,10 @@ def alone(y_true):
     [
         ('["mae"]', 2, "metric mae needs numbers as targets; those of digits are classes."),
         ('["r2"]', 2, "metric r2 needs numbers as targets; those of digits are classes."),
-        ('["aurok"]', 2, "there is no metric 'aurok'. Did you mean 'auroc'? Your own: 'FILE.py:NAME'."),
+        ('["aurok"]', 2, "unknown metric 'aurok'. Did you mean 'auroc'? A custom one is named 'FILE.py:NAME'."),
         ('["auroc", "my.py:auroc"]', 2, "--set evaluation.metrics: The name of a metric must be unique, "),
         ('["my.py:nameless"]', 2, "got '<lambda>'. Define the function with `def`."),
-        ('["my.py:alone"]', 2, "'my.py:alone' must take the arguments (y_true, scores); it takes (y_true)."),
+        ('["my.py:alone"]', 2, "'my.py:alone' must take the arguments (y_true, scores); got (y_true)."),
         ('[{ name = "auroc", average = "micro" }]', 2, "metric 'auroc' has no such option."),
         ('["my.py:fails"]', 1, "my.py, line 8, in fails: ZeroDivisionError: division by zero."),
         ('["sklearn.metrics:log_loss"]', 1, "ValueError: y_true and y_prob contain different number of classes"),

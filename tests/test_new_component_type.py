@@ -197,7 +197,7 @@ for wrong in ("shrinkin=scaled", "shrinking=scale", "shrinking.facto=1.0", "shri
     text = " ".join(refused)
     for rule in (
         "method.shrinkin: unknown key. Did you mean 'shrinking'?",
-        "method.shrinking.name: there is no shrinking 'scale'. Did you mean 'scaled'?",
+        "method.shrinking.name: unknown shrinking 'scale'. Did you mean 'scaled'?",
         "method.shrinking.facto: shrinking 'scaled' has no such option. Did you mean 'factor'?",
         "method.shrinking.factor: must be a number; got 'a'",
         "'mine.py:Empty' must be an instance of a subclass of fedreach.Shrinking; got Empty.",

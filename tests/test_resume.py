@@ -350,7 +350,7 @@ def test_memory_that_is_missing_is_not_taken_for_zeros(
     (home / "x" / "memory.rows").unlink()
     done = fedreach(*command)
     assert done.exit_code == 3
-    assert "bytes of what clients keep between rounds; it holds 0. Put it back" in done.stderr
+    assert "bytes of client state; got 0 bytes. Restore it" in done.stderr
 
 
 @pytest.mark.slow
@@ -399,7 +399,7 @@ def test_a_full_disk_loses_nothing(
     _, said = process.communicate()
     assert process.returncode == 3
     assert said.count("error: ") == 1
-    assert "cannot be written: File too large. Free some space and repeat the command: it goes on from the last" in said
+    assert "cannot be written: File too large. Free some space, then rerun the command to resume from the last" in said
     assert "Traceback" not in said
     assert not (home / "x" / "result.json").exists()
     assert not list((home / "x").glob(".*.[0-9]*"))
@@ -431,7 +431,10 @@ def test_two_processes_do_not_write_to_one_folder(
 ) -> None:
     monkeypatch.setattr(files, "LOCK_SECONDS", 0.2)
     with RunFolder(home / "x").locked():
-        message = "Another process is writing to x. Wait for it, or choose another folder with --out (in Python, out)."
+        message = (
+            "x is in use: another process is writing to it. Wait for it, or choose another folder with --out "
+            "(in Python, out)."
+        )
         assert refused(3, "run", "tiny.toml", "--out", "x") == message
         assert refused(3, "compare", "tiny.toml", "--out", "x") == message
         assert sorted(path.name for path in (home / "x").iterdir()) == [".lock"]
@@ -444,7 +447,7 @@ def test_the_lock_waits_for_a_process_that_is_about_to_end(home: Path, monkeypat
     with RunFolder(home / "x").locked():
         monkeypatch.setattr(files, "LOCK_SECONDS", -1.0)
         monkeypatch.setattr(files.time, "sleep", lambda seconds: pytest.fail("it waits for longer"))
-        with pytest.raises(RunFolderError, match="Another process is writing"), RunFolder(home / "x").locked():
+        with pytest.raises(RunFolderError, match="another process is writing"), RunFolder(home / "x").locked():
             pass
 
 

@@ -309,7 +309,7 @@ def test_who_aborts_is_tried_again(bench, tmp_path, capsys):
 
 
 def test_an_engine_says_that_it_cannot_train_a_model(bench):
-    with pytest.raises(SystemExit, match=r"cannot: engine.name = 'manual' needs"):
+    with pytest.raises(SystemExit, match=r"cannot: engine.name = 'manual' requires"):
         bench.fedreach_run.make_simulation(bench.cases.CASES["lstm"], "manual", seed=0, threads=1)
 
 

@@ -90,5 +90,5 @@ def test_a_users_error_is_told_with_its_place_and_has_the_error_itself(tmp_path)
 
 
 def test_mistakes_are_told_before_the_first_round():
-    with pytest.raises(ConfigError, match=r"1 mistake in run\(\):\n  method.solver.name: there is no solver 'scafold'"):
+    with pytest.raises(ConfigError, match=r"1 mistake in run\(\):\n  method.solver.name: unknown solver 'scafold'"):
         fr.run(digits(), fr.Method(solver="scafold"), **SMALL)

@@ -162,11 +162,11 @@ def test_all_mistakes_are_told_at_once_by_their_keys_and_nothing_is_written(here
     said = str(refused.value)
     for wanted in (
         "8 mistakes in compare()",
-        "methods.a.selection.name: there is no selection 'unifrom'. Did you mean 'uniform'?",
+        "methods.a.selection.name: unknown selection 'unifrom'. Did you mean 'uniform'?",
         "methods.b.server: must be a name, or a table with a `name`",
         "methods.b.local.epoch: unknown key. Did you mean 'epochs'?",
-        "model.name: there is no model 'mlpp'. Did you mean 'mlp'?",
-        "evaluation.metrics[2].name: there is no metric 'acuracy'. Did you mean 'accuracy'?",
+        "model.name: unknown model 'mlpp'. Did you mean 'mlp'?",
+        "evaluation.metrics[2].name: unknown metric 'acuracy'. Did you mean 'accuracy'?",
         "engine.nam: unknown key. Did you mean 'name'?",
         "rounds: must be greater than or equal to 1; got 0.",
     ):
@@ -518,7 +518,7 @@ def test_federated_data_that_were_changed_are_refused(here):
     [
         ({"evaluation": "often"}, r"  evaluation: must be a table; got 'often'"),
         ({"local": [1]}, r"  local: must be a table; got \[1\]"),
-        ({"method": {"selection": dict}}, r"dict' does not tell its arguments.*Wrap it in a function"),
+        ({"method": {"selection": dict}}, r"dict' must have a readable signature.*Wrap it in a Python function"),
         ({"method": {"selection": object()}}, r"must be an instance of a subclass of fedreach.Selection"),
         ({"model": 3}, r"  model: must be a name, or a table with a `name`; got 3"),
         ({"metrics": [lambda y, s: 1.0]}, r"got '<lambda>'. Give the function a name"),

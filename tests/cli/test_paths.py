@@ -43,7 +43,7 @@ def test_code_named_by_a_file_is_looked_for_beside_it(fedreach: Command, refused
     text = TINY.replace("cohort_size = 3", 'cohort_size = 3\nselection = "own.py:first"')
     (apart / "study" / "tiny.toml").write_text(text, encoding="utf-8")
     told = refused(2, "run", "study/tiny.toml", *SHORT, "--out", "x")
-    assert "A path is relative to the TOML file that it stands in, and elsewhere to the current folder." in told
+    assert "Paths in a TOML file are relative to that file; other paths are relative to the current folder." in told
     (apart / "own.py").rename(apart / "study" / "own.py")
     assert fedreach("run", "study/tiny.toml", *SHORT, "--out", "x").exit_code == 0
 

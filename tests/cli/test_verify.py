@@ -125,10 +125,10 @@ def test_a_right_part_passes(fedreach: Command, mine: Path, arguments: list[str]
     ("arguments", "check", "said"),
     [
         (["mine.py:Forgetful"], "arguments untouched", "observe wrote to state.waited: before ["),
-        (["mine.py:MyDyn"], "own memory", "with the others and ["),
+        (["mine.py:MyDyn"], "client memory is independent", "with the others and ["),
         (["mine.py:by_position"], "valid choice", "by_position.select must return participants only; client 0 is not"),
         (["mine.py:most_data", "--set", "least=1000"], "valid choice", "must return at least one of the"),
-        (["mine.py:by_order"], "whatever the order", "with the examples turned round"),
+        (["mine.py:by_order"], "order does not matter", "with the examples in reverse order"),
         (["mine.py:Rude"], "valid choice", "it raised RuntimeError in line 61 of mine.py: no clients today"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -142,7 +142,7 @@ def test_a_wrong_part_is_told_in_words(
     assert "Traceback" not in result.output
     assert f'fails the check "{check}": ' in result.stdout
     at = result.stdout.index(f'fails the check "{check}": ')
-    assert "with:" in result.stdout[at:] or check == "options are all it is"
+    assert "with:" in result.stdout[at:] or check == "options define the component"
     assert said in result.stdout[at:]
     assert result.stderr.strip() == "error: 1 of 1 components fails a check."
 
@@ -163,7 +163,7 @@ def test_json_tells_the_same_to_machines(fedreach: Command, mine: Path) -> None:
     assert (right["kind"], right["name"], right["failures"]) == ("weighting", "by_examples", [])
     assert right["checks"] == 8
     breach = next(breach for breach in wrong["failures"] if breach["check"] == "arguments untouched")
-    assert breach["statement"] == "A component does not write to its arguments."
+    assert breach["statement"] == "A component does not change its arguments."
     assert breach["with"].startswith("6 clients, 0 to 5")
     assert "state.waited" in breach["happened"]
 
@@ -198,13 +198,13 @@ def test_a_check_can_be_left_out(fedreach: Command, mine: Path) -> None:
         (["scaffold", "--kind", "selection"], "There is no part 'scaffold'."),
         (["uniform", "--kind", "selektion"], "There is no kind of part 'selektion'. Did you mean 'selection'?"),
         (["mine.py:LongestWayt"], "mine.py has no 'LongestWayt'. Did you mean 'LongestWait'?"),
-        (["nobody.py:X"], "there is no file"),
-        (["mine.py:number"], "int is not a component"),
+        (["nobody.py:X"], "file not found"),
+        (["mine.py:number"], "int must be derived from"),
         (["mine.py:LongestWait", "--set", "patients=1.0"], "has no such option. Did you mean 'patience'?"),
         (["mine.py:LongestWait", "--set", "patience"], "--set must be of the form name=value"),
         (["mine.py:minimax", "--set", "refresh=1"], "is an object already"),
         (["feddyn", "--set", "alpha=-1.0"], "FedDyn.alpha must be positive; got -1.0."),
-        (["uniform", "--without", "renamed"], "There is no check 'renamed' for uniform."),
+        (["uniform", "--without", "renamed"], "Unknown check 'renamed' for uniform."),
         (["--set", "alpha=1.0"], "name one"),
         (["label_statistics.discrete_laplace"], "There is no part"),
     ],

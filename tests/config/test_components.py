@@ -186,7 +186,7 @@ def test_set_reaches_into_nested_parts() -> None:
 @pytest.mark.parametrize(
     ("weighting", "message"),
     [
-        ({"name": "product", "parts": ["entrpy"]}, "parts[0].name: there is no weighting 'entrpy'. Did you mean 'ent"),
+        ({"name": "product", "parts": ["entrpy"]}, "parts[0].name: unknown weighting 'entrpy'. Did you mean 'ent"),
         (
             {"name": "product", "parts": ["equal", {"name": "entropy", "temprature": 2.0}]},
             "parts[1].temprature: weighting 'entropy' has no such option. Did you mean 'temperature'?",
@@ -201,7 +201,7 @@ def test_set_reaches_into_nested_parts() -> None:
         ),
         (
             {"name": "clip", "max": 0.5, "inner": {"name": "clip", "max": 0.5, "inner": {"name": "entropi"}}},
-            "inner.inner.name: there is no weighting 'entropi'. Did you mean 'entropy'?",
+            "inner.inner.name: unknown weighting 'entropi'. Did you mean 'entropy'?",
         ),
         ({"name": "clip", "max": 0.5, "inner": 3}, "inner: must be a name, or a table with a `name`; got 3."),
         ({"name": "product", "parts": ["equal", {"max": 1}]}, "parts[1].name: must be given"),

@@ -61,7 +61,7 @@ def test_options_of_a_function_are_its_arguments_after_those_it_is_called_with()
 def test_a_function_may_name_its_arguments_as_it_likes() -> None:
     assert registry.supplied_arguments("selection", "f.py:f", lambda v, many, r, extra=1: v) == ("v", "many", "r")
     assert registry.supplied_arguments("weighting", "f.py:f", lambda heard: heard) == ("heard",)
-    with pytest.raises(ConfigError, match=r"must take the arguments \(view, k, rng\); it takes \(v, many\)\."):
+    with pytest.raises(ConfigError, match=r"must take the arguments \(view, k, rng\); got \(v, many\)\."):
         registry.supplied_arguments("selection", "f.py:f", lambda v, many: v)
     assert registry.supplied_arguments("selection", "f.py:f", lambda *arguments: arguments) == ()
 
@@ -198,7 +198,7 @@ def test_a_refused_value_is_told_once_and_its_default_is_nobodys_mistake() -> No
     ("said", "key"),
     [
         ("local.optimizer={name='torch',optimizer='RMSProp'}", "local: TorchSteps.optimizer must be a class of torch"),
-        ("augmentation={name='flip'}", "augmentation.name: there is no augmentation 'flip'"),
+        ("augmentation={name='flip'}", "augmentation.name: unknown augmentation 'flip'"),
     ],
 )
 def test_what_all_methods_share_is_told_once_by_its_key_and_not_for_each_method(said: str, key: str) -> None:

@@ -32,14 +32,14 @@ def frame(table: Any = None, **given: Any) -> object:
         (lambda: frame(held_out=b"x"), "population: held_out must be a whole number or a number"),
         (lambda: frame(seed=set()), "seed must be a non-negative whole number; got set()."),
         (lambda: frame(seed=-1), "seed must be a non-negative whole number; got -1."),
-        (lambda: frame(name=np.zeros(2)), "from_frame: name must be a text or None; got ndarray."),
+        (lambda: frame(name=np.zeros(2)), "from_frame: name must be a string or None; got ndarray."),
         (lambda: frame(participants=float("nan")), "participants must be a number or a list of names; got float."),
-        (lambda: fr.load(None), "load: name must be a text; got NoneType."),  # type: ignore[arg-type]
-        (lambda: fr.load("mnist", b"x"), "load: folder must be a text or Path or None; got bytes."),  # type: ignore[arg-type]
+        (lambda: fr.load(None), "load: name must be a string; got NoneType."),  # type: ignore[arg-type]
+        (lambda: fr.load("mnist", b"x"), "load: folder must be a string or Path or None; got bytes."),  # type: ignore[arg-type]
         (lambda: fr.load("emnist", split=[]), "Unknown emnist split: []."),
         (lambda: fr.load("shakespeare", train_fraction="x"), "shakespeare train_fraction must be in (0, 1]; got 'x'."),
         (lambda: fr.load("a\0b.npz"), "must be a readable .npz file"),
-        (lambda: fr.from_arrays(np.eye(2), [0, 1], kind=[]), "from_arrays: kind must be a text or None; got list."),  # type: ignore[arg-type]
+        (lambda: fr.from_arrays(np.eye(2), [0, 1], kind=[]), "from_arrays: kind must be a string or None; got list."),  # type: ignore[arg-type]
         (lambda: fr.from_arrays(np.eye(2), [0, 1], num_classes="2"), "num_classes must be a whole number"),  # type: ignore[arg-type]
         (lambda: fr.FederatedData.from_clients({"a": (False, [1])}), "x must have one entry per example"),
         (lambda: fr.FederatedData.from_clients({"a": {"x": 1}}), "must be a Dataset with `__len__`"),

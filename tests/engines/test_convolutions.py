@@ -160,12 +160,12 @@ def test_no_probability_no_dropout(federated):
     [
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()), "its last layer is not linear"),
         (nn.Sequential(nn.Dropout(), nn.Flatten(), nn.Linear(256, 3)), "a dropout does not follow"),
-        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Dropout(1.0), nn.Flatten(), nn.Linear(392, 3)), "leaves nothing"),
-        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, ceil_mode=True)), "a last window that is cut off"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Dropout(1.0), nn.Flatten(), nn.Linear(392, 3)), "probability 1"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, ceil_mode=True)), "ceil_mode"),
         (nn.Sequential(nn.Conv2d(1, 2, 3, dilation=2)), "dilation"),
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), "is not trained"),
-        (nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4, 3)), "more than one place"),
-        (nn.Sequential(nn.AvgPool2d(2, divisor_override=3), nn.Conv2d(1, 2, 3)), "divides by another number"),
+        (nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4, 3)), "more than one output position"),
+        (nn.Sequential(nn.AvgPool2d(2, divisor_override=3), nn.Conv2d(1, 2, 3)), "does not divide by the size"),
     ],
 )
 def test_what_c_does_not_know_is_left_to_torch(module, reason):

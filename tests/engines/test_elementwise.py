@@ -101,12 +101,12 @@ def test_a_correction_that_looks_at_other_numbers_is_refused_by_every_engine(tas
     with pytest.raises(ConfigError) as refused:
         TorchEngine(kind, task(solver))
     if "affine" not in str(refused.value):  # which `native` asks first
-        assert "correct must act on each number by itself" in str(refused.value)
+        assert "correct must correct each number independently" in str(refused.value)
 
 
 @pytest.mark.parametrize("solver", MIXING, ids=lambda solver: type(solver).__name__)
 def test_auto_refuses_it_too(task, solver):
-    with pytest.raises(ConfigError, match=r"must act on each number by itself, .* a loss with a method `objective`"):
+    with pytest.raises(ConfigError, match=r"correct each number independently; .* a loss with a method `objective`"):
         choose(task(solver))
 
 

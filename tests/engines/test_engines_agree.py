@@ -362,8 +362,8 @@ def test_the_masks_of_dropout_do_not_depend_on_the_number_of_threads(kind, feder
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (nn.Sequential(nn.Flatten(), nn.Linear(5, 3)), "does not take this data"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), "must return 3 numbers an example"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(5, 3)), "must accept two examples"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), "must return 3 numbers per example"),
     ],
 )
 def test_a_model_that_does_not_fit_the_data_is_refused_before_round_1(module, message, federated):

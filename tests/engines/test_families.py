@@ -125,8 +125,8 @@ def test_a_pretrained_module_that_is_drawn_again_is_reported_with_what_keeps_it(
     module, told = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, CLASSES)), Told()
     rows_of(module, out=tmp_path / "drawn", trackers=[told])
     size = 9 * 12 + 13 * CLASSES
-    line = f"model: {size} numbers are trained and drawn anew with each seed; keep_weights = true starts from the "
-    assert [each for each in told.lines if each.startswith("model:")] == [line + "module's own"]
+    line = f"model: {size} parameters are trained and initialized again for each seed; keep_weights = true keeps the "
+    assert [each for each in told.lines if each.startswith("model:")] == [line + "module's weights"]
     kept = {"name": module, "keep_weights": True}
     rows_of(kept, out=tmp_path / "kept", trackers=[told], local={"lr": 1e-9})
     assert not [each for each in told.lines if each.startswith("model:")]
@@ -147,7 +147,7 @@ def test_a_pretrained_body_from_a_file_stays_and_only_the_head_travels(tmp_path)
 
     told = Told()
     first, second = rows_of(fine_tuned, out=tmp_path / "run", trackers=[told])
-    assert f"model: {13 * CLASSES} numbers are trained, {9 * 12 + 2 * 12} frozen ones stay" in told.lines
+    assert f"model: {13 * CLASSES} parameters are trained; {9 * 12 + 2 * 12} are frozen" in told.lines
     net = load(tmp_path / "run").net
     for name, values in body.named_parameters():
         assert torch.equal(net[0].get_parameter(name), values)
@@ -186,7 +186,7 @@ class NarrowWords(nn.Module):
 @pytest.mark.parametrize("engine", ["vmap", "native"])
 def test_other_engines_refuse_narrow_parameters_by_themselves(engine, federated):
     data = federated(SIZES, (6,), "tokens", num_classes=CLASSES)
-    with pytest.raises(ConfigError, match="parameters of the model are bfloat16, which 'sequential' trains"):
+    with pytest.raises(ConfigError, match="only 'sequential' supports bfloat16 parameters"):
         build_engine(engine, Task(NarrowWords(), data, FedAvg(), LOCAL, SEED), examined=True)
 
 
@@ -254,12 +254,12 @@ def test_a_model_of_narrow_parameters_is_saved_and_loaded(model, tmp_path):
 
 def test_a_module_of_bfloat16_that_does_not_cast_its_inputs_is_told_how(federated):
     data = federated(SIZES, (8,), num_classes=CLASSES)
-    with pytest.raises(ConfigError, match=r"are bfloat16: cast inputs in forward\(\), as by x\.to\(torch\.bfloat16\)"):
+    with pytest.raises(ConfigError, match=r"bfloat16\. Cast inputs in forward\(\), as with x\.to\(torch\.bfloat16\)"):
         build_engine("auto", Task(nn.Linear(8, CLASSES).bfloat16(), data, FedAvg(), LOCAL, SEED))
 
 
 def test_a_loss_that_sees_more_is_rejected_with_narrow_parameters():
-    with pytest.raises(ConfigError, match=r"needs a model whose trained parameters are float32; got bfloat16"):
+    with pytest.raises(ConfigError, match=r"trained parameters of a model for .* must be float32; got bfloat16"):
         rows_of(Narrow, method=fr.Method(loss="fedsam"))
 
 

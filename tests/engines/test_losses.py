@@ -103,9 +103,7 @@ def test_a_simulation_refuses_an_engine_with_another_loss():
 @pytest.mark.parametrize("kind", [Sequential, Vmap])
 def test_the_mean_over_a_batch_is_refused(engine, kind):
     made = engine(kind, FunctionLoss(lambda outputs, targets: hinge(outputs, targets).mean()))
-    with pytest.raises(
-        (ComponentError, TrainingError), match=r"must return one loss for each example, of shape \(\d+,\)"
-    ):
+    with pytest.raises((ComponentError, TrainingError), match=r"must return one loss per example, of shape \(\d+,\)"):
         made.train(made.initial, IDS, 1, 0.1)
 
 

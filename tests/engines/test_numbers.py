@@ -139,7 +139,7 @@ def test_auto_passes_over_engines_with_classes_alone_and_says_why():
 
 
 def test_a_model_returns_as_many_numbers_as_there_are_targets():
-    with pytest.raises(ConfigError, match=r"must return 2 numbers an example"):
+    with pytest.raises(ConfigError, match=r"must return 2 numbers per example"):
         TorchEngine(Sequential, Task(build("linear", (5,), 3, seed=1), numbers(2), FedAvg(), SGD, 3, MSE()))
 
 

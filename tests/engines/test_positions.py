@@ -360,9 +360,9 @@ class Swapped(nn.Module):
 @pytest.mark.parametrize(
     ("positions", "classes", "told", "message"),
     [
-        (1, WORDS, WORDS, r"11 numbers at each position, \(2, 6, 11\) or \(2, 11, 6\); got \(2, 1, 11\)"),
-        (LENGTH, WORDS + 1, WORDS, r"got \(2, 6, 12\)\. .*give num_classes"),
-        (LENGTH, LENGTH, LENGTH, r"\(m, 6, 6\) could have classes first or last.*num_classes = 7"),
+        (1, WORDS, WORDS, r"11 numbers per position, \(2, 6, 11\) or \(2, 11, 6\); got \(2, 1, 11\)"),
+        (LENGTH, WORDS + 1, WORDS, r"got \(2, 6, 12\)\. .*Set num_classes"),
+        (LENGTH, LENGTH, LENGTH, r"must be clear from the shape .*got \(m, 6, 6\).*num_classes = 7"),
     ],
 )
 def test_a_model_with_other_outputs_is_refused(positions, classes, told, message):

@@ -155,28 +155,36 @@ def tied():
         (Residual(), (4,), "add"),
         (Scaled(), (4,), "mul"),
         (Forgetful(), (4,), "does not end with its last layer"),
-        (Moody(), (4,), "another model in training"),
-        (Branching(), (4,), "cannot be followed"),
+        (Moody(), (4,), "differs between training and evaluation"),
+        (Branching(), (4,), "cannot be traced"),
         (nn.Sequential(Special(4, 3)), (4,), "does not follow"),
-        (Unused(), (4,), "extra is used otherwise"),
+        (Unused(), (4,), "extra is used outside of a layer"),
         (hooked(), (4,), "hooks"),
         (tied(), (4,), "shares its weights"),
         (nn.Sequential(nn.ReLU(), nn.Linear(4, 3)), (4,), "ReLU does not follow"),
         (nn.Sequential(nn.Linear(4, 3), nn.Dropout2d()), (4,), "Dropout2d"),
-        (nn.Sequential(nn.Linear(4, 3)), (5, 4), "flat samples"),
-        (nn.Sequential(nn.Conv2d(1, 2, 3, padding="same")), IMAGE, "padding of another kind"),
-        (nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect")), IMAGE, "padding of another kind"),
+        (nn.Sequential(nn.Linear(4, 3)), (5, 4), "are not flat"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3, padding="same")), IMAGE, "unsupported padding"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect")), IMAGE, "unsupported padding"),
         (nn.Sequential(nn.Conv2d(1, 2, 5), nn.MaxPool2d(2, ceil_mode=True)), IMAGE, "pooling"),
         (nn.Sequential(nn.Conv2d(1, 2, 5), nn.Flatten(2)), IMAGE, "flattening"),
         (build("resnet20", IMAGE, 3, seed=0, options={"norm": "batch"}), IMAGE, "is not trained"),
-        (Shortcut(lambda x, y: y + y), IMAGE, "something else than an image of before"),
+        (Shortcut(lambda x, y: y + y), IMAGE, "does not add an earlier image"),
         (Shortcut(lambda x, y: y + x.mean(1, keepdim=True)), IMAGE, "does not follow"),
-        (Shortcut(lambda x, y: y + 1), IMAGE, "something else than an image of before"),
-        (Shortcut(lambda x, y: torch.add(y, x, alpha=2)), IMAGE, "something else than an image of before"),
-        (Shortcut(lambda x, y: y + F.relu(y)), IMAGE, "what stood before a ReLU"),
-        (Shortcut(lambda x, y: y + F.pad(x, (1, 1, 1, 1))[..., 1:-1, 1:-1]), IMAGE, "no image at every so many places"),
-        (Shortcut(lambda x, y: y + F.pad(x, (0, 0, 0, 0, 0, 0), value=1.0)), IMAGE, "no image at every so many places"),
-        (Shortcut(lambda x, y: y[..., ::2, ::2] + x[..., 1::2, ::2]), IMAGE, "no image at every so many places"),
+        (Shortcut(lambda x, y: y + 1), IMAGE, "does not add an earlier image"),
+        (Shortcut(lambda x, y: torch.add(y, x, alpha=2)), IMAGE, "does not add an earlier image"),
+        (Shortcut(lambda x, y: y + F.relu(y)), IMAGE, "an image from before a ReLU"),
+        (
+            Shortcut(lambda x, y: y + F.pad(x, (1, 1, 1, 1))[..., 1:-1, 1:-1]),
+            IMAGE,
+            "not a subsampled or zero-",
+        ),
+        (
+            Shortcut(lambda x, y: y + F.pad(x, (0, 0, 0, 0, 0, 0), value=1.0)),
+            IMAGE,
+            "not a subsampled or zero-",
+        ),
+        (Shortcut(lambda x, y: y[..., ::2, ::2] + x[..., 1::2, ::2]), IMAGE, "not a subsampled or zero-"),
     ],
 )
 def test_what_is_no_chain_is_not_taken_for_one(model, sample, reason):
@@ -217,7 +225,7 @@ def test_a_dropout_is_one_that_ends_with_training():
     functions, found = (chain_of(each.train(), (4,)) for each in (Dropping(), module))
     assert functions == found
     assert (found[-1].kind, found[-1].shape, found[-1].amount) == ("Dropout", (4,), 0.25)
-    with pytest.raises(NotAChainError, match="drops numbers in evaluation"):
+    with pytest.raises(NotAChainError, match="uses dropout in evaluation"):
         chain_of(AlwaysDropping(), (4,))
 
 

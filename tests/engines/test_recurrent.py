@@ -122,7 +122,7 @@ def test_tokens_that_the_model_does_not_know_are_refused(federated):
     (module, shape), client = model("as in LEAF"), 0
     data = SEQUENCES.data(federated, shape)
     data.dataset.train_x[data.train[client].max(), 1] = CLASSES  # torch, which looks at two examples, finds it later
-    with pytest.raises(ConfigError, match=r"Tokens must be below 12, as the model knows so many; got 12"):
+    with pytest.raises(ConfigError, match=r"Tokens must be less than 12, the model's vocabulary size; got 12"):
         engine(Native, module, data)
 
 
@@ -143,25 +143,28 @@ class Whole(Reads):
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (Whole(lambda result: result[0]), "sees more than the last output"),
-        (Whole(lambda result: result[0][:, 0]), "something else is asked for"),
-        (Whole(lambda result: result[1][1][-1]), "something else is asked for"),
-        (Whole(lambda result: result[1][0][0]), "something else is asked for"),
-        (Whole(lambda result: result[0].mean(1)), "sees more than the last output"),
+        (Whole(lambda result: result[0]), "uses more than the last output"),
+        (Whole(lambda result: result[0][:, 0]), "uses more than the last output"),
+        (Whole(lambda result: result[1][1][-1]), "uses more than the last output"),
+        (Whole(lambda result: result[1][0][0]), "uses more than the last output"),
+        (Whole(lambda result: result[0].mean(1)), "uses more than the last output"),
         (Whole(lambda result: torch.relu(result[0][:, -1])), "ReLU does not follow"),
-        (Whole(lambda result: result[0][:, -1] + result[1][0][-1]), "no image at every so many places"),
-        (Reads(4, lstm(4, 6, bidirectional=True), last=nn.Linear(12, CLASSES)), "looks back"),
-        (Reads(4, lstm(4, 6, num_layers=2, dropout=0.1), last=nn.Linear(6, CLASSES)), "drops"),
-        (Reads(4, lstm(4, 6, proj_size=3), last=nn.Linear(3, CLASSES)), "projects"),
-        (Reads(4, nn.LSTM(4, 6), last=nn.Linear(6, CLASSES)), "batches inside"),
+        (Whole(lambda result: result[0][:, -1] + result[1][0][-1]), "not a subsampled or zero-padded image"),
+        (Reads(4, lstm(4, 6, bidirectional=True), last=nn.Linear(12, CLASSES)), "is bidirectional"),
+        (Reads(4, lstm(4, 6, num_layers=2, dropout=0.1), last=nn.Linear(6, CLASSES)), "has dropout"),
+        (Reads(4, lstm(4, 6, proj_size=3), last=nn.Linear(3, CLASSES)), "a projection"),
+        (Reads(4, nn.LSTM(4, 6), last=nn.Linear(6, CLASSES)), "is not batch_first"),
         (Reads(4, nn.GRU(4, 6, batch_first=True), last=nn.Linear(6, CLASSES)), "GRU"),
-        (nn.Sequential(nn.Embedding(9, 4, padding_idx=0)), "does more than look up"),
+        (nn.Sequential(nn.Embedding(9, 4, padding_idx=0)), "unsupported option of nn.Embedding"),
         (nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(24, 3)), "flattening"),
         (nn.Sequential(nn.Embedding(9, 4), nn.ReLU()), "ReLU does not follow"),
-        (nn.Sequential(nn.Linear(6, 4), nn.Embedding(9, 4)), "does not see tokens"),
-        (nn.Sequential(nn.Embedding(9, 4), nn.Dropout(), Reads(4, lstm(4, 6), last=nn.Linear(6, 3))), "does not see"),
+        (nn.Sequential(nn.Linear(6, 4), nn.Embedding(9, 4)), "are not tokens"),
+        (
+            nn.Sequential(nn.Embedding(9, 4), nn.Dropout(), Reads(4, lstm(4, 6), last=nn.Linear(6, 3))),
+            "are not tokens",
+        ),
         (nn.Sequential(nn.Embedding(9, 4), lstm(4, 6)), "does not end with its last layer"),
-        (nn.Sequential(lstm(4, 6), nn.Linear(6, 3)), "does not see all outputs"),
+        (nn.Sequential(lstm(4, 6), nn.Linear(6, 3)), "not all outputs"),
     ],
 )
 def test_what_c_does_not_know_is_left_to_torch(module, reason):

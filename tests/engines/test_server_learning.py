@@ -133,7 +133,7 @@ def test_a_batch_of_one_that_batchnorm_cannot_take_is_told_by_name():
     def net(sample_shape, num_classes):
         return nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, num_classes))
 
-    rule = r"The server's step on 1 of its own examples failed in round 1: .*Choose a batch_size of the server that"
+    rule = r"The server's step on 1 of its examples failed in round 1: .*Choose a server batch_size that"
     with pytest.raises(TrainingError, match=rule):
         run(made(FineTune(batch_size=3, epochs=1), net), 1)  # 10 = 3 + 3 + 3 + 1
 

@@ -144,7 +144,7 @@ def test_engines_say_what_a_refreshed_model_says_of_a_clients_examples(kind, fed
 )
 def test_a_model_without_running_statistics_is_refused_before_it_is_trained(module, federated):
     data = federated((8, 6), (1, 6, 6), "image")
-    with pytest.raises(ConfigError, match=r"BatchNormRefresh refreshes .* has no such layer\. Take adaptation 'label_"):
+    with pytest.raises(ConfigError, match=r"BatchNormRefresh must have .* has no such layer\. Use adaptation 'l"):
         Task.of(module, data, federation(BatchNormRefresh()))
     Task.of(module, data, federation(LabelShift(guard=False)))
 
@@ -153,5 +153,5 @@ def test_a_model_of_words_is_refused_before_it_is_trained(federated):
     module = nn.Sequential(
         nn.Embedding(3, 4), nn.Unflatten(0, (-1, 1)), nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(20, 3)
     )
-    with pytest.raises(ConfigError, match=r"inputs are numbers; got Sequential for tokens\. Take"):
+    with pytest.raises(ConfigError, match=r"must have numeric inputs, .*; got Sequential for tokens\. Use"):
         Task.of(module, federated((8, 6), (5,), "tokens"), federation(BatchNormRefresh()))

@@ -168,7 +168,7 @@ def test_a_group_of_one_is_named_without_asking_for_more(federated):
 def test_batchnorm_meets_no_last_batch_of_one_where_it_is_dropped(kind, federated):
     # Client 0 trains on nine examples: two batches of four, and one more.
     data, local = federated((10, 9)), LocalSGD(batch_size=4)
-    with pytest.raises(TrainingError, match=r"set local\.drop_last = true, which leaves out a last batch"):
+    with pytest.raises(TrainingError, match=r"set local\.drop_last = true to skip incomplete batches"):
         trained(kind, data, local)
     done = trained(kind, data, replace(local, drop_last=True))
     assert done.steps.tolist() == [2, 2]
@@ -180,8 +180,8 @@ def test_batchnorm_meets_no_last_batch_of_one_where_it_is_dropped(kind, federate
 def test_where_dropping_would_not_help_batchnorms_failure_says_what_would(kind, local, federated):
     with pytest.raises(TrainingError) as failed:
         trained(kind, federated((9, 2)), local)
-    assert "BatchNorm cannot normalise a batch of one example: raise local.batch_size" in str(failed.value)
-    assert "use another layer, such as GroupNorm" in str(failed.value)
+    assert "BatchNorm cannot normalize a batch of one example. Raise local.batch_size" in str(failed.value)
+    assert "use GroupNorm" in str(failed.value)
 
 
 def test_another_failure_in_a_batch_of_one_is_told_as_it_is(federated):

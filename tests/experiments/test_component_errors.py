@@ -118,7 +118,7 @@ def test_what_the_disk_refuses_is_told_by_its_name_with_what_to_do_and_nothing_i
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", refuse)
         said = refused(3, *command, "x")
-    assert f"x/checkpoint.safetensors cannot be written: {os.strerror(number)}. {DISK[number]} and repeat the" in said
+    assert f"x/checkpoint.safetensors cannot be written: {os.strerror(number)}. {DISK[number]}, then rerun" in said
     assert fedreach(*command, "x").exit_code == 0
     assert exact(home / "x") == exact(home / "whole")
 
@@ -131,7 +131,7 @@ def test_what_the_disk_refuses_elsewhere_is_told_with_the_file(
         raise OSError(number, os.strerror(number), "some/file")
 
     monkeypatch.setattr("fedreach.experiment.run.run", refuse)
-    assert refused(3, "run", "tiny.toml").startswith(f"some/file: {os.strerror(number)}. {DISK[number]}; nothing is")
+    assert refused(3, "run", "tiny.toml").startswith(f"some/file: {os.strerror(number)}. {DISK[number]}, then rerun")
 
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ def test_a_disk_that_is_full_when_clients_memory_is_written_is_told_as_that(
     monkeypatch.setattr(row_store, "_open_file", full)
     monkeypatch.setattr(row_store.files, "sync", lambda file: None)  # which a device has no use for
     said = refused(3, "run", "tiny.toml", "--set", "method.solver=scaffold", "--out", "x")
-    assert said.startswith("x/memory.rows cannot be written: No space left on device. Free some space and repeat")
+    assert said.startswith("x/memory.rows cannot be written: No space left on device. Free some space, then rerun")
 
 
 class Watches(Callback):

@@ -188,7 +188,7 @@ def test_a_rank_that_is_killed_ends_the_run_and_nothing_is_lost(
     (code, _, told), *others = ended(ranks)
     assert code == 1
     assert told.startswith("error: ")
-    assert "was lost: its process ended, or its machine cannot be reached." in told
+    assert "was lost: its process ended, or its machine is unreachable." in told
     assert "Traceback" not in told
     assert [other[0] for other in others] == [1] * (size - 2) + [-signal.SIGKILL]
     assert not (home / out / "result.json").exists()

@@ -107,8 +107,8 @@ def test_a_model_without_a_last_linear_layer_is_refused_before_a_round_is_traine
     (home / "net.py").write_text(WITHOUT_LINEAR, encoding="utf-8")
     more = ("--set", "model=net.py:net", "--set", "method.adaptation=few_labels", "--out", "out")
     said = refused(2, "run", "tiny.toml", *more)
-    assert "adaptation FewLabels goes by what a model's last linear layer is given" in said
-    assert "Take adaptation 'label_shift'" in said
+    assert "The model for adaptation FewLabels must have a linear layer" in said
+    assert "Use adaptation 'label_shift'" in said
     assert not list((home / "out").rglob("rounds.jsonl"))
 
 

@@ -127,7 +127,7 @@ def test_your_own_shift_from_a_file_is_part_of_what_the_run_is(fedreach: Command
 def test_mistakes_in_the_section_are_said_in_words(fedreach: Command, home: Path) -> None:
     add(home, SHIFT)
     for change, said in {
-        "shift.name=blurr": "there is no shift 'blurr'. Did you mean 'blur'?",
+        "shift.name=blurr": "unknown shift 'blurr'. Did you mean 'blur'?",
         "shift.share=2.0": "less than or equal to 1",
         "shift.parts[0].strength=7.0": "Brightness.strength must be in [-1, 1]; got 7.0.",
         "shift.parts[1].degrees=7.0": "no such option",

@@ -173,7 +173,7 @@ def test_the_stack_agrees(how, model):
 @pytest.mark.parametrize("kind", [Manual, Native])
 def test_engines_of_plain_steps_refuse_and_auto_passes_them_over(kind):
     local = HOW["adam"]
-    said = rf"engine.name = '{kind.name}' takes plain gradient steps only; got local.optimizer Adam\. Use 'auto'\."
+    said = rf"engine.name = '{kind.name}' supports plain gradient steps only; got local.optimizer Adam\. Use 'auto'\."
     with pytest.raises(ConfigError, match=said):
         engine(kind, local)
     choice = choose(engine(Sequential, local).task)

@@ -155,9 +155,9 @@ def test_an_installed_package_adds_a_component_by_an_entry_point(installed) -> N
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        ("selections.most_examples", r"must be called TYPE\.NAME\. Did you mean 'selection'"),
-        ("most_examples", r"must be called TYPE\.NAME"),
-        ("selection.uniform", "has the name of a built-in component"),
+        ("selections.most_examples", r"must be named TYPE\.NAME; got .* Did you mean 'selection'"),
+        ("most_examples", r"must be named TYPE\.NAME"),
+        ("selection.uniform", "must not have a built-in component's name"),
     ],
 )
 def test_an_entry_point_with_a_wrong_name_is_refused(installed, name: str, rule: str) -> None:

@@ -60,7 +60,7 @@ def test_it_is_read_like_an_array(kind):
 
 @pytest.mark.parametrize("index", [3, (3, 4), (slice(None), 2), [1, 2]])
 def test_what_an_array_would_read_and_this_does_not_is_said(index):
-    with pytest.raises(TypeError, match="vectors are read by an array or a slice of clients and a slice of numbers"):
+    with pytest.raises(TypeError, match="must be an array or a slice of clients, and a slice of columns"):
         RowTable.zeros(N, P)[index]
 
 
@@ -154,7 +154,7 @@ def test_a_file_that_is_too_short_is_refused(dtype, tmp_path):
     places = memory.places()
     needed = path.stat().st_size
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(RunFolderError, match=f"must hold {needed} bytes .* it holds {needed - 1}. Put it back"):
+    with pytest.raises(RunFolderError, match=f"must have {needed} bytes .* got {needed - 1} bytes. Restore it"):
         RowTable.stored(path, P, places, memory.digest(), dtype=dtype)
 
 

@@ -320,7 +320,7 @@ def test_two_servers_do_not_write_to_one_folder(tmp_path: Path, monkeypatch: pyt
 
     def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message:
         if message.metadata.message_type == "train" and not refused:
-            with pytest.raises(RunFolderError, match="Another process is writing to") as error:
+            with pytest.raises(RunFolderError, match="another process is writing to") as error:
                 strategy_of("scaffold", tmp_path).run(InProcess(app_of("scaffold"), range(CLIENTS)))
             refused.append(str(error.value))
         return answer()

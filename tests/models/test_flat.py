@@ -94,9 +94,9 @@ def test_flatten_copies():
             nn.Linear(2, 2).double(),
             r"bfloat16 or float16; weight of Linear is torch\.float64.*\.float\(\)",
         ),
-        (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, momentum=None)), r"'1' has momentum=None"),
-        (nn.ReLU(), r"ReLU has no parameters to train"),
-        (nn.Linear(2, 2).requires_grad_(False), r"Linear has no parameters to train"),
+        (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, momentum=None)), r"BatchNorm layer '1' must be a number"),
+        (nn.ReLU(), r"ReLU must have parameters to train"),
+        (nn.Linear(2, 2).requires_grad_(False), r"Linear must have parameters to train"),
     ],
 )
 def test_a_module_that_cannot_be_one_vector_is_refused(module, rule):

@@ -91,13 +91,13 @@ def test_lstm_predicts_from_the_whole_window_in_its_order():
 @pytest.mark.parametrize(
     ("name", "shape", "options", "rule"),
     [
-        ("lenet", (64,), {}, r"'lenet' needs images .* got \(64,\)\. Use 'linear' or 'mlp'"),
+        ("lenet", (64,), {}, r"'lenet' must be images .* got \(64,\)\. Use 'linear' or 'mlp'"),
         ("lenet", (1, 8, 8), {}, r"at least 16 x 16; got \(1, 8, 8\)"),
-        ("cnn", (3, 32, 15), {}, r"'cnn' needs images .* got \(3, 32, 15\)"),
-        ("resnet20", (64,), {}, r"'resnet20' needs images .* got \(64,\)"),
+        ("cnn", (3, 32, 15), {}, r"'cnn' must be images .* got \(3, 32, 15\)"),
+        ("resnet20", (64,), {}, r"'resnet20' must be images .* got \(64,\)"),
         ("resnet20", (3, 8, 8), {"norm": "layer"}, r"resnet20\.norm must be 'group' or 'batch'; got 'layer'"),
         ("resnet20", (3, 8, 8), {"width": 3}, r"resnet20\.width must be .* even for norm 'group'; got 3"),
-        ("lstm", (1, 28, 28), {}, r"'lstm' needs windows of tokens .* got \(1, 28, 28\)"),
+        ("lstm", (1, 28, 28), {}, r"'lstm' must be windows of tokens .* got \(1, 28, 28\)"),
         ("mpl", (4,), {}, r"got 'mpl'\. Did you mean 'mlp'\?"),
         ("mlp", (4,), {"hiden": [3]}, r"'mlp' has no option 'hiden'\. Did you mean 'hidden'\?"),
         ("mlp", (4,), {"num_classes": 3}, r"'mlp' has no option 'num_classes'"),

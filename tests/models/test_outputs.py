@@ -128,12 +128,12 @@ def test_an_output_that_is_not_there_is_refused_with_what_is(own):
         trained("Mapped", "logit")
     with pytest.raises(ConfigError, match=r"tuple with 0, 1; got 2"):
         trained("Pair", 2)
-    with pytest.raises(ConfigError, match=r"must return 10 numbers an example, \(2, 10\); got \(2, 12\)"):
+    with pytest.raises(ConfigError, match=r"must return 10 numbers per example, \(2, 10\); got \(2, 12\)"):
         trained("Pair", 0)
 
 
 def test_a_built_in_model_has_no_output_to_name():
-    with pytest.raises(ConfigError, match="'mlp' returns a tensor"):
+    with pytest.raises(ConfigError, match="got 'logits' for 'mlp'"):
         build("mlp", (4,), 3, seed=0, options={"output": "logits"})
 
 

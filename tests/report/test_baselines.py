@@ -256,7 +256,7 @@ def test_baselines_of_another_run_are_refused(tmp_path: Path) -> None:
     one_run(tmp_path, majority=0.2, pooled=0.5)
     folder = RunFolder(tmp_path / "run")
     folder.write(replace(folder.required(BaselinesRecord), left_out="edited"))
-    with pytest.raises(RunFolderError, match=r"baselines\.json was altered after it was written, or is of another run"):
+    with pytest.raises(RunFolderError, match=r"baselines\.json was altered, or belongs to another run"):
         read([tmp_path / "run"])
 
 

@@ -152,7 +152,7 @@ def test_links_are_not_followed_and_pipes_not_waited_for(
         path = tmp_path / name.strip(".") / name
         path.parent.mkdir()
         make(path)
-        with pytest.raises(RunFolderError, match=rf"{name} is {kind}; .* are plain files"):
+        with pytest.raises(RunFolderError, match=rf"{name} must be a regular file; got {kind}\."):
             attempt(RunFolder(path.parent))
         if path.with_name("elsewhere").exists():
             assert path.with_name("elsewhere").read_text() == '{"format": 2}\n'

@@ -242,8 +242,8 @@ def test_what_cannot_be_had_is_refused_before_anything_is_run(
 ) -> None:
     for command in ("run", "compare"):
         said = refused(2, command, "tiny.toml", "--out", "x", "--track", "tensorbord")
-        assert "there is no tracker 'tensorbord'. Did you mean 'tensorboard'?" in said
-        assert "there is no file" in refused(2, command, "tiny.toml", "--out", "x", "--track", "gone.py:Mine")
+        assert "unknown tracker 'tensorbord'. Did you mean 'tensorboard'?" in said
+        assert "file not found" in refused(2, command, "tiny.toml", "--out", "x", "--track", "gone.py:Mine")
     options = ["--out", "x", "--set", "run.trackers=[{name='mlflow', url='x'}]"]
     assert "tracker 'mlflow' has no such option. Did you mean 'uri'?" in refused(2, "run", "tiny.toml", *options)
     (home / "bare.py").write_text("class Bare:\n    def round(self, row, timing, lost): ...\n")
@@ -286,7 +286,7 @@ def test_an_extended_run_has_the_record_of_a_longer_one(home: Path) -> None:
     extend_run(folder, 7, base=home, trackers=["tensorboard"])
     assert rounds_of(folder, "participant_accuracy") == [0, 3, 6, 7]
     check_records(folder)
-    with pytest.raises(fr.FedReachError, match="there is no tracker 'tensorbord'"):
+    with pytest.raises(fr.FedReachError, match="unknown tracker 'tensorbord'"):
         extend_run(folder, 9, base=home, trackers=["tensorbord"])
     assert RunFolder(folder).required(Result).rounds == 7
 

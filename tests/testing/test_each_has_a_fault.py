@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedreach._util import registry
-from fedreach.testing.base import options_are_all_it_is
+from fedreach.testing.base import options_define_the_component
 from fedreach.testing.verify import checks_of
 
 from . import (
@@ -36,8 +36,8 @@ ELSEWHERE = {("label_statistics", "entropies in range")}  # a fault below the st
 
 @pytest.mark.parametrize("kind", registry.VERIFIED)
 def test_each_check_of_a_type_has_a_fault(kind):
-    names = {check.name for check in checks_of(kind) if check is not options_are_all_it_is}
+    names = {check.name for check in checks_of(kind) if check is not options_define_the_component}
     caught = {fault.values[3] for fault in FAULTS if fault.values[0] == kind}
     caught |= {name for of, name in ELSEWHERE if of == kind}
     assert names <= caught
-    assert any(fault.values[3] == options_are_all_it_is.name for fault in FAULTS)
+    assert any(fault.values[3] == options_define_the_component.name for fault in FAULTS)

@@ -89,5 +89,5 @@ def test_a_fednova_that_counts_for_others_or_divides_by_nothing_is_refused():
         def remember(self, memory, state, update, steps, rate):
             return memory
 
-    for part, check in ((ByPlace(), "own memory"), (Empty(), "going on from a file")):
+    for part, check in ((ByPlace(), "client memory is independent"), (Empty(), "resuming from a file")):
         assert check in {failure.check for failure in check_component("solver", part).failures}

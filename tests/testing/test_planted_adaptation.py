@@ -21,7 +21,7 @@ FAULTS = []
 caught_by = noting(FAULTS)
 
 
-@caught_by("one or many at a time")
+@caught_by("batches do not matter")
 class LastBatch(BatchNormRefresh):
     """Statistics are those of the latest inputs, which forget the ones before."""
 
@@ -29,7 +29,7 @@ class LastBatch(BatchNormRefresh):
         return super().update(state, {}, outputs)
 
 
-@caught_by("each input by itself")
+@caught_by("inputs are independent")
 class RefreshedWhenPredicting(BatchNormRefresh):
     """What is predicted together is normalised together."""
 
@@ -50,7 +50,7 @@ class SmoothedWithoutLabels(FewLabels):
 LAST_HEAD = {}
 
 
-@caught_by("known labels stay with their client")
+@caught_by("known labels affect one client")
 class HeadsLeak(FewLabels):
     """The head of the latest client, kept where everybody finds it."""
 
@@ -62,7 +62,7 @@ class HeadsLeak(FewLabels):
         return super().predict(state, LAST_HEAD or client, outputs)
 
 
-@caught_by("known labels stay with their client")
+@caught_by("known labels affect one client")
 class HowManyIsUnsaid(FewLabels):
     labels = -1
 
@@ -70,7 +70,7 @@ class HowManyIsUnsaid(FewLabels):
         object.__setattr__(self, "strength", 1.0)
 
 
-@caught_by("classes by any name")
+@caught_by("classes in any order")
 class KnowsTheFirstClass(FewLabels):
     """Labels of class 0 are taken for a gap in the data."""
 
@@ -80,7 +80,7 @@ class KnowsTheFirstClass(FewLabels):
         return super().with_labels(state, some, labels[there])
 
 
-@caught_by("one or many at a time")
+@caught_by("batches do not matter")
 class MovedByInputs(FewLabels):
     """It trusts its own predictions for labels."""
 
@@ -88,7 +88,7 @@ class MovedByInputs(FewLabels):
         return super().with_labels(state, outputs, outputs.logits.argmax(axis=1))
 
 
-@caught_by("whoever holds an example")
+@caught_by("examples have equal weight")
 class CalibratedByClient(LabelShift):
     def contribute(self, query, outputs, labels, counts):
         sums = super().contribute(query, outputs, labels, counts)
@@ -109,7 +109,7 @@ class KeepsTheBiasUnsaid(LabelShift):
 # -------------------------------------------------------------------------------------------------- what it reads
 
 
-@caught_by("no labels of those adapted")
+@caught_by("no labels of unseen clients")
 class LabelsLeak(Own):
     """Where the outputs carry labels, it counts these."""
 
@@ -123,7 +123,7 @@ class LabelsLeak(Own):
 LAST_TOLD = {}
 
 
-@caught_by("known shares stay with their client")
+@caught_by("known prior affects one client")
 class KnownSharesLeak(Own):
     """The shares of the reference, kept where everybody finds them."""
 
@@ -144,7 +144,7 @@ class FeaturesWithoutAsking(Own):
         return super().update(state, client, outputs) if np.isfinite(outputs.features).all() else client
 
 
-@caught_by("nothing that comes later")
+@caught_by("later inputs change nothing")
 class EvidenceThatLooksAhead(Own):
     """Each input is weighed by shares to which all of them contributed."""
 
@@ -153,13 +153,13 @@ class EvidenceThatLooksAhead(Own):
         return self.predict(state, client, outputs), client
 
 
-@caught_by("nothing that comes later")
+@caught_by("later inputs change nothing")
 class ForgetsBetweenCalls(Own):
     def predict_online(self, state, client, outputs):
         return super().predict_online(state, client, outputs)[0], client
 
 
-@caught_by("each input by itself")
+@caught_by("inputs are independent")
 class LearnsInPredict(Own):
     """Right of all inputs together, wrong of one of them."""
 
@@ -167,7 +167,7 @@ class LearnsInPredict(Own):
         return super().predict(state, self.update(state, client, outputs), outputs)
 
 
-@caught_by("each input by itself")
+@caught_by("inputs are independent")
 class ScalesByTheBatch(Own):
     def predict(self, state, client, outputs):
         scaled = outputs.logits / (1 + outputs.logits.std())
@@ -221,7 +221,7 @@ class CalibrationBookedAsServing(Own):
         return log_softmax(outputs.logits)
 
 
-@caught_by("whoever holds an example")
+@caught_by("examples have equal weight")
 class PooledByClient(Own):
     """Every participant counts the same, however little it holds out."""
 
@@ -248,7 +248,7 @@ class ByWhoComesFirst(Own):
         return super().query(state)
 
 
-caught_by("whoever stands where")(ByWhoComesFirst)
+caught_by("participants in any order")(ByWhoComesFirst)
 
 
 @caught_by("log probabilities")
@@ -278,7 +278,7 @@ class FitsAnotherTime(Own):
         return NO_STATE if not state else {"bias": state["bias"]}
 
 
-@caught_by("classes by any name")
+@caught_by("classes in any order")
 class LastClassIsTheRest(Own):
     """The last class gets a few examples more, in case of something new."""
 
@@ -297,13 +297,13 @@ class WithoutNormalising(Own):
 # --------------------------------------------------------------------------------------------- what it gives back
 
 
-@caught_by("going on from a file")
+@caught_by("resuming from a file")
 class StateThatIsNoArray(Own):
     def fold(self, state, sums):
         return {**super().fold(state, sums), "names": ["bias"]}
 
 
-@caught_by("going on from a file")
+@caught_by("resuming from a file")
 class ClientThatIsNoArray(Own):
     def update(self, state, client, outputs):
         return {"seen": client["seen"], "later": [outputs]}
@@ -348,19 +348,19 @@ class WritesToTheOutputs(Own):
         return super().predict(state, client, outputs)
 
 
-@caught_by("one or many at a time")
+@caught_by("batches do not matter")
 class OnlyTheLastBatchCounts(Own):
     def update(self, state, client, outputs):
         return super().update(state, self.start(state), outputs)
 
 
-@caught_by("one or many at a time")
+@caught_by("batches do not matter")
 class ManyWithoutTheirPast(Own):
     def update_many(self, state, clients, outputs):
         return [self.update(state, self.start(state), one) for one in outputs]
 
 
-@caught_by("the order of inputs counts little")
+@caught_by("order of inputs matters little")
 class ForgetsQuickly(Own):
     """What was seen counts half with every input that comes after it."""
 
@@ -370,7 +370,7 @@ class ForgetsQuickly(Own):
         return client
 
 
-@caught_by("known shares weigh")
+@caught_by("known prior reweights")
 class KnownSharesOnTopOfTheSource(Own):
     """The prior that the model has already is not taken out; nor is it for adapted clients, who count their own."""
 
@@ -383,13 +383,13 @@ class KnownSharesOnTopOfTheSource(Own):
         return super().predict(state, client, outputs)
 
 
-@caught_by("same again")
+@caught_by("reproducible")
 class DrawsItsPrior(Own):
     def start(self, state):
         return {"seen": state["base"] * np.random.uniform(1, 2, len(state["base"]))}  # noqa: NPY002 (that is the fault)
 
 
-@caught_by("options are all it is")
+@caught_by("options define the component")
 class OptionsThatNobodySees(fr.Adaptation):
     def __init__(self, power=1.0):
         self.power = power

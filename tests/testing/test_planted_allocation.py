@@ -19,14 +19,14 @@ caught_by = noting(FAULTS)
 # ----------------------------------------------------------------------------------------------------------- allocation
 
 
-@caught_by("band and frequencies are kept")
+@caught_by("bandwidth and frequencies in range")
 class GivesTheBandTwice(EqualShares):
     def allocate(self, problem, rng):
         given = super().allocate(problem, rng)
         return Allocation.of(problem, slice(None), np.minimum(2 * given.share, 1), given.hertz)
 
 
-@caught_by("costs are those of the formulas")
+@caught_by("costs follow the formulas")
 class BillsTheWholeBand(EqualShares):
     """Power is paid for the time over the whole band, and not for that over the client's share."""
 
@@ -35,13 +35,13 @@ class BillsTheWholeBand(EqualShares):
         return replace(given, upload_joules=given.upload_joules * given.share)
 
 
-@caught_by("band and frequencies are kept")
+@caught_by("bandwidth and frequencies in range")
 class FasterThanTheDevice(EqualShares):
     def allocate(self, problem, rng):
         return super().allocate(replace(problem, max_hertz=10 * problem.max_hertz), rng)
 
 
-@caught_by("same again")
+@caught_by("reproducible")
 class DividesByChance(EqualShares):
     def allocate(self, problem, rng):
         share = np.random.dirichlet(np.ones(len(problem)))  # noqa: NPY002 (that is the fault)

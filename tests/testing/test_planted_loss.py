@@ -48,25 +48,25 @@ class InputsScaledInPlace(CrossEntropy):
         return step.loss
 
 
-@caught_by("keeps its own", kind="loss")
+@caught_by("client states are independent", kind="loss")
 class MeanOfAllClientsKept(MOON):
     def keep(self, memory, local):
         return np.tile(local.mean(axis=0), (len(local), 1))
 
 
-@caught_by("keeps its own", kind="loss")
+@caught_by("client states are independent", kind="loss")
 class KeptInFloat64(MOON):
     def keep(self, memory, local):
         return local.astype(np.float64)
 
 
-@caught_by("shifts by what each has")
+@caught_by("shifts by own labels")
 class MarginsOfAllTogether(FedLC):
     def shift(self, counts):
         return super().shift(np.broadcast_to(counts.sum(axis=0), counts.shape))
 
 
-@caught_by("shifts by what each has")
+@caught_by("shifts by own labels")
 class SharesOfAllTogether(LogitAdjusted):
     def shift(self, counts):
         return super().shift(np.broadcast_to(counts.sum(axis=0), counts.shape))
@@ -75,7 +75,7 @@ class SharesOfAllTogether(LogitAdjusted):
 # --------------------------------------------------------------------------------------------------------------- losses
 
 
-@caught_by("one number an example", kind="loss")
+@caught_by("one number per example", kind="loss")
 class LossOfTheBatch(CrossEntropy):
     def per_example(self, outputs, targets):
         return super().per_example(outputs, targets).mean()
@@ -88,20 +88,20 @@ class GradientTheWrongWay(CrossEntropy):
         return 2 * loss.detach() - loss
 
 
-@caught_by("each example by itself", kind="loss")
+@caught_by("examples are independent", kind="loss")
 class LossRelativeToTheBatch(CrossEntropy):
     def per_example(self, outputs, targets):
         loss = super().per_example(outputs, targets)
         return loss / loss.sum()
 
 
-@caught_by("one number an example")
+@caught_by("one number per example")
 class OfTheBatch(MSE):
     def per_example(self, outputs, targets):
         return super().per_example(outputs, targets).mean()
 
 
-@caught_by("each example by itself")
+@caught_by("examples are independent")
 class AgainstTheBatch(MSE):
     def per_example(self, outputs, targets):
         return super().per_example(outputs - outputs.mean(0), targets - targets.mean(0))

@@ -70,14 +70,14 @@ class WritesToItsState(fr.Selection):
         return state
 
 
-@caught_by("same again")
+@caught_by("reproducible")
 class GlobalGenerator(fr.Selection):
     def select(self, state, view, k, rng):
         ids = np.random.permutation(view.ids[view.available])  # noqa: NPY002 (that is the fault)
         return Cohort(ids[:k])
 
 
-@caught_by("same again")
+@caught_by("reproducible")
 class CountsInItself(fr.Selection):
     def __init__(self):
         self.rounds = 0
@@ -101,7 +101,7 @@ class LowIdsMoreOften(fr.Selection):
         return Cohort(rng.choice(ids, size=k, replace=False, p=p / p.sum()))
 
 
-@caught_by("open about updates")
+@caught_by("declares reads updates")
 class QuietlyByUpdates(fr.Selection):
     def init(self, view: ServerView):
         return {"ids": view.ids, "length": np.zeros(len(view.ids))}
@@ -119,7 +119,7 @@ class QuietlyByUpdates(fr.Selection):
         return {**state, "length": length}
 
 
-@caught_by("going on from a file")
+@caught_by("resuming from a file")
 class StateOfLists(fr.Selection):
     def init(self, view):
         return {"seen": []}
@@ -148,7 +148,7 @@ class Changeable(fr.Selection):
         return Cohort(rng.choice(view.ids[view.available], size=k, replace=False))
 
 
-caught_by("options are all it is")(Changeable)
+caught_by("options define the component")(Changeable)
 
 
 @pytest.mark.parametrize(("kind", "cls", "options", "check"), FAULTS)

@@ -22,7 +22,7 @@ caught_by = noting(FAULTS)
 # --------------------------------------------------------------------------------------------------------------- server
 
 
-@caught_by("same again")
+@caught_by("reproducible")
 class KeepsItsVelocity(Average):
     def apply(self, params, state, mean_update):
         kept = self.__dict__.setdefault("kept", {})
@@ -30,14 +30,14 @@ class KeepsItsVelocity(Average):
         return (params + mean_update * (1 + 1 / kept["steps"])).astype(np.float32), state
 
 
-@caught_by("going on from a file")
+@caught_by("resuming from a file")
 class CountsInAWord(Average):
     def apply(self, params, state, mean_update):
         new, _ = super().apply(params, {}, mean_update)
         return new, {"rounds": state.get("rounds", "") + "I"}
 
 
-@caught_by("where the clients went")
+@caught_by("moves along the update")
 class GoesTheOtherWay(Average):
     def apply(self, params, state, mean_update):
         return super().apply(params, state, -mean_update)
@@ -77,7 +77,7 @@ class TheBatchesOfRoundOne(FineTune):
         return super().learn(params, state, own)
 
 
-@caught_by("same again", batch_size=5, held_out=0.2, patience=2)
+@caught_by("reproducible", batch_size=5, held_out=0.2, patience=2)
 class WaitsByItself(ServerOnly):
     def learn(self, params, state, own):
         kept = self.__dict__.setdefault("kept", [])
@@ -85,7 +85,7 @@ class WaitsByItself(ServerOnly):
         return super().learn(params, {**state, "waited": np.array([len(kept) // 3])} if state else state, own)
 
 
-@caught_by("says that it reads updates")
+@caught_by("declares reads updates")
 class ReadsInSecret(FedDF):
     reads_updates = False
 
@@ -98,7 +98,7 @@ class MedianThatSaysItIsLinear(Mean):
         return np.median(update, axis=0).astype(np.float64), state
 
 
-@caught_by("whatever the order")
+@caught_by("order does not matter")
 class FirstOfAll(Mean):
     def combine(self, state, weights, update, rng):
         return update[0].astype(np.float64), state
@@ -114,7 +114,7 @@ class ScalesInPlace(Mean):
 # ------------------------------------------------------------------------------------------- labels, and who is reached
 
 
-@caught_by("same again", epsilon=1.0)
+@caught_by("reproducible", epsilon=1.0)
 class NoiseFromElsewhere(DiscreteLaplace):
     def release(self, counts, rng):
         return super().release(counts, np.random.default_rng())
@@ -127,13 +127,13 @@ class NoiseInPlace(DiscreteLaplace):
         return super().release(counts - 1, rng)
 
 
-@caught_by("where nobody moved")
+@caught_by("zero updates change nothing")
 class DecaysTheModel(Average):
     def apply(self, params, state, mean_update):
         return super().apply((0.9 * params).astype(np.float32), state, mean_update)
 
 
-@caught_by("trains as the coin says")
+@caught_by("training depends on the stream")
 class TossesItsOwnCoin(Safari):
     def trains(self, rng):
         return np.random.random() < 0.5  # noqa: NPY002 (that is the fault)
@@ -145,7 +145,7 @@ class SumInFloat32(Mean):
         return weights.astype(np.float32) @ update, state
 
 
-@caught_by("same again")
+@caught_by("reproducible")
 class AddsNoiseOfItsOwn(Mean):
     linear = False
 
@@ -154,26 +154,26 @@ class AddsNoiseOfItsOwn(Mean):
         return combined + np.random.standard_normal(combined.shape), state  # noqa: NPY002 (that is the fault)
 
 
-@caught_by("going on from a file")
+@caught_by("resuming from a file")
 class CountsRoundsInAWord(Mean):
     def combine(self, state, weights, update, rng):
         combined, _ = super().combine(state, weights, update, rng)
         return combined, {"rounds": state.get("rounds", "") + "I"}
 
 
-@caught_by("counts of everybody")
+@caught_by("counts of all clients")
 class WholeNumbers(Exact):
     def release(self, counts, rng):
         return counts
 
 
-@caught_by("a flag for each")
+@caught_by("one flag per client")
 class OnesForFlags(Always):
     def available(self, n, rng):
         return np.ones(n, np.int64)
 
 
-@caught_by("same again")
+@caught_by("reproducible")
 class TakesTurns(Always):
     def available(self, n, rng):
         turns = self.__dict__.setdefault("turns", [])

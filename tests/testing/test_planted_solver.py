@@ -16,7 +16,7 @@ FAULTS = []
 caught_by = noting(FAULTS)
 
 
-@caught_by("own memory")
+@caught_by("client memory is independent")
 class FedDynByPosition(FedDyn):
     """Memory is looked up by place in the cohort and not by client."""
 
@@ -35,14 +35,14 @@ class FedDynByPosition(FedDyn):
         return step, {**new, "rows": rows}
 
 
-@caught_by("number by number")
+@caught_by("numbers are independent")
 class FedProxWithTheNormNotSquared(FedProx):
     def correct(self, gradient, params, broadcast):
         away = params - broadcast
         return gradient + self.mu * away / (1e-12 + (away * away).sum() ** 0.5)
 
 
-@caught_by("affine if it says so")
+@caught_by("affine as declared")
 class FedProxThatSaysToBeAffine(FedProx):
     affine: ClassVar[bool] = True
 
@@ -95,7 +95,7 @@ class RemembersInPlace(FedDyn):
         return memory
 
 
-@caught_by("going on from a file")
+@caught_by("resuming from a file")
 class CountsRoundsInAList(FedDyn):
     def conclude(self, state, reports, mean_update, n):
         step, new = super().conclude(state, reports, mean_update, n)
@@ -109,7 +109,7 @@ class PulledOnlyInAStack(FedProx):
         return pulled + 0.1 if len(gradient.shape) == 2 and len(gradient) > 1 else pulled
 
 
-@caught_by("same again")
+@caught_by("reproducible")
 class PulledByChance(FedProx):
     def correct(self, gradient, params, broadcast):
         return super().correct(gradient, params, broadcast) + np.random.random()  # noqa: NPY002 (that is the fault)

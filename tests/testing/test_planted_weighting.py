@@ -32,13 +32,13 @@ class DoesNotSumToOne(fr.Weighting):
         return reports.metrics["num_examples"] / 100, state
 
 
-@caught_by("order does not count")
+@caught_by("order does not matter")
 class FirstCountsMore(Weighs):
     def number(self, reports):
         return 1.0 / np.arange(1, len(reports.ids) + 1)
 
 
-@caught_by("raw is each clients own")
+@caught_by("raw depends on own metrics")
 class RawAmongOthers(ByExamples):
     def raw(self, metrics):
         return metrics["num_examples"] / metrics["num_examples"].max()
@@ -60,13 +60,13 @@ class SortsTheReports(Weighs):
         return np.ones(len(reports.ids))
 
 
-@caught_by("same again")
+@caught_by("reproducible")
 class WeighsByChance(Weighs):
     def number(self, reports):
         return np.random.random(len(reports.ids))  # noqa: NPY002 (that is the fault)
 
 
-@caught_by("going on from a file")
+@caught_by("resuming from a file")
 class RemembersWords(Weighs):
     def weights(self, state, reports):
         weights, _ = super().weights(state, reports)
@@ -87,7 +87,7 @@ class LogOfProbability(fr.Measurement):
         return float(np.log(p[np.arange(len(p)), outputs.labels]).mean())
 
 
-@caught_by("same again")
+@caught_by("reproducible")
 class MeasuresByChance(WLRC):
     def measure(self, outputs, rng):
         return super().measure(outputs, np.random.default_rng())
@@ -100,7 +100,7 @@ class MeasuresInPlace(WLRC):
         return super().measure(outputs, rng)
 
 
-@caught_by("whatever the order")
+@caught_by("order does not matter")
 class OfTheFirstHalf(Accuracy):
     def of(self, labels, scores):
         half = len(labels) // 2 + 1
@@ -118,7 +118,7 @@ class OneForEachExample(Accuracy):
         return scores.argmax(axis=1) == labels
 
 
-@caught_by("same again")
+@caught_by("reproducible")
 class CountsItsCalls(Accuracy):
     def of(self, labels, scores):
         calls = self.__dict__.setdefault("calls", [])

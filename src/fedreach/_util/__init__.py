@@ -1,1 +1,1 @@
-"""What every package uses: errors, arrays, streams, files, row stores."""
+"""Utilities that all packages use: errors, arrays, random streams, files and row stores."""

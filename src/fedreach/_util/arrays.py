@@ -1,11 +1,11 @@
-"""Small helpers for NumPy arrays and frozen dataclasses."""
+"""Array types, fast copies of frozen dataclasses, and float16 storage of float32 rows."""
 
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-# ---- Array types for signatures; comments where arrays are used give their shapes
+# ---- Array types for signatures; the docstrings give the shapes
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -13,18 +13,18 @@ Floats = NDArray[np.float64]
 Float32s = NDArray[np.float32]
 AnyArray = NDArray[Any]
 Dtype = Literal["float32", "float16"]
-"""Types in which rows of numbers are kept."""
+"""Types in which rows of numbers are stored."""
 
 
-# ---- Copies of frozen dataclasses: a round of half a millisecond makes several
+# ---- Copies of frozen dataclasses; each round makes several, and a short round takes half a millisecond
 
 T = TypeVar("T")
 
 
 def replace_fields(value: T, **changes: object) -> T:
-    """Return a copy of a dataclass with these fields changed, six times faster than `dataclasses.replace`.
+    """Return a copy of a dataclass with changed fields, six times faster than `dataclasses.replace`.
 
-    `__post_init__` does not run again: use it only for FedReach's own dataclasses that check nothing there.
+    The copy does not run `__post_init__`. Use this function only for FedReach's dataclasses without checks there.
 
     Example:
         >>> from fedreach.federation.types import Cohort
@@ -44,20 +44,20 @@ def replace_fields(value: T, **changes: object) -> T:
 
 
 # ---- Rows in half the bytes: float16 with one power of two per row
-# A float16 has 11 binary digits, but loses them below 6e-5, where the updates of large models are. So a row x is
-# stored as x / 2^e, after e itself. The exponent e puts the largest number of the row between 2^14 and 2^15.
-# Dividing by a power of two rounds nothing. Each number is off by at most
+# A float16 has 11 binary digits, but fewer below 6e-5, where most updates of large models are. So a row x is stored as
+# e and x / 2^e, with an exponent e that puts the largest number of the row between 2^14 and 2^15. Dividing by a power
+# of two is exact. The error of each number is
 #
 #     |x'_j - x_j| <= max(2^-11 |x_j|, 2^-39 max_i |x_i|),
 #
-# so that a row is off by 2^-11 of its length (0.05%), and the cosine of two rows by at most 2^-10.
+# so the relative error of a row is at most 2^-11 (0.05%), and the error of the cosine of two rows at most 2^-10.
 
-DIGITS = 15  # exponent: the largest number of a row is below 2 to this; the largest float16 is 65504
-LEAST = -126  # exponent: 2 to this is the smallest float32 with all its digits
+DIGITS = 15  # the largest number of a row is scaled below 2^15; the largest float16 is 65504
+LEAST = -126  # 2^-126 is the smallest float32 with full precision
 
 
 def pack_rows(rows: Float32s) -> AnyArray:
-    """Return the (k, p + 1) float16 for (k, p) finite rows.
+    """Return the (k, p + 1) float16 numbers that store (k, p) finite rows.
 
     Example:
         >>> pack_rows(np.array([[3.0, 0.5], [0.0, 0.0]], np.float32))  # e = -13: 3 is 24576 / 2^13

@@ -1,4 +1,4 @@
-"""Digest of a user's function or class, and of the code that it refers to."""
+"""Digests of custom components and of the code that they refer to."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-# ---- The statements of a Python file that one of its names depends on
-# A custom component is identified by these statements, so that a change elsewhere in its file keeps the experiment.
-# The syntax tree alone is read: nothing is imported or run.
+# ---- The statements of a Python file that a name depends on
+# FedReach identifies a custom component by these statements, so that other changes in its file do not invalidate runs.
+# Only the syntax tree is read; nothing is imported or run.
 
 AT_RUN_TIME = frozenset({"exec", "eval", "globals", "locals", "vars", "__import__", "__builtins__"})
-"""Builtins that can bind or read names at run time, which the syntax tree cannot show."""
+"""Builtins that can bind or read names at run time, invisible in the syntax tree."""
 CHANGERS = frozenset({"setattr", "delattr"})
 BUILTINS = frozenset(dir(builtins)) | {"__name__", "__annotations__", "__class__"}
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -29,8 +29,8 @@ class Definition:
     """The statements of a file that a name depends on.
 
     Args:
-        statements: Top-level statements, in the order of the file.
-        whole_because: Reason why the whole file counts; "" if only these statements count.
+        statements: Top-level statements in the order of the file.
+        whole_because: Reason why the digest includes the whole file; "" if it includes only these statements.
     """
 
     statements: tuple[ast.stmt, ...]
@@ -40,9 +40,9 @@ class Definition:
 def definition_of(tree: ast.Module, name: str) -> Definition:
     """Return the statements of a module that `name` depends on.
 
-    These are the statement that binds the name and those that bind what it refers to, directly or indirectly. Later
-    changes of one of these, such as ``SIZES.append(3)``, count too. All statements count if the text cannot decide, as
-    with ``exec``, or if no statement binds a name.
+    These are the statements that bind the name and all names that it refers to, directly or indirectly. Statements
+    that change a value later, such as ``SIZES.append(3)``, are included. All statements are returned if the syntax
+    tree cannot show the dependencies, as with ``exec``, or if no statement binds one of the names.
 
     Example:
         >>> tree = ast.parse("WIDTH = 3\\ndef net(): return WIDTH\\ndef other(): return 4")
@@ -54,7 +54,7 @@ def definition_of(tree: ast.Module, name: str) -> Definition:
     ]
     run_time_names = {name for statement in statements for name in statement.reads & AT_RUN_TIME}
     if run_time_names:
-        return _whole_module(tree, f"it uses {sorted(run_time_names)[0]}")
+        return Definition(tuple(tree.body), f"it uses {sorted(run_time_names)[0]}")
     needed, stars = {name}, [statement for statement in statements if statement.is_star]
     chosen = {statement for statement in statements if statement in stars or statement.is_future}
     while True:
@@ -71,15 +71,15 @@ def definition_of(tree: ast.Module, name: str) -> Definition:
     bound = {name for statement in chosen for name in statement.binds}
     unknown = needed - bound - BUILTINS
     if unknown and not stars:
-        return _whole_module(tree, f"it binds {sorted(unknown)[0]!r} nowhere at its top")
+        return Definition(tuple(tree.body), f"it binds {sorted(unknown)[0]!r} nowhere at its top")
     rebound = needed & {name for statement in statements for name in statement.rebinds}
     if rebound:
-        return _whole_module(tree, f"a function of it rebinds {sorted(rebound)[0]!r}")
+        return Definition(tuple(tree.body), f"a function of it rebinds {sorted(rebound)[0]!r}")
     return Definition(tuple(statement.node for statement in statements if statement in chosen))
 
 
 def imports_for_effect(tree: ast.Module) -> list[ast.stmt]:
-    """Return the imports whose names the module never uses: their side effects may be wanted."""
+    """Return the imports whose names the module never uses; they may be there for their side effects."""
     statements = [_Statement(node) for statement in tree.body for node in _one_by_one(statement)]
     read = {name for statement in statements for name in statement.reads}
     return [
@@ -98,10 +98,6 @@ def _one_by_one(node: ast.stmt) -> list[ast.stmt]:
     return [node]
 
 
-def _whole_module(tree: ast.Module, because: str) -> Definition:
-    return Definition(tuple(tree.body), because)
-
-
 def _is_main_guard(node: ast.stmt) -> bool:
     """Return whether a statement is ``if __name__ == "__main__":``, which an import does not run."""
     return isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) == "__name__ == '__main__'"
@@ -109,7 +105,7 @@ def _is_main_guard(node: ast.stmt) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Statement:
-    """A top-level statement, and the names of the module that it reads, binds and changes."""
+    """A top-level statement with the module's names that it reads, binds and changes."""
 
     node: ast.stmt
 
@@ -123,7 +119,7 @@ class _Statement:
 
     @cached_property
     def reads(self) -> frozenset[str]:
-        """The names that it looks up in the module, from any scope."""
+        """Names of the module that it reads, in any scope."""
         return frozenset(
             symbol.get_name()
             for table in self._tables
@@ -133,7 +129,7 @@ class _Statement:
 
     @cached_property
     def binds(self) -> frozenset[str]:
-        """The names that it binds in the module when it runs."""
+        """Names of the module that it binds when it runs."""
         return frozenset(
             symbol.get_name()
             for symbol in self._tables[0].get_symbols()
@@ -142,7 +138,7 @@ class _Statement:
 
     @cached_property
     def rebinds(self) -> frozenset[str]:
-        """The names of the module that its functions bind when they are called."""
+        """Names of the module that its functions bind when they are called."""
         return frozenset(
             symbol.get_name()
             for table in self._tables[1:]
@@ -159,11 +155,11 @@ class _Statement:
         return isinstance(self.node, ast.ImportFrom) and self.node.module == "__future__"
 
     def changes(self, needed: set[str]) -> bool:
-        """Return whether it may change the value of one of these names without binding the name."""
+        """Return whether it can change the value of one of these names without binding the name."""
         return bool(self._changed_names & needed)
 
     def aliases(self, needed: set[str]) -> set[str]:
-        """Return the names that it binds to the value of these names, or to a part of it, as ``table = TABLE``."""
+        """Return the names that it binds to the value of one of these names, or to part of it, as ``table = TABLE``."""
         alias_names: set[str] = set()
         for node in _at_top(self.node):
             if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr):
@@ -181,7 +177,7 @@ class _Statement:
 
     @cached_property
     def _changed_names(self) -> frozenset[str]:
-        """The names whose values it may change: it assigns to a part, calls a method, or passes the value on."""
+        """Names whose values it can change: by assigning to a part, calling a method, or passing the value on."""
         names: set[str | None] = set()
         for node in _at_top(self.node):
             if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
@@ -196,7 +192,7 @@ class _Statement:
 
 
 def _at_top(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that run with a statement: not those inside functions and classes."""
+    """Yield the nodes that run with the statement; skip the bodies of functions and classes."""
     if isinstance(node, SCOPES):
         return
     yield node
@@ -205,7 +201,7 @@ def _at_top(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _root(node: ast.AST) -> str | None:
-    """Return the name that ``name.a[b].c`` starts with; None if it starts with something else."""
+    """Return the name at the start of ``name.a[b].c``; None if the start is not a name."""
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None
@@ -215,22 +211,23 @@ def _is_builtin(function: ast.expr) -> bool:
     return isinstance(function, ast.Name) and function.id in BUILTINS - CHANGERS
 
 
-# ---- Digest of what code does: layout, comments and docstrings do not change it
+# ---- Digests of code that layout, comments and docstrings do not change
 
 READS_ITSELF = re.compile(rb"__doc__|__file__|__code__|\b(inspect|linecache|tokenize|traceback|jit)\b")
-"""Code with one of these may read its own text or path: then every byte counts."""
+"""Names in code that may read its own text or path; the digest of such code includes every byte."""
 
 
 def digest_of_code(path: Path, name: str = "") -> str:
-    """Return the sha256 of the syntax tree of a Python file, without comments, layout and docstrings.
+    """Return the SHA-256 digest of a Python file's syntax tree, without comments, layout and docstrings.
 
-    All bytes count in other files, in text that is not Python, and in code that may read itself (see `READS_ITSELF`).
-    The tree is serialized in a form that does not depend on the version of Python.
+    The digest includes all bytes of other files, of invalid Python, and of code that may read its own text (see
+    `READS_ITSELF`). It does not depend on the version of Python.
 
     Args:
-        path: The file.
-        name: Function or class of the file; only its definition and the code that it refers to count. ``""``: the
-            whole file counts. If the whole file counts in spite of a name, the reason follows the digest.
+        path: Path of the file.
+        name: Name of a function or class in the file. The digest includes only its definition and the code that it
+            refers to. With ``""``, the digest includes the whole file. If it includes the whole file in spite of a
+            name, the reason follows the digest. Run folders store these reasons, so their text must not change.
 
     Raises:
         OSError: If the file cannot be read.
@@ -256,7 +253,7 @@ def digest_of_code(path: Path, name: str = "") -> str:
 
 
 def name_in(reference: str) -> str:
-    """Return the NAME of ``FILE.py:NAME`` or ``module:NAME``; "" for the path of a file.
+    """Return NAME from ``FILE.py:NAME`` or ``module:NAME``; "" for a plain path.
 
     Example:
         >>> name_in("my.py:Net"), name_in("lib/my.py")
@@ -266,22 +263,19 @@ def name_in(reference: str) -> str:
 
 
 def _meaning_of(content: bytes, name: str) -> tuple[str | None, str]:
-    """Return the text that `digest_of_code` hashes (None: all bytes), and why the name alone is not enough."""
+    """Return the text to hash (None: all bytes), and the reason if it is more than the definition of the name."""
     try:
         tree = ast.parse(content)
         if not name:
-            return (None if READS_ITSELF.search(content) else _text(tree)), ""
+            return (None if READS_ITSELF.search(content) else "".join(_serialize(tree))), ""
         part = definition_of(tree, name)
         text = "\n".join(map(ast.unparse, part.statements)).encode()
         if READS_ITSELF.search(content if part.whole_because else text):
             return None, "it may read its own text"
-        return _text(tree if part.whole_because else [*part.statements]), part.whole_because
+        nodes = tree if part.whole_because else [*part.statements]
+        return "".join(_serialize(nodes)), part.whole_because
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None, ""
-
-
-def _text(tree: ast.Module | list[ast.stmt]) -> str:
-    return "".join(_serialize(tree))
 
 
 def _serialize(node: object) -> Iterator[str]:
@@ -296,7 +290,7 @@ def _serialize(node: object) -> Iterator[str]:
             value: Any = getattr(node, name, None)
             if name == "body" and isinstance(node, DOCUMENTED):
                 value = value[1:] if _is_docstring(value) else value
-            if value is not None and value != []:  # fields that newer versions of Python add are empty in older code
+            if value is not None and value != []:  # newer versions of Python add fields, which are empty in older code
                 yield f" {name}="
                 yield from _serialize(value)
         yield ")"

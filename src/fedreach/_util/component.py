@@ -1,4 +1,4 @@
-"""The base class of all components: plain attributes, which are checked where a class is defined."""
+"""The base class of all components, and the checks of their options and attributes."""
 
 from __future__ import annotations
 
@@ -17,26 +17,29 @@ from fedreach._util.errors import ComponentError, nearest, require
 
 CLIENT_STATISTICS: Mapping[str, str] = MappingProxyType(
     {
-        "label_counts": "number of training examples per class, c numbers a client, sent once",
-        "label_entropy": "entropy of the client's labels in nats, one number a client, sent once",
+        "label_counts": "number of training examples per class, c numbers per client, sent once",
+        "label_entropy": "entropy of the client's labels in nats, one number per client, sent once",
     }
 )
-"""What a component may ask of clients through its attribute `needs`; 4 bytes per number, counted in round 1."""
+"""Client statistics that a component can request in its attribute `needs`.
+
+Each number adds 4 bytes to the communication of round 1.
+"""
 
 
 class Options:
-    """Base of dataclasses of options, which are checked by their annotations.
+    """Base class of dataclasses whose options are checked against their annotations.
 
-    ``Annotated[float, "(0, 1]"]`` states the range of an option, see `require`. Of a ``Literal`` the names are checked.
-    A class that defines ``__post_init__`` calls that of this one.
+    ``Annotated[float, "(0, 1]"]`` sets the range of an option (see `require`). A ``Literal`` lists its allowed values.
+    A subclass that defines ``__post_init__`` must call ``super().__post_init__()``.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
         ... class Decay(Options):
-        ...     factor: Annotated[float, "(0, 1]: With 1 nothing decays."] = 0.9
+        ...     factor: Annotated[float, "(0, 1]: Use 1 for no decay."] = 0.9
         >>> Decay(factor=0.0)
         Traceback (most recent call last):
-        fedreach.ConfigError: Decay.factor must be in (0, 1]; got 0.0. With 1 nothing decays.
+        fedreach.ConfigError: Decay.factor must be in (0, 1]; got 0.0. Use 1 for no decay.
     """
 
     def __post_init__(self) -> None:
@@ -46,12 +49,12 @@ class Options:
 
 @cache
 def option_rules(cls: type[Any]) -> Mapping[str, str | tuple[str, ...]]:
-    """Return the rules of a dataclass's options by name, see `Options`."""
+    """Return the rules of a dataclass's options by name (see `Options`)."""
     rules: dict[str, str | tuple[str, ...]] = {}
     for parent in reversed(cls.__mro__):
         try:
             annotations = inspect.get_annotations(parent, eval_str=True)
-        except Exception:  # a class's annotations may mean nothing at run time; its base classes keep their rules
+        except Exception:  # annotations under TYPE_CHECKING cannot be evaluated; the base classes' rules still apply
             continue
         for name, hint in annotations.items():
             origin: Any = get_origin(hint)
@@ -63,17 +66,19 @@ def option_rules(cls: type[Any]) -> Mapping[str, str | tuple[str, ...]]:
 
 
 def _is_rule(metadata: object) -> bool:
-    """Return whether what an annotation holds is a range or names, and not what other libraries put there."""
+    """Return whether the metadata of an annotation is a rule; other libraries store other metadata there."""
     return isinstance(metadata, tuple) or (isinstance(metadata, str) and metadata.startswith(("(", "[")))
 
 
 class Component(Options, ABC):
-    """Base class of components: methods decide, and class attributes declare what the decisions need.
+    """Base class of components; class attributes declare what a component needs and supports.
 
-    Derive a component from the base class of its type, such as `fedreach.Selection`, which lists further attributes.
-    A misspelled name, a value of the wrong type and an ability without all of its methods are errors where the class is
-    defined. A promise such as `affine` covers certain methods: a subclass that overrides one of them promises again,
-    or the promise no longer holds.
+    Derive a component from the base class of its type, such as `fedreach.Selection`. That class lists more attributes.
+    FedReach checks attributes when the class is defined. A misspelled name, a value of the wrong type and a missing
+    method raise ComponentError.
+
+    A promise such as `affine` covers certain methods. A subclass that overrides one of them loses the promise unless
+    it declares the promise again.
 
     Example:
         >>> class Mine(Component):
@@ -84,16 +89,16 @@ class Component(Options, ABC):
 
     component_type: ClassVar[str] = ""
     abilities: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
-    """Attribute -> optional methods: it is True in a class that has the first of them, and needs the others."""
+    """Attribute -> optional methods. FedReach sets it to True if a class defines the first; the others are required."""
     promises: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
-    """Attribute -> the methods that it covers."""
+    """Attribute -> methods whose behavior it promises."""
 
-    needs: tuple[str, ...] = ()  # client statistics, see `CLIENT_STATISTICS`
+    needs: tuple[str, ...] = ()  # client statistics (see `CLIENT_STATISTICS`)
     measures: tuple[Any, ...] = ()  # measurements that clients make after local training
-    reads_updates: bool = False  # of single clients
-    needs_radio: bool = False  # channels and devices
-    needs_classes: bool = False  # targets must be classes,
-    needs_numbers: bool = False  # or numbers
+    reads_updates: bool = False  # reads the update of each client
+    needs_radio: bool = False  # reads channels and devices
+    needs_classes: bool = False  # requires class labels
+    needs_numbers: bool = False  # requires numeric targets
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -119,23 +124,23 @@ class Component(Options, ABC):
 
     @classmethod
     def type_base(cls) -> type[Component]:
-        """Return the base class of the component's type."""
+        """Return the base class of the component's type, such as `fedreach.Selection`."""
         return next(
             parent for parent in cls.__mro__ if issubclass(parent, Component) and "component_type" in vars(parent)
         )
 
     @classmethod
     def attributes(cls) -> dict[str, Any]:
-        """Return the attributes that a component of this type may declare, with their defaults."""
+        """Return the attributes that a component of this type can declare, with their defaults."""
         base = cls.type_base()
         annotations = inspect.get_annotations(Component) | inspect.get_annotations(base)
         return {name: getattr(base, name) for name, hint in annotations.items() if "ClassVar" not in str(hint)}
 
     def check_attributes(self) -> None:
-        """Check what the class could not: properties, and attributes that only the instance has.
+        """Check properties and attributes of the instance, which are unknown when the class is defined.
 
         Raises:
-            ComponentError: If a name is misspelled, or a value is of the wrong type.
+            ComponentError: If a name is misspelled or a value has the wrong type.
         """
         options = inspect.get_annotations(type(self))
         _check_names(type(self), {key: value for key, value in vars(self).items() if key not in options})
@@ -143,7 +148,7 @@ class Component(Options, ABC):
             _check_value(type(self).__name__, name, getattr(self, name), default)
 
     def take_attributes(self, function: object) -> None:
-        """Declare what a wrapped function declares by attributes, such as ``function.needs = ("label_counts",)``."""
+        """Copy the attributes of a wrapped function, such as ``function.needs = ("label_counts",)``."""
         _check_names(type(self), getattr(function, "__dict__", {}), name_of(function))
         for name, default in self.attributes().items():
             if hasattr(function, name) and not isinstance(getattr(type(self), name), property):
@@ -152,7 +157,7 @@ class Component(Options, ABC):
                 object.__setattr__(self, name, tuple(value) if isinstance(value, list) else value)
 
     def with_inner(self) -> Iterator[Component]:
-        """Yield this component and those that it contains, such as the parts of a product of weightings."""
+        """Yield this component and the components inside it, such as the factors of a product of weightings."""
         yield self
         for value in vars(self).values():
             for inner in value if isinstance(value, tuple | list) else (value,):
@@ -160,26 +165,26 @@ class Component(Options, ABC):
                     yield from inner.with_inner()
 
     def declares(self, attribute: str) -> bool:
-        """Return whether an attribute is True of this component or of one that it contains."""
+        """Return whether an attribute is True for this component or for a component inside it."""
         return any(getattr(component, attribute, False) for component in self.with_inner())
 
 
 def name_of(component: object) -> str:
-    """Return the name of a component in messages: its `name`, a function's name, or that of its class."""
+    """Return the name that messages use for a component: its `name`, else the name of its function or class."""
     name = getattr(component, "name", None) or getattr(component, "__name__", None)
     return str(name or component.__class__.__name__)
 
 
 def wrong_base(component: object, base: type) -> str:
-    """Return the rule that an object breaks which is not of a component type."""
+    """Return the message for an object that is not a component of the required type."""
     got = component.__name__ if isinstance(component, type) else type(component).__name__
     return f"must be an instance of a subclass of fedreach.{base.__name__}; got {got}."
 
 
 def _check_names(cls: type[Component], values: Mapping[str, Any], owner: str = "") -> None:
-    """Reject values of the wrong type, and names that look like a misspelled attribute or method.
+    """Raise ComponentError for values of the wrong type and for names that resemble an attribute or method.
 
-    An annotated name is an option of a dataclass. It is skipped unless it is a flag whose name is nearly an attribute.
+    Annotated names are options of a dataclass. Only Boolean options are compared with the Boolean attributes.
     """
     attributes, base, owner = cls.attributes(), cls.type_base(), owner or cls.__name__
     options = {name for name, hint in inspect.get_annotations(cls).items() if "ClassVar" not in str(hint)}
@@ -205,7 +210,7 @@ def _check_names(cls: type[Component], values: Mapping[str, Any], owner: str = "
 
 
 def _check_value(owner: str, name: str, value: Any, default: Any) -> None:
-    """Reject a value of another type than that of an attribute's default."""
+    """Raise ComponentError if a value is not of the type of the attribute's default."""
     where = f"{owner}.{name}"
     if isinstance(default, bool):
         rule, right = "True or False", isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Divergence of each client's label distribution from that of all clients."""
+"""Divergence between each client's label distribution and the pooled distribution of all clients."""
 
 from typing import Literal
 
@@ -10,9 +10,13 @@ Direction = Literal["global_to_local", "local_to_global"]
 
 
 def kl_divergence(p: AnyArray, q: AnyArray) -> Floats:
-    """Return KL(p || q) = sum_c p_c ln(p_c / q_c) in nats of distributions (..., c), over the last axis.
+    """Return the Kullback-Leibler divergence KL(p || q) = sum_c p_c ln(p_c / q_c) in nats, over the last axis.
 
-    0 ln 0 is 0; the result is inf if p has mass on a class on which q has none.
+    Terms with p_c = 0 are 0. The result is inf if a class has p_c > 0 and q_c = 0.
+
+    Args:
+        p: (..., c) probabilities.
+        q: (..., c) probabilities.
 
     Example:
         >>> float(kl_divergence(np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])).round(4))
@@ -20,33 +24,32 @@ def kl_divergence(p: AnyArray, q: AnyArray) -> Floats:
     """
     has_mass = p > 0
     reached = ~has_mass | (q > 0)
-    # ln 1 replaces the logarithm if the summand is 0 or will be replaced by inf.
+    # The logarithm becomes ln 1 where the term is 0 or is replaced by inf below.
     summands = p * np.log(np.where(has_mass & reached, p, 1) / np.where(has_mass & reached, q, 1))
     total = np.where(reached.all(axis=-1), summands.sum(axis=-1), np.inf)
-    return np.maximum(total, 0)  # for p = q, rounding may leave a sum below 0
+    return np.maximum(total, 0)  # rounding can make the sum negative if p = q
 
 
 def label_divergences(counts: AnyArray, direction: Direction = "global_to_local", smoothing: float = 0.0) -> Floats:
-    """Return the (n,) divergences, in nats, between each client's label distribution and that of all n together.
+    """Return the (n,) divergences, in nats, between each client's label distribution and the pooled distribution.
 
-    With counts m_ic, m_i = sum_c m_ic and z classes,
+    With counts m_ic, m_i = sum_c m_ic and z classes, the divergence is KL(p || p_i) or KL(p_i || p), where
 
-        p_i = (m_ic + kappa) / (m_i + kappa z),    p = sum_i m_ic / sum_i m_i,
+        p_i = (m_ic + kappa) / (m_i + kappa z),    p = sum_i m_ic / sum_i m_i.
 
-    this is KL(p || p_i), which the bound of the paper below uses, or KL(p_i || p). The former is inf for a client
-    that lacks a class, unless kappa > 0. The pooled p is not smoothed: it has mass wherever a client has.
+    Without smoothing, KL(p || p_i) is inf for a client that lacks a class. The pooled p is never smoothed.
 
-    A class without examples is left out, so that declaring more classes changes nothing. (Otherwise z would count
-    them, and KL(p_i || p) would be inf for all clients.) Noisy counts below 0 count as 0. A client without counts has
-    the divergence inf without smoothing; with smoothing it counts as uniform.
+    Classes without any examples are ignored, so that they change neither z nor the result. Negative counts, which
+    noise can cause, are replaced by 0. A client without counts has divergence inf; with smoothing, its distribution is
+    uniform.
 
     Args:
         counts: (n, c) label counts.
         direction: ``"global_to_local"`` for KL(p || p_i), ``"local_to_global"`` for KL(p_i || p).
-        smoothing: kappa >= 0, the pseudo-examples added to each class (Laplace).
+        smoothing: kappa >= 0, the number of pseudo-examples added to each class (Laplace smoothing).
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 37e and
-    Theorem 1. Its eq. 10 prints D(p_k || p_k).
+    Theorem 1, which use KL(p || p_i). Eq. 10 of the paper prints D(p_k || p_k).
 
     Example:
         >>> counts = np.array([[10, 10, 0], [5, 5, 10], [30, 0, 0], [8, 12, 10]])

@@ -1,7 +1,7 @@
-"""The errors of FedReach. Every message names the component, the rule, the value received and what to do.
+"""The errors of FedReach, and checks of options and arguments.
 
-`FedReachError.exit_code` is the exit status of the command: 2 for a wrong request (fix the input), 3 for data or
-stored files that cannot be used, 1 for a run that failed.
+A message names the option or file, the rule, the value and what to do. `FedReachError.exit_code` is the exit status of
+the command: 2 for wrong options, 3 for unusable data or stored files, 1 for a failed run.
 """
 
 import dataclasses
@@ -17,14 +17,14 @@ from typing import Annotated, Any, ParamSpec, TypeVar, get_origin
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-IN_WORDS = {str: "a text", int: "a whole number", float: "a number", type(None): "None"}
+IN_WORDS = {str: "a string", int: "a whole number", float: "a number", type(None): "None"}
 STEADIER = "Lower local.lr or set local.clip_norm"  # only for training that diverged
 ANOTHER_FOLDER = "another folder with --out (in Python, out)"
-RELATIVE = "A path is relative to the TOML file that it stands in, and elsewhere to the current folder."
+RELATIVE = "Paths in a TOML file are relative to that file; other paths are relative to the current folder."
 
 
 class FedReachError(Exception):
-    """Base class of all errors of FedReach; the message explains the cause and what to do."""
+    """Base class of all FedReach errors; the message gives the cause and a remedy."""
 
     exit_code = 1
 
@@ -36,29 +36,29 @@ class ConfigError(FedReachError, ValueError):
 
 
 class ComponentError(FedReachError, ValueError):
-    """A component or model broke its contract."""
+    """A component or model returned an invalid result, or its class is defined incorrectly."""
 
 
 class InfeasibleError(FedReachError, ValueError):
-    """No set of clients meets the request; the message names the nearest one that can be met."""
+    """No set of clients satisfies a constraint; the message gives the nearest value that can be satisfied."""
 
     exit_code = 2
 
 
 class DataError(FedReachError, ValueError):
-    """Data is missing, altered, truncated, or cannot be partitioned as asked."""
+    """Data is missing, altered or truncated, or cannot be partitioned as configured."""
 
     exit_code = 3
 
 
 class RunFolderError(FedReachError):
-    """A run folder is unreadable, has another version, or holds another experiment."""
+    """A run folder is unreadable, has another format version, or contains another experiment."""
 
     exit_code = 3
 
 
 class TrainingError(FedReachError):
-    """A client failed; the message gives its id, the round and the cause."""
+    """Local training failed; the message gives the client's id, the round and the cause."""
 
 
 OUT_OF_MEMORY = "Out of memory. Lower --workers, or use smaller models or data."
@@ -66,35 +66,35 @@ OUT_OF_MEMORY = "Out of memory. Lower --workers, or use smaller models or data."
 DISK = {
     errno.ENOSPC: "Free some space",
     errno.EFBIG: "Free some space",
-    errno.EDQUOT: "Free some space of your quota",
+    errno.EDQUOT: "Free some space in your disk quota",
     errno.EROFS: "Mount its disk for writing",
     errno.EMFILE: "Raise the limit of open files (ulimit -n) or lower --workers",
-    errno.ENFILE: "Close other programs, as this machine has no more open files to give",
-    errno.EIO: "See to the disk, which fails",
-    errno.EACCES: "Make it readable and writable for you",
-    errno.EPERM: "Make it readable and writable for you",
+    errno.ENFILE: "Close other programs, because this machine has reached its limit of open files",
+    errno.EIO: "Check the disk, which reports an input/output error",
+    errno.EACCES: "Give yourself read and write permission",
+    errno.EPERM: "Give yourself read and write permission",
 }
-"""What to do about a file that the operating system rejects, by error number."""
+"""Remedy for a file that the operating system cannot read or write, by error number."""
 
 
 for _kind in (FedReachError, ConfigError, ComponentError, InfeasibleError, DataError, RunFolderError, TrainingError):
-    _kind.__module__ = "fedreach"  # the name in messages and tracebacks
+    _kind.__module__ = "fedreach"  # tracebacks print this name
 
 
 def of_system(error: OSError) -> str:
-    """Return what the operating system rejected, and what to do about it.
+    """Return the message for an error of the operating system: the file, the cause and the remedy.
 
     Example:
         >>> of_system(OSError(errno.ENOSPC, "No space left on device", "runs/x/rounds.jsonl"))
-        'runs/x/rounds.jsonl: No space left on device. Free some space; nothing is lost, the same command goes on.'
+        'runs/x/rounds.jsonl: No space left on device. Free some space, then rerun the command to resume.'
     """
     message = f"{error.filename or 'A file'}: {error.strerror or error}."
     remedy = DISK.get(error.errno or 0)
-    return message if remedy is None else f"{message} {remedy}; nothing is lost, the same command goes on."
+    return message if remedy is None else f"{message} {remedy}, then rerun the command to resume."
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """Return ``" Did you mean 'x'?"`` for the closest candidate, or a list of all candidates.
+    """Return ``" Did you mean 'x'?"`` for the closest candidate; without a close one, list all candidates.
 
     Example:
         >>> nearest("dirichlet_by_clas", ["iid", "dirichlet_by_class"])
@@ -111,12 +111,12 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
 def require(part: Any, /, **rules: str | Sequence[str]) -> None:
     """Raise ConfigError unless each of these options of a component follows its rule.
 
-    An option whose annotation includes None, or a literal such as "fitted", may have that value.
+    A value that the annotation names, such as None or the literal "fitted", is always allowed.
 
     Args:
         part: Dataclass whose fields are the options.
-        rules: By option, an interval such as ``"(0, 1]"`` or ``"[1, inf)"``, or the allowed names. A nan is never in
-            an interval. Advice for the message may follow the interval after a colon.
+        rules: For each option, an interval such as ``"(0, 1]"`` or ``"[1, inf)"``, or the allowed names. NaN is in no
+            interval. Advice for the message can follow the interval after a colon.
 
     Example:
         >>> from dataclasses import dataclass
@@ -126,10 +126,10 @@ def require(part: Any, /, **rules: str | Sequence[str]) -> None:
         ...     every: int | None = None
         ...     shape: str = "steps"
         ...     def __post_init__(self):
-        ...         require(self, factor="(0, 1]: With 1 nothing decays.", every="[1, inf)", shape=("steps", "linear"))
+        ...         require(self, factor="(0, 1]: Use 1 for no decay.", every="[1, inf)", shape=("steps", "linear"))
         >>> Decay(factor=0.0)
         Traceback (most recent call last):
-        fedreach.ConfigError: Decay.factor must be in (0, 1]; got 0.0. With 1 nothing decays.
+        fedreach.ConfigError: Decay.factor must be in (0, 1]; got 0.0. Use 1 for no decay.
         >>> Decay(every=0)
         Traceback (most recent call last):
         fedreach.ConfigError: Decay.every must be at least 1; got 0.
@@ -147,7 +147,7 @@ def require(part: Any, /, **rules: str | Sequence[str]) -> None:
 
 
 def violation(value: object, rule: str | Sequence[str]) -> str | None:
-    """Return how a value breaks the rule of an option, see `require`; None if it follows the rule.
+    """Return the message for a value that breaks the rule of an option; None if the value is allowed (see `require`).
 
     Example:
         >>> violation(0, "[1, inf)"), violation(1, "[1, inf)")
@@ -164,7 +164,7 @@ def violation(value: object, rule: str | Sequence[str]) -> str | None:
 
 
 def check(function: str, name: str, value: float, interval: str) -> None:
-    """Raise ConfigError unless an argument of a function is in an interval such as ``"(0, 1]"``; a nan never is.
+    """Raise ConfigError unless a function's argument is in an interval such as ``"(0, 1]"``; NaN is in no interval.
 
     Example:
         >>> check("excess_risk", "delta", 0.05, "(0, 1)")
@@ -184,7 +184,7 @@ Count = Annotated[int, "[1, inf)"]
 
 
 def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Check the arguments of a function by the intervals in their annotations, as `check` does.
+    """Check the arguments of a function against the intervals in their annotations (see `check`).
 
     Example:
         >>> @checked
@@ -212,13 +212,13 @@ def _has_interval(parameter: inspect.Parameter) -> bool:
 
 
 def check_type(function: str, name: str, value: object, *types: type) -> None:
-    """Raise ConfigError unless an argument of a function has one of these types; a Boolean is not a number here.
+    """Raise ConfigError unless a function's argument has one of these types; a Boolean is not a number.
 
     Example:
         >>> check_type("load", "name", "digits", str)
         >>> check_type("load", "name", None, str)
         Traceback (most recent call last):
-        fedreach.ConfigError: load: name must be a text; got NoneType.
+        fedreach.ConfigError: load: name must be a string; got NoneType.
     """
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         words = " or ".join(dict.fromkeys(IN_WORDS.get(allowed, allowed.__name__) for allowed in types))

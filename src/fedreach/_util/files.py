@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all, and digests that detect changes."""
+"""Atomic writes to run folders, and digests that detect changed files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import numpy as np
 from fedreach._util.arrays import AnyArray
 from fedreach._util.errors import ANOTHER_FOLDER, DISK, RunFolderError
 
-# ---- Every change of the disk in a run folder: in one place, so that tests can stop a process before and after each
+# ---- Primitive disk operations. Run folders change only through these, so that tests can interrupt each of them.
 # The operating system keeps content in memory until a file is synced, and names until their folder is synced. After a
 # power cut, any change that was not synced may be missing.
 
@@ -29,19 +29,19 @@ Content = bytes | memoryview
 
 
 def open_unbuffered(path: Path, mode: str) -> IO[bytes]:
-    """Open a file without a buffer in this process, so that the operating system gets each write at once."""
+    """Open a file without a buffer, so that each write reaches the operating system immediately."""
     return path.open(mode, buffering=0)
 
 
 def write(file: IO[bytes], content: Content) -> None:
-    """Write all of the content; a full disk takes a part of it before it reports an error."""
+    """Write all of the content; one call of `file.write` may write only part of it."""
     remaining = memoryview(content)
     while remaining:
         remaining = remaining[file.write(remaining) :]
 
 
 def put(path: Path, content: Content) -> None:
-    """Write a file, and return once its content has reached the disk."""
+    """Write a file and wait until its content has reached the disk."""
     with open_unbuffered(path, "wb") as file:
         write(file, content)
         sync(file)
@@ -64,17 +64,17 @@ def sync_folder(path: Path) -> None:
 
 
 def truncate(path: Path, length: int) -> None:
-    """Cut a file."""
+    """Cut a file to `length` bytes."""
     os.truncate(path, length)
 
 
 def replace(source: Path, target: Path) -> None:
-    """Rename a file, and replace the file that has the new name."""
+    """Rename a file, and overwrite a file that already has the new name."""
     source.replace(target)
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name, which must be free."""
+    """Add a second name to a file; the name must not exist yet."""
     os.link(source, target)
 
 
@@ -84,13 +84,13 @@ def unlink(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder with its content if it exists."""
+    """Remove a folder and its content if it exists."""
     if path.exists():
         shutil.rmtree(path)
 
 
 def make_folders(path: Path) -> None:
-    """Make a folder and its parents, and wait until their names have reached the disk."""
+    """Create a folder and its parents, and wait until their names have reached the disk."""
     if path.is_dir():
         return
     new = [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -99,60 +99,63 @@ def make_folders(path: Path) -> None:
         sync_folder(folder.parent)
 
 
-# ---- A folder whose files are written completely or not at all, or grow line by line
+# ---- A folder of files that are written atomically or appended to line by line
 
 try:
     import fcntl
-except ImportError:  # Windows lacks this lock: there, two processes may write to one folder
+except ImportError:  # Windows lacks this lock, so two processes can write to one folder there
     fcntl = None  # type: ignore[assignment]
 
-UNFINISHED = ".fedreach-part"  # ending of the name of a file that is still being written
-LOCK_SECONDS = 5.0  # a worker whose comparison was killed stops within a round
+UNFINISHED = ".fedreach-part"  # suffix of a file that is still being written
+LOCK_SECONDS = 5.0  # a worker of a killed comparison releases its lock within a round
 KEY = "fedreach"  # the only metadata key: safetensors writes several keys in an order that changes from run to run
-PUT_BACK = "Put it back, or move the run folder away to start this run anew."
+PUT_BACK = "Restore it, or move the run folder away to rerun this run."
 
 
 class FileDigest(NamedTuple):
-    """What a manifest lists of a file: of one that grows, the content at that moment."""
+    """Size and SHA-256 digest of a file's content, as listed in a manifest."""
 
     size: int  # bytes
-    sha256: str  # of these
+    sha256: str  # of the first `size` bytes
 
     @classmethod
     def of(cls, content: Content) -> FileDigest:
-        """Return the size and digest of a content."""
+        """Return the size and digest of this content."""
         return cls(len(content), hashlib.sha256(content).hexdigest())
 
 
 @contextmanager
 def disk(path: Path) -> Iterator[None]:
-    """Turn an OSError into a RunFolderError that names the path and says what to do."""
+    """Turn an OSError into a RunFolderError with the path, the cause and the remedy."""
     try:
         yield
     except OSError as error:
-        what, repeat = error.strerror, " and repeat the command: it goes on from the last checkpoint."
         if error.errno in (errno.EEXIST, errno.ENOTDIR):
-            what, remedy = "a file stands where a folder is needed", f"Choose {ANOTHER_FOLDER}."
+            cause, remedy = "a parent folder is a file", f"Choose {ANOTHER_FOLDER}."
         else:
-            remedy = DISK.get(error.errno or 0, "Make the folder writable") + repeat
-        raise RunFolderError(f"{path} cannot be written: {what}. {remedy}") from error
+            action = DISK.get(error.errno or 0, "Make the folder writable")
+            cause, remedy = error.strerror, f"{action}, then rerun the command to resume from the last checkpoint."
+        raise RunFolderError(f"{path} cannot be written: {cause}. {remedy}") from error
 
 
 class Folder:
-    """A folder that only one process writes to at a time."""
+    """A folder that one process at a time can write to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._files: dict[str, _Lines] = {}  # kept open: opening a file takes as long as writing a line
-        self._written: dict[str, FileDigest] = {}  # of whole files that a manifest lists
+        self._files: dict[str, _Lines] = {}  # stay open: opening a file takes as long as writing a line
+        self._written: dict[str, FileDigest] = {}  # digests of whole files that a manifest lists
         weakref.finalize(self, _close, self._files)
 
     @contextmanager
     def locked(self, seconds: float | None = None) -> Iterator[None]:
-        """Keep other processes from writing to the folder; the lock ends with the process, even if it is killed.
+        """Lock the folder against other processes; the lock ends with the process, even if the process is killed.
 
         Args:
-            seconds: How long to wait for a process that has the lock. Default: `LOCK_SECONDS`.
+            seconds: Longest time to wait for another process's lock, in seconds. Default: `LOCK_SECONDS`.
+
+        Raises:
+            RunFolderError: If another process still has the lock after that time.
         """
         with disk(self.path / ".lock"):
             make_folders(self.path)
@@ -162,10 +165,11 @@ class Folder:
             while not _try_lock(file):
                 if time.monotonic() > until:
                     raise RunFolderError(
-                        f"Another process is writing to {self.path}. Wait for it, or choose {ANOTHER_FOLDER}."
+                        f"{self.path} is in use: another process is writing to it. Wait for it, or choose "
+                        f"{ANOTHER_FOLDER}."
                     )
                 time.sleep(0.1)
-            for unfinished in self.path.glob(f".*{UNFINISHED}"):  # left behind by a process that was killed
+            for unfinished in self.path.glob(f".*{UNFINISHED}"):  # from a process that was killed
                 unlink(unfinished)
             try:
                 yield
@@ -173,24 +177,24 @@ class Folder:
                 self.close()
 
     def close(self) -> None:
-        """Close the files of lines; the next line opens them again."""
+        """Close the line files; `append_lines` opens them again."""
         _close(self._files)
 
     def plain(self, name: str) -> Path:
-        """Return the path of a file to read or write, see `plain_file`."""
+        """Return the path of a file in this folder (see `plain_file`)."""
         return plain_file(self.path / name)
 
     # ---- Whole files
 
     def write_whole(self, name: str, content: Content, *, listed: bool = False, once: bool = False) -> None:
-        """Write a file, and move it into place once it is written.
+        """Write a file under a temporary name, then rename it.
 
         Args:
             name: Name of the file.
-            content: Its content.
-            listed: Leave syncing to a later call of `sync`, before the manifest that lists the file: after a power cut,
-                the old file may still be there.
-            once: Keep a file that exists: of several processes that write one, the first succeeds.
+            content: Content of the file.
+            listed: Do not sync the folder. The caller calls `sync` before it writes the manifest that lists the file.
+                Until then, a power cut may restore the old file.
+            once: Keep an existing file. If several processes write the file, the first one wins.
         """
         temporary = self.path / f".{name}.{uuid.uuid4().hex}{UNFINISHED}"
         with disk(self.path / name):
@@ -221,13 +225,13 @@ class Folder:
     # ---- Lines
 
     def append_lines(self, name: str, lines: Iterable[str]) -> None:
-        """Append lines to a file, and create it if it is missing."""
+        """Append lines to a file; create the file if it is missing."""
         content = "".join(f"{line}\n" for line in lines).encode()
         with disk(self.path / name):
             self._open_lines(name).append(content)
 
     def sync(self) -> None:
-        """Wait until all lines, and the names of all files, have reached the disk."""
+        """Wait until all lines and all file names have reached the disk."""
         for name, lines in self._files.items():
             with disk(self.path / name):
                 lines.sync()
@@ -235,7 +239,7 @@ class Folder:
             sync_folder(self.path)
 
     def digest(self, name: str) -> FileDigest:
-        """Return the size and digest of a file; a missing file counts as empty."""
+        """Return the size and digest of a file; a missing file is treated as empty."""
         if name.endswith(".jsonl") and (name in self._files or self.plain(name).exists()):
             return self._open_lines(name).digest()
         if name not in self._written:
@@ -243,7 +247,7 @@ class Folder:
         return self._written[name]
 
     def cut(self, name: str, size: int) -> None:
-        """Cut a file of lines to this size if it is longer."""
+        """Cut a line file to this size in bytes if it is longer."""
         if name in self._files:
             self._files.pop(name).close()
         path = self.plain(name)
@@ -257,7 +261,7 @@ class Folder:
         return self._files[name]
 
     def lines(self, name: str) -> Iterator[str]:
-        """Yield the complete lines of a file, none if it is missing; an incomplete last line is left out."""
+        """Yield the complete lines of a file; a missing file has none, and an incomplete last line is skipped."""
         path = self.plain(name)
         if path.exists():
             # Invalid bytes are replaced here; the caller checks the lines.
@@ -266,7 +270,9 @@ class Folder:
 
 
 def plain_file(path: Path) -> Path:
-    """Return the path of a plain or missing file: a link may lead anywhere, and a pipe blocks its reader.
+    """Return the path if it is a regular file or missing.
+
+    Links are rejected because they can lead outside of the folder, pipes because they block the reader.
 
     Raises:
         RunFolderError: If the path is a link, a pipe, a folder or a device.
@@ -278,14 +284,14 @@ def plain_file(path: Path) -> Path:
     if not stat.S_ISREG(mode):
         kind = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder"}.get(stat.S_IFMT(mode))
         raise RunFolderError(
-            f"{path} is {kind or 'no plain file'}; what FedReach reads and writes in its folders are plain files. "
-            "Put the file itself there, or move it away."
+            f"{path} must be a regular file; got {kind or 'a device or socket'}. Replace it by the file itself, or "
+            "move it away."
         )
     return path
 
 
 class _Lines:
-    """A file of lines, and the digest of its content."""
+    """A file of lines with the digest of its content."""
 
     def __init__(self, path: Path) -> None:
         self._file = open_unbuffered(path, "ab")
@@ -302,7 +308,7 @@ class _Lines:
         self._size += len(content)
 
     def digest(self) -> FileDigest:
-        # After an interrupted write the file is longer than counted, so that its size fits no other digest.
+        # After an interrupted write, the file is longer than `_size`. The longer size makes the digest invalid.
         return FileDigest(max(self._size, self._file.tell()), self._digest.hexdigest())
 
     def sync(self) -> None:
@@ -320,7 +326,7 @@ def _close(files: dict[str, _Lines]) -> None:
 
 
 def _try_lock(file: IO[str]) -> bool:
-    """Take the lock of a file; return False if another process has it."""
+    """Acquire the lock of a file; return False if another process has it."""
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -333,10 +339,14 @@ def _try_lock(file: IO[str]) -> bool:
 
 
 def content_of(path: Path, listed: FileDigest | None = None) -> bytes | None:
-    """Return the content of a plain file, or the part of it that a manifest lists; None if it is missing.
+    """Return the content of a file; None if it is missing.
+
+    Args:
+        path: Path of the file.
+        listed: Size and digest from a manifest. Only the first `listed.size` bytes are read and checked.
 
     Raises:
-        RunFolderError: If it cannot be read, or is not what the manifest lists.
+        RunFolderError: If the file cannot be read, or differs from the manifest.
     """
     try:
         with plain_file(path).open("rb") as file:
@@ -353,35 +363,35 @@ def content_of(path: Path, listed: FileDigest | None = None) -> bytes | None:
 
 
 def cannot_read(path: Path, error: OSError) -> RunFolderError:
-    """Return the error for a file that the operating system cannot read; it says what to do."""
-    remedy = DISK.get(error.errno or 0, "Copy it again, or see to its disk")
+    """Return the error for a file that the operating system cannot read."""
+    remedy = DISK.get(error.errno or 0, "Copy it again, or check its disk")
     return RunFolderError(f"{path} cannot be read: {error.strerror or error}. {remedy}.")
 
 
 def missing(path: Path) -> RunFolderError:
     """Return the error for a missing file."""
-    return RunFolderError(f"{path} is missing. Copy the run folder whole, or move it away to start this run anew.")
+    return RunFolderError(f"{path} is missing. Copy the complete run folder, or move it away to rerun this run.")
 
 
 def altered_error(path: Path) -> RunFolderError:
-    """Return the error for a file that is not as it was written."""
-    return RunFolderError(f"{path} was altered after it was written, or is of another run or round. {PUT_BACK}")
+    """Return the error for a file whose content differs from the recorded digest."""
+    return RunFolderError(f"{path} was altered, or belongs to another run or round. {PUT_BACK}")
 
 
 def signed(name: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record that ends with the digest of itself and of the name of its file."""
+    """Return the record with a last field `sha256`, the digest of the record and of its file name."""
     unsigned = {key: value for key, value in record.items() if key != "sha256"}
     return {**unsigned, "sha256": digest_of({}, {"file": name, "record": unsigned})}
 
 
 def check_signature(path: Path, record: Mapping[str, Any]) -> None:
-    """Raise RunFolderError if a record is not as `signed` returned it."""
+    """Raise RunFolderError if a record differs from what `signed` returned."""
     if record != signed(path.name, record):
         raise altered_error(path)
 
 
 def digest_of(arrays: Mapping[str, AnyArray], record: Mapping[str, Any]) -> str:
-    """Return a digest of arrays, their names, types and shapes, and of a record."""
+    """Return the digest of a record and of arrays with their names, types and shapes."""
     digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode())
     for key in sorted(arrays):
         array = np.asarray(arrays[key], order="C")
@@ -394,7 +404,7 @@ def digest_of(arrays: Mapping[str, AnyArray], record: Mapping[str, Any]) -> str:
 
 
 def cache_folder() -> Path:
-    """Return FedReach's folder in the user's cache, such as ``~/.cache/fedreach``; it may not exist yet.
+    """Return FedReach's folder in the user's cache, such as ``~/.cache/fedreach``; the folder may not exist yet.
 
     Raises:
         RuntimeError: If the user has no home folder, as in some containers.

@@ -15,22 +15,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TypeVar
 
-# ---- One thread for matrix products, in every process that decides rounds
-# The order of additions in a product depends on the number of threads: the last bits of a Gram matrix, and
-# occasionally a selection, would depend on the machine. Runs share the cores already; two runs that each use all cores
-# for a product wait for each other longer than the product takes.
+# ---- One thread for matrix products, in every process that runs the server
+# The number of threads changes the order of additions in a product. The last bits of a Gram matrix, and sometimes a
+# selection, would then depend on the machine. Parallel runs use all cores already, so more threads would slow them.
 
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
-"""Environment in which numeric libraries start with one thread."""
+"""Environment variables that limit numeric libraries to one thread."""
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit numeric libraries to one thread: those that are loaded, and those that are loaded meanwhile.
+    """Limit numeric libraries to one thread, including libraries that are loaded inside the block.
 
-    torch keeps its own number of threads, which the engines set.
+    The number of torch's threads does not change; the engines set it.
 
     Example:
         >>> import numpy
@@ -54,12 +53,12 @@ def one_thread() -> Iterator[None]:
                 os.environ[name] = value
 
 
-# ---- Independent work shared by several processes
+# ---- Independent work on several processes
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-MAX_PROCESSES = 4  # processes: each holds one item of work in memory
+MAX_PROCESSES = 4  # limits memory: each process holds one item of work
 WIDTH = 4  # bytes per number in the queue
 
 
@@ -74,30 +73,30 @@ def can_fork() -> bool:
 
 
 def fork() -> int:
-    """Fork without Python's warning about threads: the child must not need any lock that another thread holds."""
+    """Fork without Python's warning about threads; the child must not need a lock that another thread holds."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-        return os.fork()  # multiprocessing would close an input in the child that a thread may wait for
+        return os.fork()  # multiprocessing would close stdin in the child, where a thread may still read it
 
 
 def free_processes() -> int:
-    """Return how many processes may share the work: one per core, at most `MAX_PROCESSES`.
+    """Return the number of processes for independent work: one per core, at most `MAX_PROCESSES`.
 
-    It is 1 if other threads run: one of them may hold a lock that a child would wait for.
+    The number is 1 if other threads run, because a child could wait forever for a lock of one of them.
     """
     return min(cores(), MAX_PROCESSES) if can_fork() and threading.active_count() == 1 else 1
 
 
 def map_forked(function: Callable[[T], R], items: Sequence[T], processes: int | None = None) -> list[R]:
-    """Return `function(item)` for each item, in order; a free process takes the next item.
+    """Return `function(item)` for each item, in order, computed by forked processes.
 
-    Children share this process's memory; their results come back pickled. This process redoes an item that raised in
-    a child or whose child was killed, so that the same exception is raised as with one process.
+    Children share this process's memory and return pickled results. If an item fails in a child, this process runs it
+    again. So the same exception is raised as with one process.
 
     Args:
         function: Function of one item, without side effects.
-        items: The arguments.
-        processes: Number of processes, including this one; it changes no result. Default: `free_processes`.
+        items: Arguments of the calls.
+        processes: Number of processes, including this one. It changes no result. Default: `free_processes()`.
 
     Example:
         >>> map_forked(len, ["a", "bcd", ""], processes=2)
@@ -107,7 +106,7 @@ def map_forked(function: Callable[[T], R], items: Sequence[T], processes: int | 
     if processes <= 1:
         return [function(item) for item in items]
     with contextlib.ExitStack() as stack:
-        # Forked processes share the position in a file, so that each number is read once.
+        # Forked processes share the position in an open file, so each number is read once.
         queue = stack.enter_context(tempfile.TemporaryFile(buffering=0))
         queue.write(b"".join(number.to_bytes(WIDTH, "little") for number in range(len(items))))
         queue.seek(0)
@@ -134,18 +133,18 @@ def map_forked(function: Callable[[T], R], items: Sequence[T], processes: int | 
 
 
 def _run_queued(function: Callable[[T], R], items: Sequence[T], queue: IO[bytes]) -> Iterator[tuple[int, R]]:
-    """Run the items that no process has taken yet, until one raises."""
+    """Run items from the queue until it is empty or an item fails."""
     while number := queue.read(WIDTH):
         place = int.from_bytes(number, "little")
         try:
             result = function(items[place])
-        except Exception:  # the first process runs this item again and raises
+        except Exception:  # `map_forked` runs this item again and raises
             return
         yield place, result
 
 
 def _work(function: Callable[[T], R], items: Sequence[T], queue: IO[bytes], file: IO[bytes]) -> None:
-    """Run as a child process, and exit without the cleanup of the first process."""
+    """Run items in a child process, then exit without the parent's cleanup."""
     code = 1
     try:
         pickle.dump(dict(_run_queued(function, items, queue)), file, protocol=pickle.HIGHEST_PROTOCOL)
@@ -158,5 +157,5 @@ def _work(function: Callable[[T], R], items: Sequence[T], queue: IO[bytes], file
 def _ended_well(pid: int) -> bool:
     try:
         return os.waitpid(pid, 0)[1] == 0
-    except ChildProcessError:  # another signal handler has collected it
+    except ChildProcessError:  # other code has already waited for it
         return False

@@ -1,6 +1,6 @@
-"""Progress bars at the bottom of a terminal, with other output above them.
+"""Progress bars at the bottom of the terminal, with other output above them.
 
-Import this module only to draw a bar: it imports rich.
+Import this module only to draw a bar, because it imports rich.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLUMNS = (
 
 
 class Bar:
-    """A bar of a `Progress`, whose thread draws it: showing progress takes no time in a round."""
+    """A progress bar; a thread of `Progress` draws it, so that updates do not slow a round."""
 
     def __init__(self, progress: Progress, text: str, total: int | None) -> None:
         self.progress = progress
@@ -34,7 +34,7 @@ class Bar:
         self.task: Task = next(task for task in progress.tasks if task.id == number)
 
     def show(self, done: int, total: int | None, after: str, count: str | None = None) -> None:
-        """Set the progress and the text after it; `count` is the progress in words, by default its two numbers."""
+        """Set the progress, the text after the bar, and `count`, the progress as text. Default: ``"done/total"``."""
         self.task.completed, self.task.total = done, total
         self.task.fields.update(count=f"{done}/{total}" if count is None else count, after=after)
 
@@ -49,16 +49,16 @@ class Bar:
 
 
 Add = Callable[..., Bar]
-"""Adds a bar below the others: takes its text, the total if known, and ``leave=False`` if it vanishes at the end."""
-_open: list[Progress] = []  # on the terminal, at most one: bars within it are added below its own
+"""Function that adds a bar below the others, given its text and the total, if known.
+
+With ``leave=False``, the bar is removed at the end.
+"""
+_open: list[Progress] = []  # at most one; nested calls of `progress_bars` add their bars to it
 
 
 @contextmanager
 def progress_bars() -> Iterator[Add]:
-    """Hand out the function that adds a bar to the terminal of stderr; bars with ``leave=False`` vanish at the end.
-
-    Other output meanwhile appears above the bars.
-    """
+    """Yield a function that adds progress bars on stderr; other output appears above the bars."""
     progress = (
         _open[0]
         if _open
@@ -66,7 +66,7 @@ def progress_bars() -> Iterator[Add]:
             *COLUMNS,
             console=Console(stderr=True),
             refresh_per_second=REFRESHES_PER_SECOND,
-            redirect_stdout=sys.stdout.isatty(),  # else it is a file or a pipe, which keeps its lines
+            redirect_stdout=sys.stdout.isatty(),  # files and pipes need no redirection
             expand=True,
         )
     )
@@ -91,7 +91,7 @@ def progress_bars() -> Iterator[Add]:
 
 
 def _write_plainly() -> None:
-    """Let a forked process write past the bars, whose lock another thread may have held."""
+    """Write to stdout and stderr directly in forked processes: another thread may have held the lock of the bars."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, FileProxy):

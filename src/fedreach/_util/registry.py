@@ -1,8 +1,9 @@
-"""The component types and what their names refer to: built-in components, or custom ones as ``FILE.py:NAME``.
+"""The component types, and the lookup of components by name.
 
-Custom components without an importable name, such as a function of a notebook, are called ``DIGEST.pkl:NAME``:
-`fedreach.experiment.naming` writes these files. Like a ``.py`` file, a ``.pkl`` file runs code: load only files that
-you trust.
+A name refers to a built-in component, to an installed package's component, or to a custom one, ``FILE.py:NAME``.
+Custom components without an importable name, such as functions of a notebook, have names like ``DIGEST.pkl:NAME``.
+`fedreach.experiment.naming` writes these files. Loading a ``.py`` or ``.pkl`` file runs code: load only files that you
+trust.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ from fedreach._util.errors import RELATIVE, ConfigError, FedReachError, nearest
 
 @dataclass(frozen=True)
 class Kind:
-    """One component type.
+    """A component type.
 
     Objects are named as ``"module:NAME"`` and imported on first use.
     """
 
-    table: str  # the built-in components by name
-    meaning: str = ""  # a sentence for users
-    base: str = ""  # base class of every component; "" if there is none
-    handed: tuple[str, ...] = ()  # positional arguments of functions, under any name
+    table: str  # dictionary of the built-in components
+    meaning: str = ""  # one sentence for `fedreach list` and the documentation
+    base: str = ""  # base class of its components; "" for none
+    handed: tuple[str, ...] = ()  # positional arguments that FedReach passes to functions; their names are free
     given: tuple[str, ...] = ()  # keyword arguments that FedReach passes
-    path: tuple[str, ...] | None = None  # tables above its key in an experiment file; None: not in the file
-    default: str | None = None  # default of a component of [method]
-    checked: bool = False  # whether `fedreach.testing.checks` has a module of checks for it
-    users_own: bool = True  # whether a custom component "FILE.py:NAME" is allowed
+    path: tuple[str, ...] | None = None  # tables that contain its key in an experiment file; None: not in the file
+    default: str | None = None  # default component in [method]
+    checked: bool = False  # `fedreach.testing.checks` has a module of this name
+    users_own: bool = True  # custom components "FILE.py:NAME" are allowed
 
     @property
     def function(self) -> str:
-        """Wrapper that makes a component of a function; "" if functions need none, or are rejected."""
+        """Wrapper class that turns a function into a component; "" if functions need no wrapper or are rejected."""
         name = self.base.rpartition(":")[2]
         return f"{self.table.partition(':')[0]}:Function{name}" if self.base and self.handed else ""
 
@@ -61,20 +62,20 @@ def _part(table: str, meaning: str, base: str, default: str, handed: tuple[str, 
 KINDS: Mapping[str, Kind] = {
     "data": Kind(
         "fedreach.data.sets:LOADERS",
-        "Whose examples: a data set, or data of your own.",
+        "The data set: built-in, or your own data.",
         given=("place", "source"),
         path=(),
     ),
     "partition": Kind(
         "fedreach.data.partition:PARTITIONS",
-        "Which client holds which example.",
+        "How examples are divided among the clients.",
         handed=("labels", "num_clients", "rng"),
         given=("owners",),
         path=(),
     ),
     "noise": Kind(
         "fedreach.data.noise:NOISES",
-        "Which training labels are wrong; those of held-out and test data stay true.",
+        "Which training labels are wrong. Held-out and test labels stay correct.",
         handed=("labels", "rng"),
         given=("kind", "num_classes", "partition"),
         path=(),
@@ -82,59 +83,56 @@ KINDS: Mapping[str, Kind] = {
     ),
     "shift": Kind(
         "fedreach.data.shifts:SHIFTS",
-        "How unseen clients differ from the participants in more than their classes.",
+        "How the data of unseen clients differ from the data of participants, apart from the labels.",
         "fedreach.data.shifts:Shift",
         path=(),
     ),
     "participation": Kind(
         "fedreach.federation.participation:PARTICIPATIONS",
-        "Which participants can be reached in a round, and whose replies arrive.",
+        "Which participants are available in a round, and which replies are lost.",
         "fedreach.federation.participation:Participation",
         path=("population",),
         checked=True,
     ),
     "model": Kind(
-        "fedreach.engines.models.networks:MODELS", "What is trained.", given=("sample_shape", "num_classes"), path=()
+        "fedreach.engines.models.networks:MODELS",
+        "The model that the clients train.",
+        given=("sample_shape", "num_classes"),
+        path=(),
     ),
     "augmentation": Kind(
         "fedreach.federation.augmentations:AUGMENTATIONS",
-        "How the inputs of clients' training batches are changed at random; in the engine `sequential`.",
+        "Random changes to the inputs of the clients' training batches (engine `sequential` only).",
         "fedreach.federation.augmentations:Augmentation",
         handed=("inputs",),
         path=(),
     ),
-    "selection": _part("selection:SELECTIONS", "Who trains in a round.", "Selection", "uniform", ("view", "k", "rng")),
+    "selection": _part(
+        "selection:SELECTIONS", "Which clients train in a round.", "Selection", "uniform", ("view", "k", "rng")
+    ),
     "weighting": _part(
-        "weighting:WEIGHTINGS", "How much each report counts.", "Weighting", "by_examples", ("reports",)
+        "weighting:WEIGHTINGS", "The weight of each client's update.", "Weighting", "by_examples", ("reports",)
     ),
     "solver": _part("solvers:SOLVERS", "How a client trains.", "LocalSolver", "fedavg"),
-    "server": _part(
-        "server:SERVERS",
-        "What the server does with the mean update, and what it adds of its own.",
-        "ServerOptimizer",
-        "average",
-    ),
-    "aggregation": _part("aggregation:AGGREGATIONS", "How reports become one.", "Aggregator", "mean"),
-    "loss": _part("losses:LOSSES", "What a client makes small.", "Loss", "cross_entropy", ("outputs", "targets")),
+    "server": _part("server:SERVERS", "How the server updates the global model.", "ServerOptimizer", "average"),
+    "aggregation": _part("aggregation:AGGREGATIONS", "How the server combines the updates.", "Aggregator", "mean"),
+    "loss": _part("losses:LOSSES", "The loss that clients minimize.", "Loss", "cross_entropy", ("outputs", "targets")),
     "adaptation": _part(
-        "adaptation:ADAPTATIONS",
-        "What a client that never took part does with the model before it predicts.",
-        "Adaptation",
-        "none",
+        "adaptation:ADAPTATIONS", "How an unseen client adapts the model's predictions.", "Adaptation", "none"
     ),
     "label_statistics": _part(
-        "labels:LABEL_STATISTICS", "What the server is told of clients' labels.", "LabelStatistics", "exact"
+        "labels:LABEL_STATISTICS", "How clients report their label counts.", "LabelStatistics", "exact"
     ),
     "allocation": Kind(
         "fedreach.wireless.rules:RULES",
-        "Who gets which share of the band, and which CPU frequency.",
+        "The bandwidth and CPU frequency of each client in a round.",
         "fedreach.wireless.rules:AllocationRule",
         path=METHOD,
         checked=True,
     ),
     "measurement": Kind(
         "fedreach.federation.measurements:MEASUREMENTS",
-        "A number that a client measures of its own examples and reports.",
+        "A number that a client computes from its examples and reports.",
         "fedreach.federation.base:Measurement",
         checked=True,
     ),
@@ -147,21 +145,21 @@ KINDS: Mapping[str, Kind] = {
     ),
     "radio": Kind(
         "fedreach.wireless.radio:RADIOS",
-        "Channels, devices and prices: what a round's seconds and joules come from.",
+        "Channels, devices and cost weights, which determine the seconds and joules of a round.",
         "fedreach.wireless.radio:Radio",
         path=(),
     ),
     "tracker": Kind(
         "fedreach.runs.trackers:TRACKERS",
-        "Who else is told of a run as it goes on, in `run.trackers` or by `--track`; no number depends on it.",
+        "Where to send the progress of a run, set by `run.trackers` or `--track`. It changes no result.",
         "fedreach.runs.callbacks:Callback",
     ),
-    "engine": Kind("fedreach.engines:ENGINES", "What computes the training; decisions do not depend on it."),
+    "engine": Kind("fedreach.engines:ENGINES", "The implementation of local training."),
 }
-"""All component types, in the order in which they are listed."""
+"""Component types in the order of `fedreach list`."""
 
 VERIFIED = tuple(kind for kind, row in KINDS.items() if row.checked)
-"""Component types that have checks."""
+"""Component types that `fedreach verify` can check."""
 
 
 @cache
@@ -172,11 +170,11 @@ def import_object(where: str) -> Any:
 
 
 ENTRY_POINTS = "fedreach.components"
-"""Group of entry points by which installed packages add components: ``selection.NAME = "package.module:CLASS"``."""
+"""Entry point group for components of installed packages, such as ``selection.NAME = "package.module:CLASS"``."""
 
 
 def table(kind: str) -> Mapping[str, Any]:
-    """Return the components of a type by name: the built-in ones, and those of installed packages."""
+    """Return the built-in and installed components of a type by name."""
     built_in: Mapping[str, Any] = import_object(KINDS[kind].table)
     installed = installed_components().get(kind)
     return {**{name: entry.load() for name, entry in installed.items()}, **built_in} if installed else built_in
@@ -187,29 +185,29 @@ def installed_components() -> dict[str, dict[str, importlib.metadata.EntryPoint]
     """Return the components of installed packages, by type and name.
 
     Raises:
-        ConfigError: If one is not called ``TYPE.NAME``, or has the name of a built-in component.
+        ConfigError: If an entry point is not named ``TYPE.NAME``, or has the name of a built-in component.
     """
     components: dict[str, dict[str, importlib.metadata.EntryPoint]] = {}
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         kind, _, name = entry.name.partition(".")
         if kind not in KINDS or not name:
             raise ConfigError(
-                f"The entry point {entry.name!r} of {ENTRY_POINTS!r} must be called TYPE.NAME.{nearest(kind, KINDS)}"
+                f"Entry points of {ENTRY_POINTS!r} must be named TYPE.NAME; got {entry.name!r}.{nearest(kind, KINDS)}"
             )
         if name in import_object(KINDS[kind].table):
-            raise ConfigError(f"The entry point {entry.name!r} has the name of a built-in component. Rename it.")
+            raise ConfigError(f"The entry point {entry.name!r} must not have a built-in component's name. Rename it.")
         components.setdefault(kind, {})[name] = entry
     return components
 
 
 def code_name(name: str) -> str:
-    """Return ``module:NAME`` of a component of an installed package; any other name as it is."""
+    """Return ``module:NAME`` for the name of an installed component; return any other name unchanged."""
     entries = [components[name] for components in installed_components().values() if name in components]
     return entries[0].value if entries else name
 
 
 def paragraph(thing: Any, heading: str) -> str:
-    """Return the paragraph of a docstring that begins with a heading, as one line; "" if there is none.
+    """Return a docstring's paragraph with this heading as one line; "" if the docstring has no such paragraph.
 
     Args:
         thing: Object with a docstring.
@@ -225,11 +223,11 @@ def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
 
     Args:
         kind: Component type, a key of `KINDS`.
-        name: A built-in name, ``FILE.py:NAME`` with a path relative to `base`, or ``module:NAME``.
+        name: Name of a built-in component, ``FILE.py:NAME`` with a path relative to `base`, or ``module:NAME``.
         base: Folder of the experiment file.
 
     Raises:
-        ConfigError: If the name is unknown, or the object cannot be called.
+        ConfigError: If the name is unknown, or the object is not callable.
     """
     row = KINDS[kind]
     if ":" in name and row.users_own:
@@ -240,24 +238,24 @@ def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
         return result
     built_in = table(kind)
     if name not in built_in:
-        hint = nearest(name, built_in) + (" Your own: 'FILE.py:NAME'." if row.users_own else "")
-        raise ConfigError(f"there is no {kind} {name!r}.{hint}")
+        hint = nearest(name, built_in) + (" A custom one is named 'FILE.py:NAME'." if row.users_own else "")
+        raise ConfigError(f"unknown {kind} {name!r}.{hint}")
     thing: Callable[..., Any] = built_in[name]
     return thing
 
 
 def wrapper(kind: str, target: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return the wrapper that makes a component of this function; None if it needs none."""
+    """Return the wrapper class that turns this function into a component; None if it needs no wrapper."""
     row = KINDS[kind]
     is_part = inspect.isclass(target) or isinstance(target, Instance)
     return import_object(row.function) if row.function and not is_part else None
 
 
 def supplied_arguments(kind: str, name: str, target: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the arguments of a callable that FedReach passes itself, and that are therefore not options.
+    """Return the names of the arguments that FedReach passes to a callable; all other arguments are options.
 
     Raises:
-        ConfigError: If the callable takes fewer arguments than it gets, or hides its signature.
+        ConfigError: If the callable takes too few arguments, or Python cannot read its signature.
     """
     row = KINDS[kind]
     handed = row.handed if not (inspect.isclass(target) or isinstance(target, Instance)) else ()
@@ -265,29 +263,27 @@ def supplied_arguments(kind: str, name: str, target: Callable[..., Any]) -> tupl
         parameters = inspect.signature(target).parameters.values()
     except ValueError as error:  # some callables written in C
         raise ConfigError(
-            f"{name!r} does not tell its arguments: {error}. Wrap it in a function of your own."
+            f"{name!r} must have a readable signature; got: {error}. Wrap it in a Python function."
         ) from error
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return row.given
     positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < len(handed):
-        raise ConfigError(
-            f"{name!r} must take the arguments ({', '.join(handed)}); it takes ({', '.join(positional)})."
-        )
+        raise ConfigError(f"{name!r} must take the arguments ({', '.join(handed)}); got ({', '.join(positional)}).")
     return (*positional[: len(handed)], *row.given)
 
 
-FILES = (".py", ".pkl")  # endings of files with custom components
+FILES = (".py", ".pkl")  # suffixes of files with custom components
 SHORT = 12  # hex digits of the digest in the names of ``.pkl`` files and data folders
 BY_CONTENT = re.compile(rf"[^/]*-[0-9a-f]{{{SHORT}}}(/own\.json|\.pkl:.*)$")
-"""Names of data and components that are identified by content: their folder does not matter."""
+"""Names of data and components that contain a digest of the content, so that their folder does not matter."""
 LOADED_OBJECTS: dict[Path, Any] = {}
-"""Objects by ``.pkl`` file that this process wrote or is about to write: they are not read again."""
+"""Objects that this process stores in ``.pkl`` files, by path: it does not load them from disk."""
 
 
 @dataclass(frozen=True)
 class Instance:
-    """Wraps a component that is already made, for use in place of its class."""
+    """A callable that returns an existing component, used in place of the component's class."""
 
     part: Any
 
@@ -301,12 +297,13 @@ def is_installed(place: str) -> bool:
     paths = sysconfig.get_paths()
     roots = {Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")}
     path = Path(place).resolve()
-    by_others = {".zip", "site-packages", "dist-packages"} & {path.suffix, *path.parts}  # packages of users and systems
-    return bool(by_others) or any(path.is_relative_to(root) for root in roots)
+    if {".zip", "site-packages", "dist-packages"} & {path.suffix, *path.parts}:  # also the user's and system's packages
+        return True
+    return any(path.is_relative_to(root) for root in roots)
 
 
 def code_file(name: str, base: Path) -> Path | None:
-    """Return the file of ``FILE.py:NAME`` or ``module:NAME``; None for other names or without a file."""
+    """Return the file that ``FILE.py:NAME`` or ``module:NAME`` refers to; None for other names and missing modules."""
     where = name.rpartition(":")[0]
     if where.endswith(FILES):
         return (base / where).resolve()
@@ -318,7 +315,7 @@ def code_file(name: str, base: Path) -> Path | None:
 
 
 def base_of(name: str, *folders: Path) -> Path:
-    """Return the first folder that holds the file of a name; the first of all if none does.
+    """Return the first folder that contains the file of ``FILE.py:NAME``; the first folder if none contains it.
 
     Example:
         >>> base_of("uniform", Path("here"), Path("there"))
@@ -330,15 +327,19 @@ def base_of(name: str, *folders: Path) -> Path:
 
 
 def load_users(name: str, base: Path) -> Any:
-    """Import and return the object ``FILE.py:NAME`` or ``module:NAME``, or raise ConfigError with the reason."""
+    """Import and return the object ``FILE.py:NAME`` or ``module:NAME``.
+
+    Raises:
+        ConfigError: If the file is missing, or the import fails.
+    """
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
-        raise ConfigError(f"{name!r} must be 'FILE.py:NAME' or 'module:NAME'.")
+        raise ConfigError(f"A component's name must be 'FILE.py:NAME' or 'module:NAME'; got {name!r}.")
     path = (base / where).resolve()
     if path in LOADED_OBJECTS:
         return LOADED_OBJECTS[path]
     if where.endswith(FILES) and not path.is_file():
-        raise ConfigError(f"{name!r}: there is no file {path}. {RELATIVE}")
+        raise ConfigError(f"{name!r}: file not found: {path}. {RELATIVE}")
     try:
         if where.endswith(".pkl"):
             return pickle.loads(path.read_bytes())
@@ -360,5 +361,5 @@ def _from_file(path: Path, content: bytes) -> Any:
     assert spec is not None  # a .py file always has a loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
-    exec(compile(content, path, "exec"), vars(module))  # not with its loader, which may use an older cached version
+    exec(compile(content, path, "exec"), vars(module))  # not with its loader, which may use stale bytecode
     return module

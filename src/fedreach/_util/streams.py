@@ -1,8 +1,7 @@
-"""Random streams keyed by (seed, purpose, round, client).
+"""Random streams, keyed by seed, purpose, round and client.
 
-All generators are made here. A stream depends only on its key, so that a round never depends on how it runs. Resuming
-is exact, any number of workers gives the same numbers, and all methods of a comparison share partition, initial model
-and batch order.
+This module makes all generators. A stream depends only on its key. So a resumed run and any number of workers give the
+same numbers, and all methods of a comparison share the partition, the initial model and the batch order.
 """
 
 import hashlib
@@ -14,17 +13,20 @@ import numpy as np
 from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ConfigError
 
-GAMMA = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64: 2^64 over the golden ratio
+GAMMA = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's increment, 2^64 divided by the golden ratio
 
 
 def generator(seed: int, purpose: str, round_: int = 0, client: int = 0) -> np.random.Generator:
-    """Return the NumPy generator for one purpose, round and client.
+    """Return the NumPy generator for a purpose, round and client.
 
     Args:
         seed: Seed of the run, at least 0.
         purpose: Purpose of the numbers, such as ``"partition"`` or ``"batches"``.
-        round_: Round number; 0 outside rounds.
-        client: Client id; 0 for numbers of no particular client.
+        round_: Round number; 0 outside of rounds.
+        client: Client id; 0 for numbers that do not belong to a client.
+
+    Raises:
+        ConfigError: If the seed is not a whole number or is negative.
 
     Example:
         >>> a = generator(0, "select", round_=3)
@@ -36,15 +38,15 @@ def generator(seed: int, purpose: str, round_: int = 0, client: int = 0) -> np.r
     key = (zlib.crc32(purpose.encode()), round_, client)
     if (seed | round_ | client) >> 32:
         sequence = np.random.SeedSequence(seed, spawn_key=key)
-    else:  # the words that NumPy would make of these, in half the time: each round needs a generator per client
+    else:  # the words that NumPy computes from these, in half the time: each round needs a generator per client
         sequence = np.random.SeedSequence(np.array((seed, 0, 0, 0, *key), np.uint32))
     return np.random.Generator(np.random.Philox(sequence))
 
 
 def number_of(name: str) -> int:
-    """Return the number that keys the streams of a client with this name.
+    """Return the client number for the random streams of a client with this name.
 
-    The name of a whole number maps to that number. So the unnamed client 7 and a client named "7" share a stream.
+    The name of a whole number maps to that number. So the client with id 7 and a client named "7" share a stream.
 
     Example:
         >>> number_of("7"), number_of("007") > 2**63, number_of("north") == number_of("north")
@@ -58,9 +60,9 @@ def number_of(name: str) -> int:
 def uniforms(seed: int, purpose: str, clients: Sequence[int], sizes: Ints) -> Floats:
     """Return `sizes` random numbers in [0, 1) per client, concatenated in the order of the clients.
 
-    A client's numbers depend on the seed, the purpose and its own number; a larger size extends the same sequence.
-    They are outputs of SplitMix64 (Steele et al., 2014), with one state per client: making a generator for each of a
-    million clients would take a minute.
+    A client's numbers depend on the seed, the purpose and its number. A larger size extends the same sequence. The
+    generator is SplitMix64 (Steele et al., 2014) with one state per client, because one NumPy generator per client
+    would take a minute for a million clients.
 
     Example:
         >>> uniforms(0, "held-out", [7, 2], np.array([2, 1])).round(3)
@@ -76,7 +78,7 @@ def uniforms(seed: int, purpose: str, clients: Sequence[int], sizes: Ints) -> Fl
 
 
 def _mix(words: AnyArray) -> AnyArray:
-    """Apply the output function of SplitMix64, a one-to-one map of 64-bit words that looks random."""
+    """Apply the output function of SplitMix64, a one-to-one mapping of 64-bit words."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: AnyArray = words ^ (words >> np.uint64(31))
@@ -95,5 +97,5 @@ def torch_seed(seed: int, purpose: str, round_: int = 0, client: int = 0) -> int
 
 
 def fresh() -> np.random.Generator:
-    """Return a generator with an unpredictable seed, for noise that protects data on a real client."""
+    """Return a generator with an unpredictable seed, for privacy noise on a real client."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence()))

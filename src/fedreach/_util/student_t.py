@@ -1,4 +1,4 @@
-"""Quantiles of Student's t distribution, without SciPy, whose import would add 0.2 seconds to each process."""
+"""Quantiles of Student's t distribution without SciPy, whose import would add 0.2 seconds to each process."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import math
 from statistics import NormalDist
 
 LARGE = 60
-"""Degrees of freedom from which the expansion alone has a relative error below 2e-8."""
+"""Smallest degrees of freedom at which the expansion alone has a relative error below 2e-8."""
 STEPS = 50
 
 
 def t_quantile(level: float, freedom: int) -> float:
-    """Return a quantile of Student's t with a relative error below 2e-8.
+    """Return a quantile of Student's t distribution with a relative error below 2e-8.
 
-    Uses the Cornish-Fisher expansion, refined by Newton's method for few degrees of freedom.
+    The Cornish-Fisher expansion is refined by Newton's method for few degrees of freedom.
 
     Args:
         level: Probability below the quantile, from 0.5 to 0.999.
-        freedom: Degrees of freedom; the quantile is infinite for fewer than 1.
+        freedom: Degrees of freedom. The quantile is infinite for fewer than 1.
 
     Reference: Abramowitz and Stegun (1964), eq. 26.7.5 for the expansion, 26.7.3 and 26.7.4 for the distribution.
 
@@ -38,7 +38,7 @@ def t_quantile(level: float, freedom: int) -> float:
     if freedom >= LARGE:
         return t
     scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
-    t = min(t, z * math.sqrt(freedom)) if freedom > 2 else z  # left of the quantile: Newton steps do not overshoot
+    t = min(t, z * math.sqrt(freedom)) if freedom > 2 else z  # below the quantile, so that Newton does not overshoot
     for _ in range(STEPS):
         step = (level - _below(t, freedom)) / (scale * (1 + t * t / freedom) ** (-(freedom + 1) / 2))
         t += step

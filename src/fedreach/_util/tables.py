@@ -1,4 +1,4 @@
-"""Tables as text, and tables read from text."""
+"""CSV and Markdown tables, and text that is safe to print on a terminal."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    r"""Return at least one row as CSV; rows have the same keys, and None becomes an empty cell.
+    r"""Return one or more rows with the same keys as CSV; None becomes an empty cell.
 
     Example:
         >>> csv_text([{"client": "a", "joules": 0.5}, {"client": "b", "joules": None}])
         'client,joules\na,0.5\nb,\n'
 
-    An apostrophe, which spreadsheets hide, precedes text that a spreadsheet would read as a formula:
+    Text that a spreadsheet would treat as a formula gets a leading apostrophe, which spreadsheets hide:
 
         >>> csv_text([{"client": "=1+1"}, {"client": "-3.5"}, {"client": "@x"}])
         "client\n'=1+1\n-3.5\n'@x\n"
@@ -51,7 +51,7 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    r"""Escape the lines of a text, see `visible`.
+    r"""Escape each line of a text (see `visible`).
 
     Example:
         >>> visible_lines("one\ntwo\a")
@@ -66,7 +66,12 @@ def _commands(character: str) -> bool:
 
 
 def markdown_lines(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: bool = False) -> list[str]:
-    """Return the lines of a table in GitHub's Markdown; cells must be escaped already. `right` aligns numbers right.
+    """Return the lines of a table in GitHub's Markdown.
+
+    Args:
+        header: Column titles.
+        rows: Cells, already escaped.
+        right: Align all columns except the first to the right.
 
     Example:
         >>> markdown_lines(["method", "joules"], [["csra", "3"]], right=True)

@@ -1,4 +1,4 @@
-"""Tables and sentences for the terminal, set by rich, which is imported only where text is set."""
+"""Tables and wrapped text for the terminal. Functions import rich on use, because the import is slow."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def text_table(
     title: str = "",
     note: str = "",
 ) -> str:
-    r"""Return a table as text, with columns of text aligned left and columns of numbers aligned right.
+    r"""Return a table as text, with text columns aligned left and number columns aligned right.
 
-    If the table is too wide, text and headers are wrapped, in the widest column first; numbers never are.
+    If the table is too wide, text and headers are wrapped, in the widest column first. Numbers are never wrapped.
 
     Args:
-        header: Column titles, which may have several lines.
+        header: Column titles, which can have several lines.
         rows: Cells of one line each.
-        width: Width of the terminal in characters, where some scripts count twice. None: wrap nothing.
-        left: Number of columns of text, which come first.
+        width: Width of the terminal in characters; wide characters count twice. None: no wrapping.
+        left: Number of text columns, which come first.
         title: Text above the table.
         note: Text below the table.
 
@@ -58,9 +58,9 @@ def text_table(
 
 
 def _widths(heads: Sequence[str], cells: Sequence[Sequence[str]], width: int | None, text_columns: int) -> list[int]:
-    """Return the widths of the columns; if they need too much together, the widest shrink.
+    """Return the widths of the columns; shrink the widest until the table fits.
 
-    Rich shrinks columns of numbers, too, and would break a number over two lines.
+    Rich would also shrink number columns and split numbers over two lines.
     """
     numbers = [max(map(_wide, column)) for column in zip(*cells, strict=True)] or [1] * len(heads)
     widths = [max(_wide(head), number) for head, number in zip(heads, numbers, strict=True)]
@@ -72,18 +72,18 @@ def _widths(heads: Sequence[str], cells: Sequence[Sequence[str]], width: int | N
 
 
 def _wide(text: str) -> int:
-    """Return the width of the longest line in characters; wide characters count twice."""
+    """Return the width of the longest line in terminal cells; wide characters count twice."""
     from rich.cells import cell_len
 
     return max(map(cell_len, text.split("\n")))
 
 
 def folded(text: str, width: int | None) -> list[str]:
-    """Wrap a text to a width, between words if possible; each line keeps its indent.
+    """Return the lines of a text wrapped to a width, between words if possible; each line keeps its indent.
 
     Example:
-        >>> folded("  - what is said of it", 14)
-        ['  - what is', '  said of it']
+        >>> folded("  - one item of a list", 14)
+        ['  - one item', '  of a list']
     """
     from rich.console import Console
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""Interchangeable ways to train a cohort."""
+"""Engines: interchangeable implementations of local training and evaluation."""
 
 from fedreach.engines.choice import ENGINES as ENGINES
 from fedreach.engines.choice import EngineChoice as EngineChoice

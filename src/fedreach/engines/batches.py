@@ -1,4 +1,4 @@
-"""Batches: which examples each step sees, and statistics over examples."""
+"""Batches of examples for training, and BatchNorm statistics for adaptation."""
 
 from __future__ import annotations
 
@@ -24,15 +24,21 @@ from fedreach.engines.several import as_bytes
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.types import Outputs
 
-# -------------------- Batch plans, the same for every engine and method
+# -------------------- Batch plans, which are the same for all engines and methods
 
 
 def batch_plan(seed: int, round_: int, client: int, num_examples: int, local: LocalSGD) -> Ints:
-    """Return a (steps, batch) table of positions 0 .. num_examples - 1, padded with -1.
+    """Return a client's batches in a round: a (steps, batch) table of positions in its examples, padded with -1.
 
-    Every epoch is a new permutation cut into batches. The last batch holds the remaining examples;
-    ``local.drop_last`` drops it if it is not full. With ``local.steps`` the table has that many steps, over as many
-    epochs as needed.
+    Each epoch is a new permutation, divided into batches. ``local.drop_last`` drops a last batch that is not full.
+    With ``local.steps``, the table has this number of steps, over the necessary number of epochs.
+
+    Args:
+        seed: Seed of the run.
+        round_: Round number.
+        client: Client id.
+        num_examples: Number of examples of the client.
+        local: Options of local SGD.
 
     Example:
         >>> plan = batch_plan(0, 1, 7, 5, LocalSGD(batch_size=2, epochs=2))
@@ -52,9 +58,16 @@ def batch_plan(seed: int, round_: int, client: int, num_examples: int, local: Lo
 
 
 def batch_plans(seed: int, round_: int, clients: Ints, parts: Sequence[Ints], local: LocalSGD) -> Ints:
-    """Return the batch plans of several clients, (k, steps, batch) indices of their samples, padded with -1.
+    """Return the batches of k clients in a round: (k, steps, batch) indices of their examples, padded with -1.
 
-    Row i equals ``parts[i][batch_plan(..., clients[i], len(parts[i]), local)]``, the readable twin.
+    Row i equals ``parts[i][batch_plan(..., clients[i], len(parts[i]), local)]``. `batch_plan` is the readable version.
+
+    Args:
+        seed: Seed of the run.
+        round_: Round number.
+        clients: (k,) client ids.
+        parts: Examples of each client.
+        local: Options of local SGD.
 
     Example:
         >>> batch_plans(0, 1, np.array([7]), [np.array([30, 31, 32])], LocalSGD(batch_size=2)).shape
@@ -82,7 +95,11 @@ def batch_plans(seed: int, round_: int, clients: Ints, parts: Sequence[Ints], lo
 
 
 def examples_per_round(sizes: Ints, local: LocalSGD) -> Floats:
-    """Return the expected number of examples that clients of these sizes process in a round.
+    """Return the (n,) expected numbers of examples that clients process in a round.
+
+    Args:
+        sizes: (n,) numbers of examples of the clients.
+        local: Options of local SGD.
 
     Example:
         >>> examples_per_round(np.array([10, 100]), LocalSGD(batch_size=20, epochs=2))
@@ -101,13 +118,22 @@ def examples_per_round(sizes: Ints, local: LocalSGD) -> Floats:
 
 
 class Samples:
-    """Examples and labels on a device, in their compact type; batches are converted to model inputs."""
+    """Examples and labels on a device, stored in their compact type; `batch` converts them to model inputs.
+
+    Args:
+        x: (m, ...) examples.
+        y: (m, ...) targets.
+        kind: Kind of the examples, such as ``"tokens"``.
+        mean: (C,) mean of each channel. Empty: 0.
+        std: (C,) standard deviation of each channel. Empty: 1.
+        device: Device for the tensors.
+    """
 
     def __init__(
         self, x: Float32s, y: AnyArray, kind: str, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
     ) -> None:
         with warnings.catch_warnings():
-            # Arrays of a memory map are read-only, so torch warns; nothing here writes to them.
+            # Arrays of a memory map are read-only, so torch warns. The engines do not write to them.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
             self.x = torch.from_numpy(np.ascontiguousarray(as_bytes(x))).to(device)
             self.y = torch.from_numpy(np.ascontiguousarray(y, dtype=_target_dtype(y))).to(device)
@@ -121,13 +147,13 @@ class Samples:
         return len(self.y)
 
     def with_labels(self, y: AnyArray) -> Self:
-        """Return the same examples with other labels; the examples are not copied."""
+        """Return the same examples with other labels, without copying the examples."""
         samples = copy.copy(self)
         samples.y = torch.from_numpy(np.array(y, dtype=_target_dtype(y))).to(self.y.device)
         return samples
 
     def batch_into(self, index: Tensor, x: Tensor) -> None:
-        """Write the inputs for a (m,) index into `x` (m, *sample)."""
+        """Write the inputs of the (m,) examples `index` into `x` (m, ...)."""
         if self.factor is None or self.offset is None:
             torch.index_select(self.x, 0, index, out=x)
         else:
@@ -135,7 +161,7 @@ class Samples:
             torch.addcmul(self.offset, x, self.factor, out=x)
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs (..., *sample) and labels (...), or numbers (..., t), for an index of any shape (...).
+        """Return the inputs and targets of the examples `index`, whose shape can be any.
 
         Several inputs are records of bytes, which a hook of the model unpacks (see `fedreach.engines.several`).
         """
@@ -151,7 +177,7 @@ class Samples:
 
 
 def _target_dtype(y: AnyArray) -> type[np.int64 | np.float32]:
-    """Return the type in which targets are stored: int64 for classes, float32 for numbers."""
+    """Return the type for storing targets: int64 for classes, float32 for numbers."""
     return np.float32 if y.dtype.kind == "f" else np.int64
 
 
@@ -162,10 +188,10 @@ def scaling(
 
     Args:
         scale: Input value that becomes 1 before standardization.
-        mean: (C,) mean of each channel. Empty means 0.
-        std: (C,) standard deviation of each channel. Empty means 1.
-        dims: Number of dimensions of a sample, channels first.
-        device: Device of factor and offset.
+        mean: (C,) mean of each channel. Empty: 0.
+        std: (C,) standard deviation of each channel. Empty: 1.
+        dims: Number of dimensions of an example, channels first.
+        device: Device for factor and offset.
 
     Example:
         >>> factor, offset = scaling(255.0, [0.5], [0.25], 3)
@@ -186,21 +212,21 @@ def checked_device(device: str) -> torch.device:
     try:
         chosen = torch.device(device)
         torch.zeros(1, device=chosen).item()
-    except Exception as error:  # each device type has its own errors; "meta" stores no numbers
+    except Exception as error:  # each device type raises other errors; "meta" fails because it stores no numbers
         raise ConfigError(
-            f"engine.device must be a device that this torch can use, such as 'cpu' or 'cuda:0'; got {device!r}, "
+            f"engine.device must be a device that torch can use, such as 'cpu' or 'cuda:0'; got {device!r}: "
             f"{str(error).splitlines()[0].rstrip('.')}. Use 'cpu'."
         ) from error
     return chosen
 
 
 # -------------------- Filters with channels last, for the engine `manual`
-# The flat vector stores tensors in torch's order. Convolutions are faster on filters with channels last, so the engine
+# The flat vector stores tensors in torch's order. Convolutions are faster on filters with channels last. So the engine
 # converts the vectors that it receives, and converts its results back.
 
 
 class ChannelsLast:
-    """Converts the filters of flat vectors from (out, channels, height, width) to (out, height, width, channels).
+    """Converter of a flat vector's filters from (out, channels, height, width) to (out, height, width, channels).
 
     Args:
         layout: Layout of the model.
@@ -224,7 +250,7 @@ class ChannelsLast:
         self.filters = [(place, shape) for place, shape in placed if len(shape) == 4]
 
     def to_channels_last(self, vectors: Tensor) -> Tensor:
-        """Return (..., p) vectors with channels last. Without filters, return the same tensor."""
+        """Return (..., p) vectors with channels last; return the same tensor if the model has no filters."""
         if not self.filters:
             return vectors
         converted, stack = vectors.clone(), vectors.shape[:-1]
@@ -240,16 +266,16 @@ class ChannelsLast:
             vectors[rows, place] = filters.movedim(-1, -3).flatten(1)
 
 
-# --- BatchNorm statistics refreshed on a client's inputs
+# --- BatchNorm statistics that adaptation refreshes on a client's inputs
 
 BATCH = 256
-"""Inputs per forward pass."""
+"""Number of inputs per forward pass."""
 
 
 def refreshable_layers(module: nn.Module) -> list[_BatchNorm]:
-    """Return the BatchNorm layers after convolutions that use float32 running statistics in evaluation mode.
+    """Return the `BatchNorm2d` and `BatchNorm3d` layers with float32 running statistics, in the module's order.
 
-    They are in the order of the module. `BatchNorm1d` is left out (see `fedreach.federation.adaptation.methods`).
+    Layers of type `BatchNorm1d` are excluded (see `fedreach.federation.adaptation.methods`).
 
     Example:
         >>> len(refreshable_layers(nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3, track_running_stats=False))))
@@ -261,11 +287,11 @@ def refreshable_layers(module: nn.Module) -> list[_BatchNorm]:
 
 @dataclass(frozen=True, eq=False)
 class BatchNormStatistics:
-    """Implements `fedreach.federation.types.RunningStatistics`; it never writes to the model's (d,) vector.
+    """Running statistics of a model (see `fedreach.federation.types.RunningStatistics`); the model does not change.
 
     A layer's statistics depend on those of the layers before it. So all inputs pass through the model once per layer,
-    in the order in which the model calls the layers. They pass in batches, so memory does not grow with the inputs. The
-    result equals one pass with all inputs as a single batch in training mode.
+    in the order in which the model calls the layers. The result equals one pass in training mode with all inputs as a
+    single batch. Smaller batches limit the memory.
     """
 
     module: nn.Module
@@ -310,9 +336,9 @@ class BatchNormStatistics:
         return list(visited)
 
     def _moments(self, layer: _BatchNorm, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of a layer's inputs over examples and positions, summed in float64.
+        """Return the mean and variance of a layer's inputs over examples and positions, summed in float64.
 
-        The variance has denominator n, not n - 1, as the layer's normalization in training.
+        The variance has denominator n instead of n - 1, like the layer's normalization in training.
         """
         total = torch.zeros(layer.num_features, dtype=torch.float64, device=x.device)
         squares, count = torch.zeros_like(total), 0
@@ -333,7 +359,7 @@ class BatchNormStatistics:
 
 
 def _statistics(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
-    """Return the running mean and variance of a layer of `refreshable_layers`."""
+    """Return the running mean and variance of a layer from `refreshable_layers`."""
     mean, variance = layer.running_mean, layer.running_var
     assert mean is not None
     assert variance is not None

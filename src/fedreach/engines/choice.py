@@ -1,4 +1,4 @@
-"""Choice of the engine: by name, or the fastest in a short trial; either way only if it computes this model."""
+"""Selection of the engine, by name or by speed in a short trial; an engine must compute the model correctly."""
 
 import time
 import warnings
@@ -26,41 +26,49 @@ ENGINES: dict[str, type[GroupTrainer]] = {
     "sequential": Sequential,
     "vmap": Vmap,
 }
-# An engine is not tried if one of these was: it computes the same products with more overhead. vmap also takes a second
-# to load.
+# Engine -> engines that are always faster. If one of them works, the engine is not tried: it computes the same products
+# with more overhead. vmap also takes a second to load.
 SLOWER_THAN = {"manual": {"native"}, "vmap": {"native", "manual"}}
 
-STEPS = 2  # local steps of a trial
-TRIAL_SECONDS = 0.2  # a trial has as many clients as would train sequentially in this time
-REPEATS = 3  # of a trial; the fastest counts
+STEPS = 2  # local steps per client in a trial
+TRIAL_SECONDS = 0.2  # a trial has the number of clients that would train one by one in this time
+REPEATS = 3  # repetitions of a trial, of which the fastest is used
 
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The chosen engine, and the measurements behind the choice."""
+    """The selected engine, with the measurements and reasons.
+
+    Args:
+        name: Name of the selected engine.
+        seconds: Expected time of one round in seconds, for each engine that was tried.
+        refused: Reason why an engine cannot train this model, by engine.
+        only_plain: Reason why only `sequential` can train the model. None if other engines were tried.
+        wrong: Difference between an engine and torch, by engine. These engines are in `refused`, too.
+    """
 
     name: str
-    seconds: Mapping[str, float]  # expected time of one round, for each engine that was tried
-    refused: Mapping[str, str]  # why the other engines cannot train this model
-    only_plain: str | None = None  # why only `sequential` may train it, if no engine was tried
-    wrong: Mapping[str, str] = field(default_factory=dict)  # how engines differ from torch; they are in `refused` too
+    seconds: Mapping[str, float]
+    refused: Mapping[str, str]
+    only_plain: str | None = None
+    wrong: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def warning(self) -> str | None:
-        """The property of the model that decided the choice, in one line. None if only speed decided."""
+        """One line about the property of the model that ruled out faster engines; None if only speed decided."""
         if self.only_plain is not None:
             return f"engine {self.name}: {self.only_plain}"
         if not self.wrong:
             return None
-        reasons = "; ".join(f"by {name}, {why}" for name, why in self.wrong.items())
-        return f"engine {self.name}: others would not train the model as torch does: {reasons}"
+        reasons = "; ".join(f"{name}: {why}" for name, why in self.wrong.items())
+        return f"engine {self.name}: other engines compute different results from torch for this model ({reasons})"
 
     def __str__(self) -> str:
         if self.only_plain is not None:
             return f"engine {self.name}: {self.only_plain}"
         tried = sorted(self.seconds.items(), key=lambda item: item[1])
-        timings = ", ".join(f"{name} {seconds:.3g} s a round" for name, seconds in tried)
-        return "; ".join([f"engine {self.name}: {timings} (expected by a short trial)", *self.refused.values()])
+        timings = ", ".join(f"{name} {seconds:.3g} s per round" for name, seconds in tried)
+        return "; ".join([f"engine {self.name}: {timings} (estimated in a short trial)", *self.refused.values()])
 
 
 def build_engine(
@@ -73,18 +81,19 @@ def build_engine(
     cohort_size: int | None = None,
     examined: bool = False,
 ) -> TorchEngine:
-    """Return the engine of this name (see `TorchEngine`); ``"auto"`` takes the fastest (see `choose`).
+    """Return the engine with this name.
 
-    If a named engine would fail or compute something else, `sequential` replaces it with a Python warning.
+    If the engine fails on a few examples or computes different results from torch, FedReach uses `sequential` instead
+    and issues a Python warning.
 
     Args:
-        name: Name in `ENGINES`, or ``"auto"``.
+        name: Name in `ENGINES`, or ``"auto"`` for the fastest engine (see `choose`).
         task: Model, data and local training.
-        device: Device of tensors.
-        threads: Number of processes.
-        precision: Precision of matrix products.
-        cohort_size: Number of clients per round. None for all.
-        examined: Skip the examination of the engine (see `fedreach.engines.examination`). `sequential` needs none.
+        device: Device for tensors, such as ``"cpu"`` or ``"cuda"``.
+        threads: Number of processes, at least 1.
+        precision: Precision of matrix products (see `TorchEngine`).
+        cohort_size: Number of clients per round. None: all participants.
+        examined: Skip the comparison with torch (see `fedreach.engines.examination`).
 
     Raises:
         ConfigError: If the engine is unknown or cannot train the model.
@@ -93,7 +102,7 @@ def build_engine(
     if name == "auto":
         name, examined = choose(task, device, threads, precision, cohort_size=cohort_size).name, True
     if name not in ENGINES:
-        raise ConfigError(f"engine.name must be known; got {name!r}." + nearest(name, [*ENGINES, "auto"]))
+        raise ConfigError(f"Unknown engine {name!r}.{nearest(name, [*ENGINES, 'auto'])}")
     if not examined and (warning := examine_named(name, task, device)) is not None:
         warnings.warn(warning, stacklevel=2)
         name = "sequential"
@@ -101,7 +110,7 @@ def build_engine(
 
 
 def examine_named(name: str, task: Task, device: str = "cpu") -> str | None:
-    """Return the warning that `sequential` replaces a named engine, or None if it trains the model as torch does.
+    """Return the warning that `sequential` replaces a named engine; None if the engine agrees with torch.
 
     Raises:
         ConfigError: If the engine cannot train the model at all.
@@ -115,7 +124,9 @@ def examine_named(name: str, task: Task, device: str = "cpu") -> str | None:
     except TrainingError as error:
         first_line = str(error.__cause__ or error).partition("\n")[0].rstrip(".")
         why = f"it fails on a few examples ({first_line})"
-    return None if why is None else f"engine sequential: {name} would not train the model as torch does: {why}"
+    if why is None:
+        return None
+    return f"engine sequential: {name} computes different results from torch for this model: {why}"
 
 
 def choose(
@@ -128,14 +139,20 @@ def choose(
 ) -> EngineChoice:
     """Return the engine that is expected to be the fastest for cohorts of this size.
 
-    Each engine trains clients of median size for two steps in `threads` processes, a whole cohort if that is quick
-    enough. An engine is chosen only if it computes this model up to rounding, as `fedreach.engines.examination` checks
-    on a few examples. So the choice changes results by rounding only. Name an engine for the same bits on every
-    machine.
+    In a short trial, each engine trains clients of median size for two steps in `threads` processes. Engines that
+    differ from torch on a few examples are excluded (see `fedreach.engines.examination`). So the selection changes
+    results by rounding only. Set the name of an engine to get the same bits on every machine.
+
+    Args:
+        task: Model, data and local training.
+        device: Device for tensors.
+        threads: Number of processes.
+        precision: Precision of matrix products.
+        cohort_size: Number of clients per round. None: all participants.
 
     Raises:
         ConfigError: If no engine can train the model.
-        TrainingError: If every engine fails while it trains.
+        TrainingError: If every engine fails in training.
     """
     examination = Examination(task, device)
     if examination.only_plain is not None:
@@ -159,13 +176,13 @@ def choose(
             engine = TorchEngine(kind, trial, device, threads, precision)
             if kind is not Sequential and (why := examination.difference(kind)) is not None:
                 wrong[name] = why
-                refused[name] = f"{name} would not train {type(task.module).__name__} as torch does: {why}"
+                refused[name] = f"{name} computes different results from torch for {type(task.module).__name__}: {why}"
                 continue
             seconds[name] = _round_seconds(engine, middle, local)
-        except (ConfigError, TrainingError) as error:  # a model that cannot be stacked fails only in training
+        except (ConfigError, TrainingError) as error:  # vmap fails only in training if it cannot stack the model
             refused[name], last = str(error), error
     if not seconds and last is not None:
-        raise last  # the error of an engine that takes any model
+        raise last  # the error of `sequential`, which supports any model
     return EngineChoice(min(seconds, key=lambda name: seconds[name]), seconds, refused, None, wrong)
 
 
@@ -173,7 +190,7 @@ def _round_seconds(engine: TorchEngine, cohort: Ints, local: LocalSGD) -> float:
     """Return the expected seconds of one round of this cohort."""
     device = engine.trainer.device
     sizes, cuda = engine.task.data.train.sizes, device.type == "cuda"
-    # Other load on the machine does not add to this process's CPU time. Several processes need the wall clock.
+    # CPU time excludes other load on the machine, but it covers this process only.
     clock = time.process_time if engine.threads == 1 and not cuda else time.perf_counter
 
     def seconds(clients: Ints) -> float:
@@ -192,7 +209,7 @@ def _round_seconds(engine: TorchEngine, cohort: Ints, local: LocalSGD) -> float:
     seconds(clients)  # warm up
     took = min(seconds(clients) for _ in range(2))
     count = min(len(cohort), int(TRIAL_SECONDS / max(took, 1e-6)))
-    if count > 1:  # stacking may pay off only for many clients
+    if count > 1:  # some engines are faster only for many clients
         clients = cohort[(len(cohort) - count) // 2 :][:count]
         took = min(seconds(clients) for _ in range(REPEATS))
     return float(took * local.expected_steps(sizes[cohort]).sum() / engine.local.expected_steps(sizes[clients]).sum())

@@ -1,4 +1,4 @@
-"""Clients of a round on several machines (torch.distributed)."""
+"""Training of a cohort on several machines with torch.distributed."""
 
 import os
 import pickle
@@ -26,21 +26,24 @@ from fedreach.engines.protocols import NO_TERMS, Split
 from fedreach.engines.trainer import EVALUATION_BATCH
 from fedreach.federation.types import LocalOutputs, LocalUpdates
 
-# -------------------- The processes of one run, and messages between them
-# Values are pickled. All processes belong to one user and trust each other, as always in torch.distributed.
+# -------------------- The processes of a run, and messages between them
+# Values are pickled. All processes must trust each other, as torch.distributed requires.
 
 T = TypeVar("T")
 
 
 class LostRankError(TrainingError):
-    """Another process of the run was lost."""
+    """The connection to another process of the run was lost."""
 
 
 class Ranks:
-    """The processes of one run, as `join` returns them.
+    """The processes (ranks) of a run, as `join` returns them; rank 0 sends work to the others.
 
-    This process is `rank` of `size`, and `local_rank` of the `local_size` on its machine. Rank 0 decides, and the
-    others do what it requests. A failure to reach another rank raises `LostRankError`.
+    Args:
+        rank: Number of this process, from 0 to `size` - 1.
+        size: Number of processes.
+        local_rank: Number of this process among those on its machine, from 0.
+        local_size: Number of processes on this machine.
     """
 
     def __init__(self, rank: int, size: int, local_rank: int = 0, local_size: int = 1) -> None:
@@ -50,11 +53,12 @@ class Ranks:
     def device(self, name: str) -> str:
         """Return the device on which this rank trains.
 
-        ``"cuda"`` gives each rank of a machine its own device. Any other name is used as it is: all ranks of a machine
-        share ``"cuda:0"``.
+        Args:
+            name: Device. ``"cuda"`` gives each rank of a machine a different GPU. With any other name, such as
+                ``"cuda:0"``, the ranks of a machine share the device.
 
         Raises:
-            ConfigError: If this machine has fewer devices than ranks.
+            ConfigError: If this machine has fewer GPUs than ranks.
 
         Example:
             >>> Ranks(rank=1, size=2, local_rank=1).device("cpu")
@@ -64,33 +68,33 @@ class Ranks:
             return name
         if self.local_rank >= torch.cuda.device_count():
             raise ConfigError(
-                f"engine.device 'cuda' gives each rank on a machine a device of its own; there are {self.local_size} "
-                f"ranks on this machine and {torch.cuda.device_count()} devices. Lower --nproc-per-node, or let the "
-                "ranks share one device by --device cuda:0."
+                f"engine.device 'cuda' requires one GPU per rank; got {self.local_size} ranks and "
+                f"{torch.cuda.device_count()} GPUs on this machine. Lower --nproc-per-node, or share one GPU with "
+                "--device cuda:0."
             )
         torch.cuda.set_device(self.local_rank)
         return f"cuda:{self.local_rank}"
 
     def send(self, value: object, rank: int) -> None:
-        """Send a value to another rank, and wait until it was received.
+        """Send a value to another rank, and wait until that rank has received it.
 
         Raises:
-            LostRankError: If its process has ended.
+            LostRankError: If that rank's process has ended.
         """
         for work, _ in self.post(value, rank):
             self._call(rank, work.wait)
 
     def post(self, value: object, rank: int) -> list[tuple[Any, Tensor]]:
-        """Start to send a value; return the pending operations, which must be kept until the value has arrived."""
+        """Start to send a value; return the pending operations, which must stay referenced until they are complete."""
         message = torch.frombuffer(bytearray(pickle.dumps(value, protocol=5)), dtype=torch.uint8)
         return [(self._call(rank, dist.isend, part, rank), part) for part in (torch.tensor([len(message)]), message)]
 
     def receive(self, rank: int) -> Any:
-        """Return the value that another rank sends.
+        """Return the next value from another rank.
 
         Raises:
-            LostRankError: If its process has ended.
-            FedReachError: If the rank failed and sent its error; the message names the rank.
+            LostRankError: If that rank's process has ended.
+            FedReachError: If that rank failed and sent its error. The message names the rank.
         """
         size = torch.empty(1, dtype=torch.int64)
         self._call(rank, dist.recv, size, rank)
@@ -102,7 +106,7 @@ class Ranks:
         return value
 
     def broadcast(self, vector: Float32s) -> None:
-        """Write rank 0's vector into that of every other rank. All ranks must call this."""
+        """Copy rank 0's vector into the vector of every other rank; all ranks must call this method."""
         self._call(0, dist.broadcast, torch.from_numpy(vector), 0)
 
     def _call(self, rank: int, function: Callable[..., T], *arguments: Any) -> T:
@@ -111,44 +115,49 @@ class Ranks:
         except RuntimeError as error:
             who = f"Rank {rank}" if self.rank == 0 and rank else "Another rank"
             raise LostRankError(
-                f"{who} was lost: its process ended, or its machine cannot be reached. torchrun says what it knows. "
-                "The same command goes on from the last checkpoint; torchrun --max-restarts 1 repeats it by itself."
+                f"{who} was lost: its process ended, or its machine is unreachable. See the output of torchrun, then "
+                "rerun the command to resume from the last checkpoint. To rerun it automatically, use torchrun "
+                "--max-restarts 1."
             ) from error
 
 
 # -------------------- Joining and ending the processes of a run
 
-RANK_TIMEOUT = timedelta(hours=2)  # longest share of a round; a broken connection is noticed at once
-GRACE_SECONDS = 0.5  # from the end of rank 0's connections to the end of its process
+RANK_TIMEOUT = timedelta(hours=2)  # longest work of a rank in a round; broken connections raise immediately
+GRACE_SECONDS = 0.5  # time between the end of rank 0's connections and the end of its process
 
 
 @contextmanager
 def join() -> Iterator[Ranks]:
-    """Join the other processes that torchrun started, until the block ends.
+    """Connect this process with the others that torchrun started, until the block ends.
 
-    When rank 0 leaves the block, it tells the waiting ranks to end. If rank 0 fails, it reports why; the others see its
-    connections close and exit with status 1, without a message. If another rank fails, it sends rank 0 the error.
+    When rank 0 leaves the block, the other ranks end. If rank 0 fails, it reports the error, and the other ranks exit
+    with status 1 without a message. If another rank fails, it sends the error to rank 0.
+
+    Raises:
+        ConfigError: If torchrun did not start this process.
+        LostRankError: If another rank cannot be found.
     """
     variables = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     missing = [name for name in variables if name not in os.environ]
     if missing:
-        raise ConfigError(f"The environment variable {missing[0]} is missing. Start the ranks by torchrun.")
+        raise ConfigError(f"The environment variable {missing[0]} must be set. Start the ranks with torchrun.")
     rank, size, local_rank, local_size = (int(os.environ[name]) for name in variables)
     try:
         store = _fresh_store(next(rendezvous("env://", timeout=RANK_TIMEOUT))[0], rank, size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=RANK_TIMEOUT)
     except RuntimeError as error:
-        raise LostRankError(f"Rank {rank} of {size} does not find the others: {error}") from error
+        raise LostRankError(f"Rank {rank} of {size} cannot find the other ranks: {error}") from error
     ranks = Ranks(rank, size, local_rank, local_size)
     if rank == 0:
         for peer in range(1, size):
-            ranks.receive(peer)  # a rank that is still connecting would not notice that this rank ends
+            ranks.receive(peer)  # wait: a rank that is still connecting would not notice the end of this rank
         with _one_interrupt():
             yield ranks
         for peer in range(1, size):
             ranks.send(None, peer)
     else:
-        # Ctrl-C ends this rank at once. Rank 0 notices it and writes the checkpoint.
+        # Ctrl-C ends this rank immediately. Rank 0 detects this and writes the checkpoint.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         try:
             ranks.send("connected", 0)
@@ -159,14 +168,14 @@ def join() -> Iterator[Ranks]:
 
 
 def _fresh_store(store: Store, rank: int, size: int) -> Store:
-    """Return a part of the store that no process has written to.
+    """Return an empty section of torch's key-value store, for this start of the ranks.
 
-    When ranks died, torchrun gives their store, with their addresses, to the ranks that it starts in their place.
+    After a failure, torchrun starts new ranks with the old store, which still contains the addresses of the old ranks.
     """
     name = f"{socket.gethostname()} {os.getpid()} {time.time_ns()}"
     if rank == 0:
         for peer in range(1, size):
-            store.delete_key(f"hello {peer}")  # of a rank that died; a running rank writes it again
+            store.delete_key(f"hello {peer}")  # may be from an old rank; a running rank writes it again
         for peer in range(1, size):
             store.set(f"join {store.get(f'hello {peer}').decode()}", name)
         return PrefixStore(name, store)
@@ -177,8 +186,8 @@ def _fresh_store(store: Store, rank: int, size: int) -> Store:
 
 
 def _end_after_rank_0(ranks: Ranks, error: Exception) -> NoReturn:
-    """Send rank 0 the error, and end after rank 0: torchrun reports the first rank to fail as the cause."""
-    if not isinstance(error, FedReachError):  # a bug in FedReach: add the line
+    """Send the error to rank 0, and end after rank 0, because torchrun reports the first rank to end as the cause."""
+    if not isinstance(error, FedReachError):  # a bug in FedReach: add the line of code
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}, line {last.lineno}, in {last.name}"
         error = TrainingError(f"{where}: {type(error).__name__}: {error}")
@@ -188,14 +197,14 @@ def _end_after_rank_0(ranks: Ranks, error: Exception) -> NoReturn:
             while True:
                 ranks.receive(0)  # messages that rank 0 sends before it reads the error
     time.sleep(GRACE_SECONDS)
-    os._exit(1)  # an ordinary exit would wait for connections to lost ranks
+    os._exit(1)  # sys.exit would wait for connections to lost ranks
 
 
 @contextmanager
 def _one_interrupt() -> Iterator[None]:
-    """Treat the first SIGINT or SIGTERM as Ctrl-C and ignore later ones, which would interrupt the checkpoint.
+    """Treat the first SIGINT or SIGTERM as Ctrl-C, and ignore later ones, which would interrupt the checkpoint.
 
-    torchrun repeats signals to all ranks, and sends SIGTERM if another rank failed.
+    torchrun sends signals repeatedly to all ranks, and SIGTERM if another rank failed.
     """
     numbers = (signal.SIGINT, signal.SIGTERM)
 
@@ -208,35 +217,38 @@ def _one_interrupt() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        after = [signal.SIG_IGN] * len(numbers)  # this rank must still report why it fails
+        after = [signal.SIG_IGN] * len(numbers)  # this rank must still report its error
         raise
     finally:
         for number, handler in zip(numbers, after, strict=True):
             signal.signal(number, handler)
 
 
-# -------------------- One cohort on many processes: rank 0 decides and keeps all state
-# The groups of clients are those of the inner engine; only the assignment of groups to ranks depends on the ranks. Each
-# group is computed by the same kernels on the same values on any rank, and rank 0 orders the results before it sums
-# them. (Where groups depend on the number of ranks, a client's result does not depend on its group.) So the number of
-# ranks changes no bit of a run.
+# -------------------- A cohort on several processes: rank 0 makes all decisions and has all state
+# The number of ranks does not change any result. The inner engine forms the groups of clients. Any rank computes a
+# group with the same kernels on the same values, and rank 0 sorts the results before it sums them. In engines whose
+# groups depend on the number of ranks, a client's result does not depend on its group.
 
-SWITCH_ENGINE = "the run goes on with another engine"
-SPEED_DECAY = 0.5  # decay per round of the measured speed of ranks
+SWITCH_ENGINE = "the run continues with another engine"
+SPEED_DECAY = 0.5  # factor per round for old measurements of the ranks' speed
 
 
 class DistributedEngine(TorchEngine):
-    """The engine of rank 0: it distributes the work of an engine over all ranks, including itself.
+    """The engine of rank 0, which distributes the work of an engine over all ranks, including itself.
 
-    Groups of clients are assigned, the longest first, to the rank that is expected to finish them first, by the speed
-    of the ranks in earlier rounds. Evaluation is split between batches. Rank 0 computes weighted sums and server steps.
-    The other ranks `serve` an equal engine.
+    Rank 0 assigns groups of clients, the longest first, to the rank that should finish them first. Its estimate uses
+    the speed of the ranks in earlier rounds. Ranks evaluate different batches of an evaluation. Rank 0 alone computes
+    weighted sums and server steps. The other ranks call `serve` with an equal engine.
+
+    Args:
+        engine: Engine of this rank.
+        ranks: Processes of the run.
     """
 
     def __init__(self, engine: TorchEngine, ranks: Ranks) -> None:
         vars(self).update(vars(engine))
         self.ranks = ranks
-        self._model: Float32s | None = None  # the model that all ranks hold
+        self._model: Float32s | None = None  # the model that all ranks have
         self._examples, self._seconds = np.zeros(ranks.size), np.zeros(ranks.size)
 
     def train(
@@ -253,7 +265,7 @@ class DistributedEngine(TorchEngine):
         for rank_rows, share in zip(rows, shares, strict=True):
             rank_terms = {name: values[rank_rows] for name, values in terms.items()}
             work.append((ids[rank_rows], [len(group) for group in share], round_, lr, rank_terms))
-        update = self.workers.array((len(ids), self.layout.size), np.float32)  # shared by its processes for the sum
+        update = self.workers.array((len(ids), self.layout.size), np.float32)  # in shared memory, for `weighted_sum`
         loss, steps, finite = np.empty(len(ids)), np.empty(len(ids), np.int64), np.empty(len(ids), np.bool_)
         for rank, (part, seconds) in enumerate(self._run_on_ranks(_train_share, broadcast, work)):
             rank_rows = rows[rank]
@@ -292,15 +304,15 @@ class DistributedEngine(TorchEngine):
         return [of_row[row] for row in range(len(ids))]
 
     def _batches(self, split: Split, index: Ints) -> list[tuple[Split, Ints]] | None:
-        """Return the examples of each rank, or None if there are too few to share."""
+        """Return the examples that each rank evaluates; None if rank 0 evaluates all."""
         batches, size = -(-len(index) // EVALUATION_BATCH), self.ranks.size
-        if batches < 2 or self.trainer.behaviour.mixes:  # batches of one client each are not cut
+        if batches < 2 or self.trainer.behaviour.mixes:  # a model that mixes examples needs one batch per client
             return None
         cuts = [EVALUATION_BATCH * (batches * rank // size) for rank in range(1, size)]
         return [(split, part) for part in np.split(index, cuts)]
 
     def _run_on_ranks(self, work: Callable[..., Any], model: Float32s, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return the result of `work` for each rank's share; send the model if the ranks hold another."""
+        """Return the result of `work` for each rank's share; send the model if the ranks have another one."""
         new = self._model is None or not np.array_equal(_bits(model), _bits(self._model))
         for rank, share in enumerate(shares):
             if rank:
@@ -312,7 +324,7 @@ class DistributedEngine(TorchEngine):
         return [first, *(self.ranks.receive(rank) for rank in range(1, self.ranks.size))]
 
     def _speed(self) -> Floats:
-        """Return the speed of each rank in examples per second. A rank that has not trained yet gets the mean."""
+        """Return the speed of each rank in examples per second; ranks that have not trained yet get the mean."""
         has_trained = self._seconds > 0
         if not has_trained.any():
             return np.ones(self.ranks.size)
@@ -321,7 +333,14 @@ class DistributedEngine(TorchEngine):
 
 
 def serve(engine: TorchEngine, ranks: Ranks) -> bool:
-    """Do the work that rank 0 sends until the run ends, and return whether it continues with another engine.
+    """Execute the work that rank 0 sends, until the run ends or continues with another engine.
+
+    Args:
+        engine: Engine, equal to that of rank 0.
+        ranks: Processes of the run.
+
+    Returns:
+        Whether the run continues with another engine.
 
     Raises:
         LostRankError: If rank 0 is lost before the run ends.
@@ -346,7 +365,7 @@ def _train_share(
     lr: float,
     terms: dict[str, Float32s],
 ) -> tuple[LocalUpdates, float]:
-    """Train groups of these `sizes`, consecutive in `ids`; return the updates and the seconds."""
+    """Train consecutive groups of `ids` with these `sizes`; return the updates and the time in seconds."""
     began = time.perf_counter()
     groups = np.split(np.arange(len(ids)), np.cumsum(sizes)[:-1]) if sizes else []
     part = engine.train_groups(model, ids, groups, round_, lr, terms)
@@ -364,11 +383,14 @@ def _outputs_share(
 
 
 def assign_work(work: Sequence[float] | Ints, speed: Floats) -> list[list[int]]:
-    """Assign pieces of work to ranks: the longest first, each to the rank that would finish it first.
+    """Assign pieces of work to ranks, the longest first, each to the rank that would finish it first.
 
     Args:
         work: (g,) size of each piece.
-        speed: (ranks,) work per second of each rank.
+        speed: (r,) speed of each of r ranks, in the unit of work per second.
+
+    Returns:
+        Indices of the pieces of each rank.
 
     Example:
         >>> assign_work([3, 1, 2, 2], np.array([1.0, 1.0]))
@@ -387,5 +409,5 @@ def assign_work(work: Sequence[float] | Ints, speed: Floats) -> list[list[int]]:
 
 
 def _bits(model: Float32s) -> Ints:
-    """Return the bits of a model, to compare them exactly: 0.0 equals -0.0, and nan does not equal itself."""
+    """Return the bits of a model for exact comparison, because 0.0 == -0.0 and NaN != NaN."""
     return np.ascontiguousarray(model, np.float32).view(np.int32)

@@ -1,4 +1,4 @@
-"""The engine: a cohort cut into groups, which the processes of this machine train at the same time."""
+"""The engine that trains groups of clients in parallel processes on one machine."""
 
 from __future__ import annotations
 
@@ -23,28 +23,27 @@ from fedreach.federation.aggregation import BLOCK, finite_rows
 from fedreach.federation.types import LocalOutputs, LocalUpdates, Outputs
 
 EVALUATION_PART = 8 * EVALUATION_BATCH
-"""Examples that one process evaluates at a time."""
-MAX_THREADS = 1024  # a larger number is a slip, and each is a process
+"""Number of examples that a process evaluates at a time."""
+MAX_THREADS = 1024  # each thread is a process, so a larger number is probably a mistake
 
 
 class TorchEngine(Engine):
-    """Trains cohorts and evaluates models on one federation.
+    """An engine that trains cohorts and evaluates models of one federation.
 
-    A cohort is divided into groups of clients that are trained together. On a CPU, `threads` groups are trained at a
-    time, each by a process with single-threaded kernels (see `fedreach.engines.processes`), because small steps do not
-    keep several cores busy. Either groups do not depend on the number of threads, or a client's result does not depend
-    on its group. So the number of threads changes no bit of a result.
+    The engine divides a cohort into groups of clients. On a CPU, `threads` processes train one group each (see
+    `fedreach.engines.processes`). Their kernels use one thread, because a small step cannot use several cores. The
+    number of threads does not change any result.
 
     Args:
-        trainer: Trainer of a group: a class of `fedreach.engines.choice.ENGINES`, or a custom one.
+        trainer: Class that trains a group: a value of `fedreach.engines.choice.ENGINES`, or a custom one.
         task: Model, data and local training.
-        device: Device of tensors, such as ``"cpu"`` or ``"cuda"``.
-        threads: Number of groups trained at a time; one on a GPU.
+        device: Device for tensors, such as ``"cpu"`` or ``"cuda"``.
+        threads: Number of groups that are trained in parallel, from 1 to 1024. Always 1 on a GPU.
         precision: Precision of float32 matrix products. ``"highest"`` is float32. ``"high"`` and ``"medium"`` allow
-            TF32 or bfloat16 where the processor is faster with it (see `torch.set_float32_matmul_precision`).
+            TF32 or bfloat16 on processors that are faster with it (see `torch.set_float32_matmul_precision`).
 
     Raises:
-        ConfigError: If the trainer cannot train this task, or if the model does not take the data.
+        ConfigError: If the trainer does not support this task, or the model does not accept the data.
     """
 
     def __init__(
@@ -81,10 +80,10 @@ class TorchEngine(Engine):
 
     def start_from(self, constants: Mapping[str, AnyArray]) -> None:
         self.trainer.start_from(constants)
-        self.workers.end()  # the other processes have a copy of the trainer
+        self.workers.end()  # the other processes have a copy of the old trainer
 
     def groups(self, ids: Ints, ranks: int = 1) -> list[Ints]:
-        """Return the groups of a cohort that is shared by `ranks` engines like this one."""
+        """Return the groups of a cohort, as positions in `ids`, if `ranks` engines like this one train them."""
         return self.trainer.groups(ids, self.threads * ranks)
 
     def train_groups(
@@ -96,7 +95,7 @@ class TorchEngine(Engine):
         lr: float,
         terms: Mapping[str, Float32s],
     ) -> LocalUpdates:
-        """Train the clients of these groups; each position in `ids` is in exactly one group."""
+        """Train the clients of these groups, which contain each position in `ids` once."""
         workers = self.workers
         update = workers.array((len(ids), self.layout.size), np.float32)
         loss, steps, finite = np.empty(len(ids)), np.empty(len(ids), np.int64), np.empty(len(ids), np.bool_)
@@ -113,7 +112,7 @@ class TorchEngine(Engine):
         if self.threads == 1 or d <= BLOCK or not self.workers.shares(update):
             return self.trainer.add_up(weights, update)
         total = self.workers.array((d,), np.float64)  # each process sums some columns
-        count = -(-d // (BLOCK * self.threads)) * self.threads  # equally many for each process
+        count = -(-d // (BLOCK * self.threads)) * self.threads  # the same number for each process
         ends = [d * number // count for number in range(count + 1)]
         self.workers.map(_add_up_part, list(map(slice, ends, ends[1:])), weights, update, total)
         return total
@@ -141,7 +140,7 @@ class TorchEngine(Engine):
         return right, loss
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
-        in_units = self.trainer.scale is not None  # in float64, as a saved model predicts
+        in_units = self.trainer.scale is not None  # in float64, as in the predictions of a saved model
         d = self.task.data.dataset
         shape = len(index), *d.positions, d.outputs
         out = self._new_array(shape, np.float64 if in_units else np.float32)
@@ -153,17 +152,17 @@ class TorchEngine(Engine):
             return self.trainer.answers(params, split, index, inputs=inputs)
 
     def _new_array(self, shape: tuple[int, ...], dtype: DTypeLike) -> AnyArray:
-        """Return an array for the results of an evaluation, shared with the other processes if they take part."""
-        alone = shape[0] <= EVALUATION_PART and not self.trainer.behaviour.mixes  # this process evaluates everything
+        """Return an array for the results of an evaluation, in shared memory if several processes evaluate."""
+        alone = shape[0] <= EVALUATION_PART and not self.trainer.behaviour.mixes
         return np.empty(shape, dtype) if alone else self.workers.array(shape, dtype)
 
     def _evaluate(
         self, work: Callable[..., None], params: Float32s, split: Split, index: Ints, *results: AnyArray
     ) -> None:
-        """Let the processes write the model's results for each example of `index`."""
+        """Evaluate the examples of `index` in all processes, which write into `results`."""
         if split not in self.trainer.samples:
             splits = ", ".join(map(repr, self.trainer.samples))
-            raise ConfigError(f"An engine predicts on a split of this federation, one of {splits}; got {split!r}.")
+            raise ConfigError(f"split must be one of {splits} for this federation; got {split!r}.")
         parts = [slice(begin, begin + EVALUATION_PART) for begin in range(0, len(index), EVALUATION_PART)]
         if self.trainer.behaviour.mixes:
             parts = self.trainer.alone(split, index)
@@ -180,7 +179,7 @@ class TorchEngine(Engine):
             index, sizes = np.concatenate(parts), np.array([len(part) for part in parts])
         counts = position_counts(trainer.data.labels[index]) if trainer.data.dataset.positions else None
         shifts, loss = trainer.shifts_of(ids), trainer.loss
-        if (loss.cross_entropy or loss.squared_error) and shifts is None:  # evaluation computes this loss
+        if (loss.cross_entropy or loss.squared_error) and shifts is None:  # `predict` computes the same loss
             return means(self.predict(params, "train", index)[1], sizes, counts)
         logits, targets = self.logits(params, "train", index), trainer.data.labels[index]
         if trainer.scale is not None:
@@ -192,7 +191,7 @@ class TorchEngine(Engine):
             sizes = np.add.reduceat(counts, np.cumsum(sizes) - sizes)
         outputs, answers = torch.from_numpy(logits), torch.from_numpy(targets)
         losses, ends = [], np.cumsum(sizes).tolist() if trainer.draws else [len(outputs)]
-        for begin, end in pairwise([0, *ends]):  # a loss may draw random numbers, for each client by itself
+        for begin, end in pairwise([0, *ends]):  # client by client if the loss draws random numbers
             rows = slice(begin, end)
             with seeded_generators(seed_of(outputs[rows])) if trainer.draws else nullcontext():
                 row_shifts = None if shifts is None else shifts[rows]
@@ -201,12 +200,12 @@ class TorchEngine(Engine):
 
 
 def means(loss: Float32s | Floats, sizes: Ints, counts: Ints | None = None) -> Floats:
-    """Return the mean loss of each of several consecutive parts.
+    """Return the (k,) mean losses of k consecutive parts.
 
     Args:
         loss: (m,) losses.
-        sizes: (k,) number of losses of each part.
-        counts: (m,) weights of losses, labeled positions. None weights all equally.
+        sizes: (k,) number of losses in each part.
+        counts: (m,) weights of the losses, such as numbers of labeled positions. None: equal weights.
 
     Example:
         >>> means(np.array([1.0, 3.0, 5.0], np.float32), np.array([2, 1]))
@@ -242,10 +241,10 @@ def _add_up_part(trainer: GroupTrainer, part: slice, weights: Floats, update: Fl
 
 @contextmanager
 def _kernels(precision: Precision = "highest") -> Iterator[None]:
-    """Set one thread per kernel and this precision for a while; on several threads torch rounds differently."""
+    """Use one thread per kernel and this precision inside the block; torch rounds differently on several threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    if precision != "highest":  # torch's default, which a user may have changed globally
+    if precision != "highest":  # "highest" is torch's default; a global setting of the user stays
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(precision)
     try:

@@ -1,4 +1,4 @@
-"""Examination of an engine before it is used: does it compute this model?"""
+"""Comparison of an engine with torch on a few examples, before FedReach uses the engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedreach.engines.sequential import Sequential
 from fedreach.engines.trainer import GroupTrainer, only_sequential
 from fedreach.federation.types import LocalUpdates
 
-# --- A model without dropout, to compare engines: dropout masks differ between engines by design
+# --- A model without dropout, because dropout masks differ between engines
 
 DROPOUTS: set[Any] = {
     getattr(place, name)
@@ -36,13 +36,13 @@ DROPOUTS: set[Any] = {
     for name in dir(place)
     if "dropout" in name and not name.startswith(("_", "native"))  # these also return masks
 }
-# Functions that also apply dropout, and the position of `dropout_p` in their arguments. The mode below does not see the
-# functions that they call.
+# Functions that also apply dropout, with the position of `dropout_p` in their arguments. `NoDropout` cannot intercept
+# the functions that they call.
 ATTENTION: dict[Any, int] = {F.scaled_dot_product_attention: 4, F.multi_head_attention_forward: 10}
 
 
 class NoDropout(TorchFunctionMode):
-    """Makes functions such as `F.dropout` drop nothing inside a block.
+    """Context manager that turns off dropout in functions such as `F.dropout`.
 
     Example:
         >>> with NoDropout():
@@ -63,7 +63,7 @@ class NoDropout(TorchFunctionMode):
 
 
 def without_dropout(module: nn.Module) -> nn.Module:
-    """Return a copy whose layers drop nothing. Use `NoDropout` for functions in `forward`.
+    """Return a copy of a module without dropout in its layers; see `NoDropout` for functions in `forward`.
 
     Example:
         >>> module = without_dropout(nn.Sequential(nn.Dropout(0.5), nn.Flatten())).train()
@@ -79,71 +79,70 @@ def without_dropout(module: nn.Module) -> nn.Module:
     return stripped
 
 
-# --- Compare an engine with the plain engine on a few batches before it is used
-# An engine may follow a graph of the model, or run the model under `torch.func`. Then it may train something else than
-# the model's code: a body under `torch.no_grad()`, a custom gradient, another branch. The comparison covers the updates
-# of three clients of unequal size, whose last batches are not full, their losses, running statistics, and outputs and
-# losses in evaluation. Dropout is off.
+# --- Comparison of an engine with `sequential`, which runs the model's code in torch
+# An engine that follows a graph of the model, or runs the model under `torch.func`, may differ from the model's code.
+# It may miss code under `torch.no_grad()`, a custom gradient or a branch. The comparison covers the updates, losses and
+# running statistics of three clients of unequal size, and outputs and losses in evaluation. Dropout is off.
 #
 # **Rounding.** Engines sum float32 numbers in different orders. The error of a sum of a few thousand products is about
-# 1e-6 of the largest number of its tensor, and about 1e-4 where batch normalization over a few values magnifies it.
-# `TOLERANCE` is above both, and far below 1%, the size of a real fault. Gradients that are zero up to rounding, such as
-# that of a bias before a BatchNorm layer, are compared on the scale of the whole gradient (`FLOOR`). In one batch of
-# many, rounding may push a number over the kink of a ReLU and change a gradient by more. So an engine that differs is
-# tried again on other batches, and passes if it is right on two of three.
+# 1e-6 of the largest number of its tensor. Batch normalization over a few values can magnify it to about 1e-4.
+# `TOLERANCE` is larger than both, and far smaller than 1%, the size of a real fault. Some gradients are zero up to
+# rounding, such as that of a bias before a BatchNorm layer. They are compared on the scale of the whole gradient
+# (`FLOOR`). In a few batches, rounding moves a number over the kink of a ReLU and changes a gradient by more. So an
+# engine that differs is tried again on other batches, and passes if it agrees on two of three.
 
-SIZES = (13, 8, 5)  # examples of the clients
+SIZES = (13, 8, 5)  # numbers of examples of the clients
 BATCH = 8
-TOLERANCE = 1e-3  # of the largest number of a tensor
-FLOOR = 1e-6  # of the largest number of the whole update
-EPSILON = 2.0**-23  # of float32
-NOISE = 0.02  # added to the initial parameters, as layers that start at zero hide their gradients
+TOLERANCE = 1e-3  # relative to the largest number of a tensor
+FLOOR = 1e-6  # relative to the largest number of the whole update
+EPSILON = 2.0**-23  # machine epsilon of float32
+NOISE = 0.02  # added to the initial parameters, because layers that start at zero hide their gradients
 GENTLE, STEEP = 0.01, 1000.0  # largest step, relative to the largest parameter
-NUM_BATCH_SIZES = 4  # number of batch sizes
+NUM_BATCH_SIZES = 4
 OUTPUT = "the output in evaluation"
-SINGLE_STEP_CLIENTS = np.array([1, 2])  # clients that take a single step
+SINGLE_STEP_CLIENTS = np.array([1, 2])  # clients that take one step
 
 
 class TrialResult(NamedTuple):
     """Results of an engine in a trial with k clients and m examples."""
 
     updates: tuple[Float32s, Float32s]
-    """(k - 1, d) updates by one step so large that it is the gradient, to rounding, and (k, d) updates by small
+    """(k - 1, d) updates after one very large step, in which the gradient dominates, and (k, d) updates after small
     steps."""
-    answers: dict[str, AnyArray]  # in words: (k,) training losses, and (m, c) outputs and (m,) losses in evaluation
-    right: AnyArray  # (m,) whether the class is right, or the error of the number
+    answers: dict[str, AnyArray]  # by name: (k,) training losses, and (m, c) outputs and (m,) losses in evaluation
+    right: AnyArray  # (m,) whether the predicted class is correct, or the error of the predicted number
 
 
 class Trial(NamedTuple):
-    """Start and step sizes of a trial."""
+    """Start and learning rates of a trial."""
 
-    round_: int  # round of the batches
+    round_: int  # round whose batches are used
     broadcast: Float32s  # (d,) start
-    gentle: float  # step sizes
-    steep: float
-    trained: Float32s  # (d,) model that is evaluated
+    gentle: float  # small learning rate
+    steep: float  # large learning rate
+    trained: Float32s  # (d,) model to evaluate
 
 
 class Examination:
-    """Compares engines with the plain engine on a few examples of a task.
+    """Comparison of engines with `sequential` on a few examples of a task.
 
     Args:
         task: Model, data and local training.
-        device: Device of tensors.
+        device: Device for tensors.
 
     Raises:
-        ConfigError: If the model does not take the data.
+        ConfigError: If the model does not accept the data.
     """
 
     def __init__(self, task: Task, device: str = "cpu") -> None:
         self.device, self.task = device, trial_of(task)
         self.sizes = batch_sizes(task)
-        self.trials: dict[int, tuple[Trial, TrialResult]] = {}  # round -> trial and results of the plain engine
+        self.trials: dict[int, tuple[Trial, TrialResult]] = {}  # round -> trial and results of `sequential`
         self.plain = TorchEngine(Sequential, self.task, device)
 
     @cached_property
     def only_plain(self) -> str | None:
-        """Why only the plain engine may train the model, in words. None if others may."""
+        """Reason why only `sequential` can train the model; None if other engines may."""
         if (why := only_sequential(self.task)) is not None:
             return why
         trainer, m = self.plain.trainer, sum(SIZES)
@@ -157,12 +156,12 @@ class Examination:
                 why = REMEMBERS
             if why is None:
                 self._trial(1)
-        except Exception as error:  # the user's code may raise anything
+        except Exception as error:  # the user's code can raise any error
             why = f"the model fails on a few examples ({type(error).__name__}: {str(error).splitlines()[0]:.100})"
         return why
 
     def difference(self, kind: type[GroupTrainer]) -> str | None:
-        """Return how an engine differs from torch, in words, or None if it agrees.
+        """Return the difference between an engine and torch, in words; None if they agree.
 
         Raises:
             ConfigError: If the engine cannot train the model.
@@ -184,17 +183,17 @@ class Examination:
                 return why
         for what, numbers in expected.answers.items():
             if (share := _share_off(computed.answers[what], numbers, 0.0)) is not None:
-                return f"{what} is off by {share}"
+                return f"{what} differs by {share}"
         right, right_of_torch = computed.right.astype(np.float64), expected.right.astype(np.float64)
         outputs = expected.answers[OUTPUT]
-        if computed.right.dtype == np.bool_ and outputs.shape[1] > 1:  # of two likely classes, rounding decides
+        if computed.right.dtype == np.bool_ and outputs.shape[1] > 1:  # exclude near ties, which rounding decides
             low, high = np.partition(outputs, -2, axis=1)[:, -2:].T
             clear = ~(high - low <= 2 * TOLERANCE * _largest(outputs))
             right, right_of_torch = right[clear], right_of_torch[clear]
-        return None if _share_off(right, right_of_torch, 0.0) is None else "other answers are right in evaluation"
+        return None if _share_off(right, right_of_torch, 0.0) is None else "the predictions in evaluation differ"
 
     def _trial(self, round_: int) -> tuple[Trial, TrialResult]:
-        """Return the trial with the batches of a round, and the correct results."""
+        """Return the trial with the batches of a round, and the results of `sequential`."""
         if round_ not in self.trials:
             start, p = self.plain.initial.copy(), self.plain.num_trainable
             start[:p] += NOISE * generator(0, "examination", round_).standard_normal(p, np.float32)
@@ -211,11 +210,11 @@ class Examination:
 
     @contextmanager
     def _as_examined(self) -> Iterator[None]:
-        """Preserve the state of random generators, turn dropout off, and let a GPU compute in float32."""
+        """Preserve the states of random generators, turn dropout off, and use float32 on a GPU inside the block."""
         cudnn = torch.backends.cudnn
         allowed = cudnn.allow_tf32
         cudnn.allow_tf32 = False
-        # Dropout of the task's layers is off already.
+        # `without_dropout` has already turned off the dropout layers.
         functions: Any = NoDropout() if self.plain.trainer.draws else nullcontext()
         try:
             with preserve_generators(self.plain.trainer.device), functions:
@@ -237,33 +236,29 @@ class Examination:
         return TrialResult((steep, gentle.update.copy()), answers, right.copy())
 
     def _update_difference(self, updates: Float32s, expected: Float32s, broadcast: Float32s) -> str | None:
-        """Return the first tensor of the model whose update differs, in words, or None."""
+        """Return the first tensor of the model whose update differs, in words; None if all agree."""
         layout, end = self.plain.layout, 0
         p = layout.num_trainable
         for name, shape in zip(layout.names, layout.shapes, strict=True):
             part, section = slice(end, end := end + shape.numel()), slice(None, p) if end <= p else slice(p, None)
             rounding = FLOOR * _largest(expected[:, section]) + 4 * EPSILON * _largest(broadcast[part])
             if (share := _share_off(updates[:, part], expected[:, part], rounding)) is not None:
-                return f"{name} moves otherwise in training, off by {share}"
+                return f"the update of {name} differs by {share}"
         return None
 
 
 def _share_off(numbers: AnyArray, expected: AnyArray, rounding: float) -> str | None:
-    """Return the error of numbers relative to the largest expected number, or None if it is rounding."""
+    """Return the error relative to the largest expected number, as text; None if it is rounding."""
     if not numbers.size:
         return None
     finite = np.isfinite(expected)
     if not np.array_equal(finite, np.isfinite(numbers)):
-        return "numbers that are not finite"
+        return "infinite or NaN values"
     difference = _largest(numbers[finite].astype(np.float64) - expected[finite])
     largest = _largest(expected[finite])
     if difference <= TOLERANCE * largest + rounding:
         return None
-    return (
-        f"{difference / largest:.1%}"
-        if difference < 100 * largest
-        else f"{difference:.1e} where there should be nothing"
-    )
+    return f"{difference / largest:.1%}" if difference < 100 * largest else f"{difference:.1e} from an expected 0"
 
 
 def _largest(numbers: AnyArray) -> float:
@@ -271,7 +266,7 @@ def _largest(numbers: AnyArray) -> float:
 
 
 def _train_without_memory(engine: TorchEngine, start: Float32s, ids: Ints, round_: int, lr: float) -> LocalUpdates:
-    """Return the updates of clients without memory."""
+    """Return the updates of clients whose solver state is zero."""
     terms: Mapping[str, Float32s] = {}
     if engine.solver.is_stateful:
         nothing = np.zeros((len(ids), engine.num_trainable), np.float32)
@@ -280,10 +275,10 @@ def _train_without_memory(engine: TorchEngine, start: Float32s, ids: Ints, round
 
 
 def trial_of(task: Task) -> Task:
-    """Return the task on a few examples of its participants, with plain steps and without dropout."""
+    """Return the task with a few examples of its participants, plain gradient steps, and no dropout."""
     d, labels, train = task.data.dataset, task.data.labels, task.data.train
     owned, _ = train.of(task.data.population.participants)
-    owned = owned if len(owned) else np.arange(len(labels))  # a client that only evaluates
+    owned = owned if len(owned) else np.arange(len(labels))  # on a client that only evaluates
     chosen = owned[np.linspace(0, len(owned) - 1, sum(SIZES)).astype(np.int64)]  # repeats some if there are few
     x, y = np.asarray(d.train_x[chosen]), np.asarray(labels[chosen])
     every, ids = np.arange(len(chosen)), np.arange(len(SIZES))
@@ -302,7 +297,7 @@ def trial_of(task: Task) -> Task:
 
 
 def batch_sizes(task: Task) -> list[int]:
-    """Return some of the batch sizes of a task, at least 2, including the smallest and the largest."""
+    """Return up to 4 of a task's batch sizes, at least 2 each, including the smallest and the largest."""
     examples, batch_size = task.data.train.sizes[task.data.population.participants], task.local.batch_size
     sizes = np.unique(np.concatenate([np.minimum(examples, batch_size), examples % batch_size, [2]]))
     sizes = sizes[sizes > 1]

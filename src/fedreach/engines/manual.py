@@ -1,4 +1,4 @@
-"""The engine `manual`: all clients of a round in one batched computation."""
+"""The engine `manual`, which trains groups of clients with gradients in explicit formulas."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from fedreach.engines.recognition import Layer, NotAChainError, chain_of
 from fedreach.engines.trainer import ClientStack, Group, GroupTrainer, apply_step
 from fedreach.federation.base import LocalSolver
 
-# -------------------- A first layer whose weights are formed after training only
+# -------------------- A first layer whose weights are computed only after training
 # A step of plain SGD changes the weights of a dense first layer by a product of errors and inputs,
-# W <- W - lr D_t^T X_t. So after t steps a batch X sees X W^T = X W_0^T - lr sum_s (X X_s^T) D_s. All products of
-# inputs are computed once, and W_0, which all clients share, meets all their examples in one product. No step copies,
-# changes or reads the (outputs x inputs) weights of a client, which are most numbers of many models. This pays off
-# where a client sees fewer examples than the layer has outputs.
+# W <- W - lr D_t^T X_t. So after t steps, the outputs for a batch X are X W^T = X W_0^T - lr sum_s (X X_s^T) D_s. All
+# products of inputs are computed once. W_0, which all clients share, is multiplied by all their examples at once. No
+# step copies, changes or reads a client's (outputs x inputs) weights, which are most numbers of many models. This is
+# faster if a client has fewer examples than the layer has outputs.
 
 
 class ImplicitFirstLayer:
-    """The first layer of `a` clients in one round of local training.
+    """The first layer of `a` clients in one round of local training, without explicit weights.
 
     Args:
-        layer: The layer.
-        start: (d,) broadcast model.
+        layer: Description of the layer.
+        start: (d,) global model.
         x: (a, s, inputs) all examples in the order of training.
-        lr: Step size.
+        lr: Learning rate.
         memory: Memory for intermediate results.
     """
 
@@ -54,7 +54,7 @@ class ImplicitFirstLayer:
         self.errors = memory.take(*self.first.shape).zero_()
 
     def forward(self, a: int, begin: int, out: Tensor) -> None:
-        """Write the outputs of the first `a` clients for their examples from `begin` on, (a, b, outputs)."""
+        """Write the (a, b, outputs) outputs of the first `a` clients for their examples from position `begin`."""
         rows = slice(begin, begin + out.shape[1])
         if begin:
             past = self.products[:a, rows, :begin], self.errors[:a, :begin]
@@ -65,7 +65,7 @@ class ImplicitFirstLayer:
             out.clamp_min_(0)
 
     def backward(self, a: int, begin: int, y: Tensor, dy: Tensor) -> None:
-        """Store the gradient `dy` of the outputs `y`."""
+        """Store the gradient `dy` with respect to the outputs `y`."""
         errors = self.errors[:a, begin : begin + y.shape[1]]
         if self.layer.relu:
             torch.ops.aten.threshold_backward.grad_input(dy, y, 0.0, grad_input=errors)
@@ -73,11 +73,11 @@ class ImplicitFirstLayer:
             errors.copy_(dy)
 
     def moves(self, update: Tensor) -> None:
-        """Write the change of the weights into their part of the (a, d) update."""
+        """Write the change of the weights into the (a, d) update."""
         layer, errors = self.layer, self.errors.mul_(-self.lr)
         shape = *layer.outputs, *layer.shape
         weight = update[:, layer.weight].view(len(update), *shape)
-        # Client by client, through the cache: a product that writes to distant memory waits for each cache line.
+        # Compute each client's product in the cache, then copy it: writing to distant memory directly is slow.
         product = self.memory.take(*shape)
         for client, client_errors, x in zip(weight, errors, self.x, strict=True):
             client.copy_(torch.mm(client_errors.t(), x, out=product))
@@ -86,22 +86,22 @@ class ImplicitFirstLayer:
 
 
 # --- The engine `manual`: explicit gradients for chains of common layers
-# As in `vmap`, a group of clients is the rows of one matrix, sorted by their number of local steps, so that clients
-# still training are a prefix of it. Where only the gradient changes the weights, it is never stored: the product that
-# computes it is subtracted at once, and a first layer may not need its own weights (see `ImplicitFirstLayer`). All
-# steps use the same memory. `sequential` is the readable twin, and tests compare the two.
+# As in `vmap`, the clients of a group are the rows of one matrix, in descending order of their numbers of local steps.
+# So the clients that still train in a step are the first rows. In plain SGD steps, the gradient is not stored: the
+# product that computes it is subtracted immediately, and a first layer may not need explicit weights (see
+# `ImplicitFirstLayer`). All steps use the same memory. `sequential` is the readable version, and tests compare the two.
 
-CACHE_BYTES = 2_000_000  # memory of a group in a step; more does not stay in the cache
+CACHE_BYTES = 2_000_000  # memory of a group in a step, so that it stays in the cache
 MAX_CLIENTS = 16
-LARGE = 16_384  # weights of a first layer from which an implicit layer pays off
-MAX_SHAPES = 64  # shapes of a step that are kept ready
-NUMBERS = 4_000_000  # log-probabilities held at a time, for the losses
+LARGE = 16_384  # number of weights of a first layer from which an implicit layer is faster
+MAX_SHAPES = 64  # number of prepared steps of different shapes
+NUMBERS = 4_000_000  # number of log-probabilities in memory at a time
 
 
 class Manual(GroupTrainer):
-    """Trains groups of clients with explicit gradients.
+    """An engine that trains groups of clients with gradients in explicit formulas.
 
-    When: no C compiler is available, and the model is a chain of dense or convolution layers.
+    When: no C compiler is available, and the model is a sequence of dense or convolution layers.
     """
 
     name = "manual"
@@ -115,8 +115,8 @@ class Manual(GroupTrainer):
             layers = to_stack_layers(chain)
         except NotAChainError as error:
             raise ConfigError(
-                f"engine.name = 'manual' needs a model of linear layers, convolutions, ReLU, 2 x 2 max pooling and "
-                f"flattening, one after the other; of {type(task.module).__name__}, {error}. Use 'auto'."
+                f"engine.name = 'manual' requires a sequence of linear layers, convolutions, ReLU, 2 x 2 max pooling "
+                f"and flattening; got {type(task.module).__name__}: {error}. Use 'auto'."
             ) from error
         super().__init__(task, device)
         steady = not (local.momentum or local.weight_decay) and local.clip_norm is None
@@ -124,7 +124,7 @@ class Manual(GroupTrainer):
         self.fused_update = steady and is_identity(task.solver)
         self.batches = _Batches if d.num_classes else _NumberBatches
         self.whole = _Models(layers, d.train_x.shape[1:], d.outputs, 0, self.layout.size, self.device)
-        self.first: Layer | None = None  # a layer that may be implicit
+        self.first: Layer | None = None  # a first layer that can be implicit
         self.memory = Memory(self.device)
         first, later_layers = chain[0], layers[1:]
         if self.fused_update and first.kind == "Linear" and later_layers:
@@ -174,19 +174,19 @@ class Manual(GroupTrainer):
         return clients.finish(total)
 
     def _term(self, values: Tensor) -> Tensor:
-        """Return a term that a solver prepared, (k, p) vectors or (k, 1) numbers, in the layout of steps."""
+        """Return a term of the solver, (k, p) vectors or (k, 1) numbers, with channels last."""
         term = values.to(self.device)
         return term if term.shape[1] == 1 else self.filters.to_channels_last(term)
 
     def _implicit(self, examples: int) -> bool:
-        """Return whether the first layer is implicit for clients that see this number of examples."""
+        """Return whether the first layer is implicit for clients with this number of examples in a round."""
         if self.first is None:
             return False
         (inputs,), (outputs,) = self.first.shape, self.first.outputs
         return examples <= outputs and inputs * outputs >= LARGE
 
     def _train_implicit(self, batches: _Batches, start: Tensor, lr: float, out: Tensor) -> Floats:
-        """Train a stack (s, k, b), write its change, and return each client's loss, summed over its examples."""
+        """Train a stack, write its change into `out`, and return each client's loss, summed over its examples."""
         assert self.first is not None  # `_implicit` is true only then
         s, k, b = batches.shape
         self.memory.begin_again()
@@ -205,7 +205,7 @@ class Manual(GroupTrainer):
         return batches.losses()
 
     def _train_steps(self, batches: _Batches, start: Tensor, lr: float, terms: Terms, moments: Tensor) -> Floats:
-        """Take steps (s, k, b) of the stack; return each client's loss, summed over its examples."""
+        """Take the steps of a stack; return each client's loss, summed over its examples."""
         for step, (a, m) in enumerate(batches.shapes):
             ready = self.whole.step_of(a, m)
             self.samples["train"].batch_into(batches.samples[step, :a, :m].reshape(-1), ready.inputs)
@@ -216,25 +216,25 @@ class Manual(GroupTrainer):
             g = self.solver.correct(g, weights, start, **{name: rows[:a] for name, rows in terms.items()})
             if self.local.clip_norm is not None:
                 g = g * torch.clamp(self.local.clip_norm / g.norm(dim=1, keepdim=True), max=1.0)
-            apply_step(self.local, g, weights, moments[:, :a], 1, lr)  # the number of the step is for Adam alone
+            apply_step(self.local, g, weights, moments[:, :a], 1, lr)  # only Adam uses the number of the step
         return batches.losses()
 
 
 class _Batches:
-    """The batches of a stack, (s, k, b): their samples, the gradient of the loss, and the models' outputs.
+    """The (s, k, b) examples of s steps of k clients, and the gradient of their cross-entropy loss.
 
-    A batch that is not full is padded with the client's first sample, with weight 0.
+    A batch that is not full is padded with the client's first example, which has weight 0.
     """
 
     def __init__(self, trainer: Manual, index: Ints, counts: Ints, shifts: Tensor | None) -> None:
         s, k, b = self.shape = index.shape
-        self.shifts = shifts  # (k, c), of the outputs
+        self.shifts = shifts  # (k, c), added to the outputs
         device, self.outputs = trainer.device, trainer.data.dataset.outputs
         self.full = bool((counts == b).all())
         self.shapes = [(k, b)] * s
         filled, self.present = index, None
         if not self.full:
-            # Clients still training, and the largest of their batches.
+            # By step: the number of clients that still train, and the size of their largest batch.
             self.shapes = list(zip((counts > 0).sum(axis=1).tolist(), counts.max(axis=1).tolist(), strict=True))
             filled = np.where(index >= 0, index, index[:, :, :1]).clip(0)
             self.present = torch.from_numpy(index >= 0).to(device)
@@ -248,12 +248,12 @@ class _Batches:
         self.loss_terms = torch.zeros_like(self.target)
 
     def targets(self) -> Tensor:
-        """Return the gradient of the loss by log-probabilities: minus each example's weight at its class."""
+        """Return the gradient of the loss with respect to log-probabilities: minus an example's weight at its class."""
         target = -torch.eye(self.outputs, device=self.y.device).index_select(0, self.y)
         return target.div_(self.shape[2]) if self.shares is None else target.mul_(self.shares)
 
     def gradient(self, step: int, outputs: Tensor, out: Tensor) -> Tensor:
-        """Write the gradient of the loss with respect to the outputs (a, m, c), and store the terms of the losses."""
+        """Write the gradient of the loss with respect to the (a, m, c) outputs, and store the terms of the loss."""
         a, m, _ = outputs.shape
         target, loss_terms = self.target[step, :a, :m], self.loss_terms[step, :a, :m]
         if m == self.shape[2]:
@@ -264,18 +264,18 @@ class _Batches:
         return dy
 
     def write_gradient(self, step: int, outputs: Tensor, target: Tensor, loss_terms: Tensor, out: Tensor) -> Tensor:
-        """Write the gradient into `out` and log-probabilities into `loss_terms`."""
+        """Write the gradient into `out`, and log-probabilities into `loss_terms`."""
         aten = torch.ops.aten
         aten._log_softmax.out(outputs, 2, False, out=loss_terms)
         dy: Tensor = aten._log_softmax_backward_data.out(target, loss_terms, 2, torch.float32, out=out)
         return dy
 
     def shift_of(self, a: int) -> Tensor | None:
-        """Return the (a, c) shifts of the outputs of the first `a` clients."""
+        """Return the (a, c) shifts that are added to the outputs of the first `a` clients."""
         return None if self.shifts is None else self.shifts[:a]
 
     def losses(self) -> Floats:
-        """Return each client's loss, summed over its examples, (k,)."""
+        """Return the (k,) losses of the clients, summed over their examples."""
         losses = self.negative_losses().view(self.shape)
         if self.present is not None:
             losses = losses * self.present
@@ -287,13 +287,13 @@ class _Batches:
 
 
 class _NumberBatches(_Batches):
-    """The batches of a stack whose targets are numbers, (s, k, b, t), with their mean squared error."""
+    """Batches with numeric targets, (s, k, b, t), and the gradient of their mean squared error."""
 
     def targets(self) -> Tensor:
         return self.y
 
     def write_gradient(self, step: int, outputs: Tensor, target: Tensor, loss_terms: Tensor, out: Tensor) -> Tensor:
-        """Write the gradient, 2 (z - y) / t times each example's weight, and errors into `loss_terms`."""
+        """Write the gradient, 2 (z - y) / t times each example's weight, and the errors into `loss_terms`."""
         a, m, t = outputs.shape
         torch.sub(outputs, target, out=loss_terms)
         if self.shares is None:
@@ -305,9 +305,9 @@ class _NumberBatches(_Batches):
 
 
 class _Models:
-    """Memory for the models of a group, or for some layers of each, reused for every group.
+    """Memory for the models of a group, or for some of their layers; all groups use the same memory.
 
-    The layers take inputs of the shape `sample`. Their numbers are those from `begin` to `end` of the flat vector.
+    The layers accept inputs of the shape `sample`. Their numbers are at `begin` to `end` of the flat vector.
     """
 
     def __init__(
@@ -327,7 +327,7 @@ class _Models:
         self.counted: dict[int, int] = {}
 
     def numbers(self, batch: int) -> int:
-        """Return the count of numbers that one client needs in a step."""
+        """Return the number of values that one client needs in a step."""
         if batch not in self.counted:
             nowhere = torch.device("meta")
             row, memory = torch.empty(1, self.width, device=nowhere), Memory(nowhere)
@@ -337,7 +337,7 @@ class _Models:
         return self.counted[batch]
 
     def rows(self, a: int) -> tuple[Tensor, Tensor]:
-        """Return the weights and gradients of `a` clients, (a, p) each; fewer clients use the first rows."""
+        """Return (a, p) weights and (a, p) gradients for `a` clients; fewer clients use the first rows."""
         if len(self.matrices[0]) < a:
             self.matrices = [torch.empty(a, self.width, device=self.device) for _ in range(2)]
             self.steps.clear()
@@ -356,7 +356,7 @@ class _Models:
 
 def is_identity(solver: LocalSolver) -> bool:
     """Return whether a solver returns the gradient unchanged."""
-    if solver.is_stateful:  # its terms may change the gradient
+    if solver.is_stateful:  # its terms can change the gradient
         return False
     gradient = torch.ones(1)
     return solver.correct(gradient, torch.ones(1), torch.zeros(1)) is gradient

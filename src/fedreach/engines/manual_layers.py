@@ -1,4 +1,4 @@
-"""Layers with gradients written by hand."""
+"""Layers with explicit gradients for the engine `manual`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import Tensor
 from fedreach.engines.recognition import Layer, NotAChainError
 
 # -------------------- Layers with explicit gradients, for a stack of clients
-# A description is placed on a stack: its filters become views of the stack's rows, and its outputs are in memory that
-# every step reuses. Activations are (a, b, ...), a clients with b examples each.
+# Placing a layer on a stack makes its filters views of the stack's rows, and its outputs memory that every step reuses.
+# Activations are (a, b, ...), for a clients with b examples each.
 
 
 class Memory:
-    """Memory that is reused for each shape of a stack and grows if needed.
+    """Memory that is reused for all shapes of a stack and grows if needed.
 
     Example:
         >>> memory = Memory(torch.device("cpu"))
@@ -33,7 +33,7 @@ class Memory:
         self._next = 0
 
     def take(self, *shape: int) -> Tensor:
-        """Return a contiguous tensor with undefined numbers."""
+        """Return a contiguous tensor with undefined values."""
         size = math.prod(shape)
         if self._next == len(self._pieces):
             self._pieces.append(torch.empty(0, device=self.device))
@@ -44,7 +44,7 @@ class Memory:
 
     @property
     def numbers(self) -> int:
-        """Count of numbers that it holds."""
+        """Number of values that fit into the memory."""
         return sum(piece.numel() for piece in self._pieces)
 
     def begin_again(self) -> None:
@@ -54,15 +54,15 @@ class Memory:
 
 @dataclass(frozen=True)
 class ModelStack:
-    """Models of `a` clients and memory for their gradients: rows of two (a, p) matrices."""
+    """Models of `a` clients, and memory for their gradients: the rows of two (a, p) matrices."""
 
     weights: Tensor
     gradients: Tensor
-    begin: int = 0  # where in the flat vector the rows begin
+    begin: int = 0  # position in the flat vector of the first column
 
     def views(self, part: slice | None, *shape: int) -> tuple[Tensor, Tensor]:
-        """Return weights and gradients of this part of the vector, (a, *shape) each."""
-        assert part is not None  # a layer without weights asks for none
+        """Return the weights and gradients at this part of the flat vector, (a, *shape) each."""
+        assert part is not None  # layers without weights do not call this method
         a, part = len(self.weights), slice(part.start - self.begin, part.stop - self.begin)
         return self.weights[:, part].view(a, *shape), self.gradients[:, part].view(a, *shape)
 
@@ -71,24 +71,24 @@ class PlacedLayer(Protocol):
     """A layer on a stack."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs, which are valid until the next call."""
+        """Return the outputs; the next call overwrites them."""
 
     def backward(self, dy: Tensor, *, with_input_gradient: bool, lr: float | None) -> Tensor:
-        """Write the gradient of the weights, or take a step along it, and return the gradient of the inputs.
+        """Write the gradient of the weights or take a gradient step, and return the gradient of the inputs.
 
         Args:
-            dy: Gradient of the outputs. It may be overwritten.
-            with_input_gradient: Compute the gradient of the inputs. Otherwise the returned numbers mean nothing.
-            lr: Step size. None only writes the gradient.
+            dy: Gradient with respect to the outputs. It may be overwritten.
+            with_input_gradient: Compute the gradient of the inputs. Otherwise the returned numbers are undefined.
+            lr: Learning rate. None: write the gradient without taking a step.
         """
 
 
 PlaceLayer = Callable[[ModelStack, int, Memory], PlacedLayer]
-"""Function that places a layer on a stack, for batches of this size."""
+"""Function that places a layer on a stack, for a batch size."""
 
 
 class PlacedDense:
-    """A dense layer of all clients at once."""
+    """A dense layer on a stack."""
 
     def __init__(self, layer: Layer, stack: ModelStack, batch: int, memory: Memory) -> None:
         a, (inputs,), (outputs,) = len(stack.weights), layer.shape, layer.outputs
@@ -100,9 +100,9 @@ class PlacedDense:
         if layer.bias is not None:
             self.row, self.row_gradient = stack.views(layer.bias, 1, outputs)
         self.x = self.y = memory.take(a, batch, outputs)
-        self.dx = torch.empty(0, device=self.y.device)  # allocated if needed, which it is not for a first layer
+        self.dx = torch.empty(0, device=self.y.device)  # allocated on first use; a first layer does not need it
         self.inputs = (a, batch, inputs)
-        self.ones = torch.ones(a, 1, batch, device=self.y.device)  # a product with it is a sum over the batch
+        self.ones = torch.ones(a, 1, batch, device=self.y.device)  # sums over the batch, as a product
 
     def forward(self, x: Tensor) -> Tensor:
         self.x = x
@@ -115,7 +115,7 @@ class PlacedDense:
     def backward(self, dy: Tensor, *, with_input_gradient: bool, lr: float | None) -> Tensor:
         if self.relu:
             torch.ops.aten.threshold_backward.grad_input(dy, self.y, 0.0, grad_input=dy)
-        if with_input_gradient:  # before W moves
+        if with_input_gradient:  # before W changes
             if not self.dx.numel():
                 self.dx = torch.empty(self.inputs, device=dy.device)
             torch.bmm(dy, self.weight, out=self.dx)
@@ -131,23 +131,23 @@ class PlacedDense:
 
 
 class PlacedImages:
-    """Rows (a, b, c h w) to images with examples last, (a, c, h, w, b), for convolutions."""
+    """Conversion of (a, b, c h w) rows to (a, c, h, w, b) images, with the examples last, for convolutions."""
 
     def __init__(self, layer: Layer, stack: ModelStack, batch: int, memory: Memory) -> None:
         self.y = memory.take(len(stack.weights), *layer.shape, batch)
         self.columns = self.y.view(len(self.y), -1, batch)
 
     def forward(self, x: Tensor) -> Tensor:
-        for column, row in zip(self.columns, x, strict=True):  # a copy of a matrix is faster than one of a stack
+        for column, row in zip(self.columns, x, strict=True):  # copying matrices is faster than copying the stack
             column.copy_(row.t())
         return self.y
 
     def backward(self, dy: Tensor, *, with_input_gradient: bool, lr: float | None) -> Tensor:
-        return dy  # unused: samples are not trained
+        return dy  # unused, because the inputs of the model are not trained
 
 
 class PlacedFlatten:
-    """Images (a, c, h, w, b) to rows in torch's order, (a, b, c h w)."""
+    """Conversion of (a, c, h, w, b) images to (a, b, c h w) rows in torch's order."""
 
     def __init__(self, layer: Layer, stack: ModelStack, batch: int, memory: Memory) -> None:
         self.dx = memory.take(len(stack.weights), *layer.outputs, batch)
@@ -165,9 +165,9 @@ LossGradient = Callable[[Tensor, Tensor], Tensor]
 
 
 class TrainingStep:
-    """One step of a stack: forward, the gradient of each client's mean loss, backward.
+    """One training step of a stack: forward pass, gradient of each client's mean loss, and backward pass.
 
-    Each client of the stack has b examples of the shape `sample`; activations lie in the memory.
+    Each client has `batch` examples of the shape `sample`. Activations are stored in `memory`.
     """
 
     def __init__(
@@ -183,17 +183,17 @@ class TrainingStep:
         self.inputs = memory.take(a * batch, *sample)
         self.x = self.inputs.view(a, batch, -1)
         self.layers = [place(stack, batch, memory) for place in layers]
-        self.first = 1 if isinstance(self.layers[0], PlacedImages) else 0  # that has weights
+        self.first = 1 if isinstance(self.layers[0], PlacedImages) else 0  # index of the first layer with weights
         self.dlogits = memory.take(a, batch, outputs)
 
     def step(
         self, gradient: LossGradient, lr: float | None, shift: Tensor | None, *, with_input_gradient: bool = False
     ) -> Tensor:
-        """Write the gradients for the examples in `inputs`, or take a step along them; return that of the inputs.
+        """Write the gradients for the examples in `inputs` or take a gradient step; return the gradient of the inputs.
 
         Args:
-            gradient: Function of the (a, b, c) outputs that writes the gradient of the loss into its second argument.
-            lr: Step size. None only writes the gradients.
+            gradient: Function that writes the gradient of the loss at (a, b, c) outputs into its second argument.
+            lr: Learning rate. None: write the gradients without taking a step.
             shift: (a, c) shift that the loss adds to the outputs of each client.
             with_input_gradient: Compute the gradient of the inputs, which are the outputs of an earlier layer.
         """
@@ -208,26 +208,26 @@ class TrainingStep:
         return dy
 
 
-# --- Convolutions as products with banded matrices: fast for few filters, where library kernels are slow
+# --- Convolutions as products with banded matrices, which are fast for few filters, unlike library kernels
 # A tile is J neighboring outputs of one image row. They depend on a window of
-# `filter rows x (J + filter columns - 1) x channels` inputs. A matrix T repeats each filter J times, shifted, and maps
-# the window to the tile. The windows of a batch are copied once; forward and both backward passes are then one large
-# product each. A larger J multiplies more zeros and copies less.
+# `filter rows x (J + filter columns - 1) x channels` inputs. A matrix T contains each filter J times, shifted, and maps
+# the window to the tile. The windows of a batch are copied once. The forward pass and both backward passes are then one
+# large product each. A larger J multiplies more zeros and copies less.
 #
-# Images are stored as (a, c, h, w, b), the examples last, so that everything except the products runs over long pieces
-# of memory. With pooling, T has all left members of the pairs before all right ones, for the same reason.
+# Images are stored as (a, c, h, w, b), with the examples last, so that all other operations run over long blocks of
+# memory. With pooling, T has all left members of the pairs before all right members, for the same reason.
 
-TILE = 48  # smallest size of a tile, if possible: narrower products are slow
+TILE = 48  # smallest size of a tile if possible, because narrower products are slow
 
 
 class PlacedConvolution:
-    """Filters at every place of an image, then maxima of 2 x 2 where `pool`, then max(0, y) where `relu`.
+    """A convolution on a stack, with an optional 2 x 2 max pooling and an optional ReLU.
 
-    All views are made once: in a small step they would cost as much as the products.
+    The constructor makes all views: in a small step, they would take as much time as the products.
 
     Args:
-        layer: Convolution. The vector has its filters with channels last (see `fedreach.engines.batches.ChannelsLast`).
-        pool: Pooling of pairs after it, or None.
+        layer: Convolution. Its filters have channels last (see `fedreach.engines.batches.ChannelsLast`).
+        pool: Max pooling after the convolution. None: no pooling.
         stack: Models.
         b: Batch size.
         memory: Memory for outputs and gradients.
@@ -236,7 +236,7 @@ class PlacedConvolution:
     def __init__(self, layer: Layer, pool: Layer | None, stack: ModelStack, b: int, memory: Memory) -> None:
         a, (c, *size), (o, h, w), (rows, columns) = len(stack.weights), layer.shape, layer.outputs, layer.kernel
         height, width = (side + 2 * zeros for side, zeros in zip(size, layer.padding, strict=True))
-        # J, the outputs of a tile, is a divisor of the width, and even with pooling.
+        # J, the number of outputs of a tile, divides the width, and is even with pooling.
         fitting = [j for j in range(1, w + 1) if w % j == 0 and not (pool and j % 2)]
         j = next((j for j in fitting if j * o >= TILE), fitting[-1])
         window, tiles, sides = columns + j - 1, w // j, 2 if pool else 1
@@ -249,7 +249,7 @@ class PlacedConvolution:
         if layer.bias is not None:
             self.bias, self.bias_gradient = stack.views(layer.bias, o)
 
-        # T is (left or right, J / 2, o) x (rows, window, c). It has its own memory, so that its zeros stay zero.
+        # T is (left or right, J / 2, o) x (rows, window, c). It has separate memory, so that its zeros stay zero.
         self.matrix = torch.zeros(a, j * o, depth, device=stack.weights.device)
         self.dmatrix = memory.take(a, j * o, depth)
         shape = (a, sides, j // sides, *filters)
@@ -284,7 +284,7 @@ class PlacedConvolution:
         ]
         self.tiles, self.y = memory.take(a, j * o, h * tiles * b), memory.take(a, o, *out_shape, b)
         pooled = (a, o, out_shape[0], tiles, j // sides, b)
-        self.tiled = self.y.view(pooled).permute(0, 4, 1, 2, 3, 5)  # (a, J or J / 2, o, h, tiles, b)
+        self.tiled = self.y.view(pooled).permute(0, 4, 1, 2, 3, 5)  # (a, J / sides, o, h / sides, tiles, b)
         self.pairs = _Pairs(self.tiles, self.tiled, h, memory) if pool else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -300,12 +300,12 @@ class PlacedConvolution:
             self.pairs.larger()
         else:
             self.tiled.copy_(self.tiles.view(self.tiled.shape))
-        if self.bias is not None:  # the same for all members of a pair
+        if self.bias is not None:  # after pooling, because all members of a pair have the same bias
             self.y.add_(self.bias[:, :, None, None, None])
         return self.y.clamp_min_(0) if self.relu else self.y
 
     def backward(self, dy: Tensor, *, with_input_gradient: bool, lr: float | None) -> Tensor:
-        # The outputs are no longer needed: gradients overwrite them.
+        # Gradients overwrite the outputs, which are no longer needed.
         if self.relu:
             torch.ops.aten.threshold_backward.grad_input(dy, self.y, 0.0, grad_input=self.y)
         else:
@@ -321,13 +321,13 @@ class PlacedConvolution:
         if with_input_gradient:
             torch.bmm(self.matrix.transpose(1, 2), self.tiles, out=self.flat_windows)
             self.whole_dx.zero_()
-            for target, part in self.gathered:  # an input is in several windows
+            for target, part in self.gathered:  # an input can be in several windows
                 target.add_(part)
         return self.dx
 
 
 def _follow(weight: Tensor, gradient: Tensor, parts: Sequence[Tensor], lr: float | None) -> None:
-    """Write the sum of the parts as the gradient, or take a step along it."""
+    """Write the sum of the parts into the gradient, or take a gradient step with it."""
     if lr is None:
         gradient.copy_(parts[0])
         for part in parts[1:]:
@@ -338,18 +338,20 @@ def _follow(weight: Tensor, gradient: Tensor, parts: Sequence[Tensor], lr: float
 
 
 class _Pairs:
-    """Maxima of 2 x 2. As in torch, ties go to the first in reading order.
+    """Max pooling over 2 x 2 windows; as in torch, the first of equal values in reading order is the maximum.
 
     Args:
-        tiles: (a, J o, h tiles b), left members before right ones; gradients overwrite the values.
-        out: (a, J / 2, o, h / 2, tiles, b) view of the maxima, and of their gradients.
+        tiles: (a, J o, h tiles b) values, left members before right members. Gradients overwrite them.
+        out: (a, J / 2, o, h / 2, tiles, b) view of the maxima and of their gradients.
+        rows: Number of rows h of an image.
+        memory: Memory for intermediate results.
     """
 
     def __init__(self, tiles: Tensor, out: Tensor, rows: int, memory: Memory) -> None:
         a, half, filters, _, count, b = out.shape
         self.left, self.right = tiles.view(a, 2, -1).unbind(1)
         self.across = memory.take(*self.left.shape)  # the larger of left and right
-        self.by_right = memory.take(*self.left.shape)  # how much larger the right one is
+        self.by_right = memory.take(*self.left.shape)  # right minus left
         self.upper, self.lower = self.across.view(a, half, filters, rows // 2, 2, count, b).unbind(4)
         self.by_lower, self.out = memory.take(*self.upper.shape), out
 
@@ -361,13 +363,13 @@ class _Pairs:
         torch.maximum(self.upper, self.lower, out=self.out)
 
     def spread(self) -> None:
-        """Write the gradient of the maxima to their source, and zero elsewhere."""
+        """Write the gradient of each maximum at the position of the maximum, and 0 at the other positions."""
         _share(self.out, self.by_lower, self.upper, self.lower)
         _share(self.across, self.by_right, self.left, self.right)
 
 
 def _share(dy: Tensor, by_second: Tensor, first: Tensor, second: Tensor) -> None:
-    """Write each number to `second` if that was larger, else to `first`, and zero to the other."""
+    """Write each gradient into `second` if its value was larger, otherwise into `first`, and 0 into the other."""
     torch.ops.aten.threshold_backward.grad_input(dy, by_second, 0.0, grad_input=second)
     torch.sub(dy, second, out=first)
 
@@ -375,14 +377,14 @@ def _share(dy: Tensor, by_second: Tensor, first: Tensor, second: Tensor) -> None
 # -------------------- Layers of a model for this engine
 
 POOLINGS = ("MaxPool2d", "AvgPool2d")
-NO_POOLING = "a pooling is not of 2 x 2 after a convolution with an even result"
+NO_POOLING = "a pooling is not a 2 x 2 max pooling after a convolution whose output has even height and width"
 
 
 def to_stack_layers(layers: Sequence[Layer]) -> list[PlaceLayer]:
-    """Return the layers with explicit gradients. A convolution and the maximum pooling after it become one layer.
+    """Return the layers with explicit gradients; a convolution and the max pooling after it become one layer.
 
     Raises:
-        NotAChainError: If a convolution has strides, or a pooling is not 2 x 2.
+        NotAChainError: If the engine `manual` does not support a layer.
     """
     places: list[PlaceLayer] = []
     pending = list(layers)
@@ -394,7 +396,7 @@ def to_stack_layers(layers: Sequence[Layer]) -> list[PlaceLayer]:
             places.append(partial(PlacedFlatten, layer))
         elif layer.kind == "Conv2d":
             if layer.stride != (1, 1):
-                raise NotAChainError("a convolution has strides")
+                raise NotAChainError("a convolution has a stride other than 1")
             pool = pending.pop(0) if pending and pending[0].kind in POOLINGS else None
             if pool is not None and (not pool.pools_pairs or any(side % 2 for side in layer.outputs[1:])):
                 raise NotAChainError(NO_POOLING)

@@ -1,4 +1,4 @@
-"""Observation of a module while it computes: random draws, modes, hooks, branches."""
+"""Detection of a module's hidden behavior in trial runs: random numbers, hooks, branches, hidden state."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from fedreach.engines.models.flat import narrow_types
 from fedreach.engines.models.outputs import TakeOutput, not_a_tensor
 from fedreach.engines.models.state import ModuleSnapshot, copy_module, tensor_hooks
 
-# --- Behavior that no graph of a model shows, observed on a few real batches
+# --- Behavior that a graph of a model cannot show, detected on a few real batches
 
 Batch = tuple[Tensor, Tensor]
 Losses = Callable[[Tensor, Tensor, None], Any]
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-READS_NUMBERS = ("_local_scalar_dense", "nonzero")  # operations behind `if`, `item()` and masks as indices
-REMEMBERS = "the model remembers something outside of its parameters and buffers, and begins anew with each client"
-SAME = 1e-5  # of the largest output: kernels of a GPU sum in any order
+READS_NUMBERS = ("_local_scalar_dense", "nonzero")  # operations of `if`, `item()` and masks as indices
+REMEMBERS = "the model has state outside of its parameters and buffers, which is reset for each client"
+SAME = 1e-5  # relative to the largest output, because kernels on a GPU sum in any order
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's has no types
-    """Records the names of torch's operations in order, and writes to parameters."""
+    """Context manager that records the names of torch's operations in order, and writes to parameters."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # or torch loads its compiler, which takes a second
+        return False  # otherwise torch loads its compiler, which takes a second
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
@@ -52,7 +52,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
 
 
 class _Hooks(TorchFunctionMode):
-    """Records whether code registers hooks on tensors as it runs."""
+    """Context manager that records whether code registers hooks on tensors."""
 
     registered = False
 
@@ -74,17 +74,17 @@ def _led_to(output: Tensor) -> list[Any]:
 
 
 def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses) -> str | None:
-    """Return the behavior of a model that only the plain engine follows, in words, or None.
+    """Return the behavior of a model that only `sequential` supports, in words; None if there is none.
 
-    The model runs on each batch, in training with the loss and its gradient, and in evaluation. Its operations must be
-    the same on all batches of any size. It must not draw random numbers, read numbers out of tensors, write to its
-    parameters, or change its attributes. It must not have hooks, custom gradients, or
-    its own `train` or `eval`: a few batches may not show their effect.
+    The check runs the model on each batch, in training with the loss and its gradient, and in evaluation. The model
+    must use the same operations on all batches. It must not draw random numbers, read numbers from tensors, write to
+    its parameters or change its attributes. Hooks, custom gradients and overridden `train` or `eval` methods are
+    rejected, too, because a few batches may not show their effect.
 
     Args:
         module: Model without dropout (see `fedreach.engines.examination`). Its numbers and its mode change.
         batches: Inputs and targets.
-        losses: Loss function like `fedreach.engines.trainer.GroupTrainer.losses`.
+        losses: Function like `fedreach.engines.trainer.GroupTrainer.losses`.
 
     Example:
         >>> batches = [(torch.ones(2, 3), torch.tensor([0, 1]))]
@@ -103,7 +103,7 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
     before = generator_states(device)
     first, buffers = ModuleSnapshot(module), dict(module.named_buffers())
     with preserve_generators(device):
-        with _Hooks() as hooks:  # separately, as some layers take another code path under this mode
+        with _Hooks() as hooks:  # in a separate pass, because some layers use other operations under this mode
             module.train()(batches[0][0])
         runs = {training: _operations(module, batches, losses, training=training) for training in (True, False)}
         drew = changed_generators(before, device)
@@ -112,20 +112,20 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
             "other than dropout's" if drew == ["torch"] else f"by {' and '.join(drew)}"
         )
     names = {name for run_operations in runs.values() for operations in run_operations for name in operations}
-    for hidden in ("writes to its parameters", "has gradients of its own"):
+    for hidden in ("writes to its parameters", "has custom gradients"):
         if hidden in names:
             return f"the model's code {hidden}"
     if hooks.registered:
         return "the model's code registers hooks"
     if any(part in name for name in names for part in READS_NUMBERS):
-        return "the model's code reads numbers out of tensors, and may go by them"
+        return "the model's code reads numbers from tensors, which may change what it computes"
     if any(len(set(run_operations)) > 1 for run_operations in runs.values()):
-        return "operations of the model are not the same on all batches"
+        return "the model's operations differ between batches"
     return REMEMBERS if any(name not in buffers for name in first.changed_names()) else None
 
 
 def _hidden_in_classes(module: nn.Module) -> str | None:
-    """Return hidden behavior that is visible without running the model."""
+    """Return hidden behavior that can be found without running the model."""
     layers = list(module.modules())
     hooks = [hook for layer in layers for kind in HOOKS for hook in getattr(layer, kind).values()]
     if not all(isinstance(hook, TakeOutput) for hook in hooks):
@@ -136,7 +136,7 @@ def _hidden_in_classes(module: nn.Module) -> str | None:
         for method in ("train", "eval", "forward"):
             inherited = method == "forward" or getattr(type(layer), method) is getattr(nn.Module, method)
             if not inherited or method in vars(layer):
-                return f"{type(layer).__name__} has a {method}() of its own"
+                return f"{type(layer).__name__} overrides {method}()"
     return None
 
 
@@ -151,7 +151,7 @@ def _operations(
             outputs = module(x)
             if training and (loss := losses(outputs, y, None).mean()).requires_grad:
                 if any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in _led_to(loss)):
-                    operations.names.append("has gradients of its own")
+                    operations.names.append("has custom gradients")
                 loss.backward()
         module.zero_grad()  # else the next gradient would be added to this one
         operation_names.append(tuple(operations.names))
@@ -159,13 +159,13 @@ def _operations(
 
 
 def remembers(module: nn.Module, x: Tensor) -> bool:
-    """Return whether a model in training stores state that cannot be restored, such as a list of batches.
+    """Return whether a model in training has state that FedReach cannot restore, such as a list of batches.
 
-    It does if its outputs differ for the same inputs and seed after its buffers and plain attributes were restored (see
-    `fedreach.engines.models.state.ModuleSnapshot`).
+    The check runs the model twice with the same inputs and seed, and restores its buffers and plain attributes in
+    between (see `fedreach.engines.models.state.ModuleSnapshot`). The outputs of a model with other state differ.
 
     Args:
-        module: Model. It is left in training mode, with its buffers restored.
+        module: Model. It stays in training mode; its buffers are restored.
         x: Inputs.
 
     Example:
@@ -190,7 +190,7 @@ def remembers(module: nn.Module, x: Tensor) -> bool:
 
 
 def repeats_itself(module: nn.Module, x: Tensor) -> bool:
-    """Return whether two copies of a model have equal outputs in training, for the same inputs and seeds.
+    """Return whether two copies of a model have equal outputs in training for the same inputs and seeds.
 
     Example:
         >>> repeats_itself(nn.Flatten(), torch.ones(2, 3))
@@ -200,9 +200,9 @@ def repeats_itself(module: nn.Module, x: Tensor) -> bool:
 
 
 def refers_elsewhere(module: nn.Module, x: Tensor) -> bool:
-    """Return whether a copy of a model trains tensors of another model instead of its own.
+    """Return whether a copy of a model trains tensors of the original model.
 
-    Functions are not copied: a hook, or a function stored as an attribute, still refers to the original layers.
+    A copy contains the same functions. So a hook, or a function in an attribute, still refers to the original layers.
 
     Example:
         >>> layer = nn.Linear(3, 2)
@@ -213,7 +213,7 @@ def refers_elsewhere(module: nn.Module, x: Tensor) -> bool:
     try:
         with torch.enable_grad(), seeded_generators(0, x.device):
             nodes = _led_to(module.train()(x))
-    except Exception:  # training reports it with the client and the round
+    except Exception:  # training reports the error with the client and the round
         return False
     reached = {id(node.variable): node.variable for node in nodes if hasattr(node, "variable")}
     parameters = {id(tensor): tensor for tensor in module.parameters() if tensor.requires_grad}
@@ -233,24 +233,24 @@ def _alike(first: Tensor, second: Tensor) -> bool:
 
 # --- Behavior of a module in a trial on a few examples
 
-TRIAL_EXAMPLES = 8  # examples of a trial
-ALONE = 4  # examples that are also evaluated without the others
-MAX_BATCH_DIFFERENCE = 1e-3  # relative difference of an example's outputs, in batches of one size, that is not rounding
-MAX_SIZE_DIFFERENCE = 3e-2  # the same for batches of two sizes, which kernels for bfloat16 round differently
+TRIAL_EXAMPLES = 8
+ALONE = 4  # number of examples that are also evaluated without the others
+MAX_BATCH_DIFFERENCE = 1e-3  # largest relative rounding of an example's outputs, in batches of one size
+MAX_SIZE_DIFFERENCE = 3e-2  # the same in batches of two sizes, which kernels for bfloat16 round differently
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """Result of a trial.
+    """Behavior of a module in a trial.
 
     Attributes:
         draws: Whether the model or the loss draws random numbers in training, as dropout does.
         draws_in_evaluation: Whether the model draws random numbers in evaluation.
-        remembers: Whether the model stores state outside of parameters, buffers and plain attributes (see `remembers`).
-        mixes: Whether the outputs of an example in evaluation depend on its batch, as with BatchNorm without running
-            statistics. Then a client is evaluated in batches of its own examples.
-        counts: Names of constants and plain attributes that training changes and that cannot be averaged (see
-            `fedreach.engines.models.state`). Each client starts from their first values.
+        remembers: Whether the model has state outside of parameters, buffers and plain attributes (see `remembers`).
+        mixes: Whether an example's outputs in evaluation depend on its batch, as with BatchNorm without running
+            statistics. FedReach evaluates such a model client by client.
+        counts: Names of constants and plain attributes that training changes and the server cannot average (see
+            `fedreach.engines.models.state`). Each client starts from their initial values.
     """
 
     draws: bool
@@ -261,17 +261,17 @@ class Behaviour:
 
     @property
     def note(self) -> str:
-        """Note for the user on the module, mostly empty."""
+        """Note on the module for the user, usually empty."""
         if not self.counts:
             return ""
         return (
-            f"model: training changes {', '.join(self.counts)}, which cannot be averaged; every client starts from the "
-            "first value"
+            f"model: training changes {', '.join(self.counts)}, which the server cannot average; every client starts "
+            "from the initial value"
         )
 
 
 def batches_of(x: Tensor, size: int, even: bool = False) -> Sequence[Tensor]:
-    """Return batches of at most `size` examples. With `even`, sizes differ by at most one, so that none is tiny.
+    """Return batches of at most `size` examples; with `even`, their sizes differ by at most one.
 
     Example:
         >>> [len(part) for part in batches_of(torch.zeros(5), 4)], [len(p) for p in batches_of(torch.zeros(5), 4, True)]
@@ -281,7 +281,7 @@ def batches_of(x: Tensor, size: int, even: bool = False) -> Sequence[Tensor]:
 
 
 def normalizes_by_batch(module: nn.Module) -> bool:
-    """Return whether a module has BatchNorm layers that use batch statistics in evaluation as well.
+    """Return whether a module has BatchNorm layers that use batch statistics in evaluation.
 
     Example:
         >>> normalizes_by_batch(nn.BatchNorm1d(2, track_running_stats=False)), normalizes_by_batch(nn.BatchNorm1d(2))
@@ -294,8 +294,8 @@ def mixes_examples(module: nn.Module, x: Tensor) -> bool:
     """Return whether a module's outputs for an example in evaluation depend on the other examples of its batch.
 
     Args:
-        module: Module, which is not changed.
-        x: (m, ...) different inputs, m at least 2.
+        module: Module. It does not change.
+        x: (m, ...) different inputs, with m at least 2.
 
     Example:
         >>> x = torch.tensor([[0.0, 1.0], [2.0, 5.0]])
@@ -309,17 +309,17 @@ def mixes_examples(module: nn.Module, x: Tensor) -> bool:
 def behaviour_of(
     module: nn.Module, samples: Samples, outputs: tuple[int, ...], losses: Callable[..., Any]
 ) -> Behaviour:
-    """Return the behavior of a module in a trial on a few examples, without changing it.
+    """Return the behavior of a module in a trial on a few examples, without changing the module.
 
     Args:
         module: Model.
         samples: Training data.
-        outputs: Shape of an example's outputs: positions, if these have labels, and the number of outputs.
-        losses: Function of outputs, targets and None that returns losses.
+        outputs: Shape of an example's outputs: (c,), or (positions..., c) if positions have labels.
+        losses: Function that returns losses, given outputs, targets and None.
 
     Raises:
-        ConfigError: If the model does not accept the examples, or its outputs have another shape; if two new copies
-            have different outputs for the same inputs and seeds; or if a copy trains the original.
+        ConfigError: If the model does not accept the examples; if its outputs have a wrong shape; if two copies have
+            different outputs for the same inputs and seeds; or if a copy trains the original.
     """
     trial = copy_module(module)
     first = ModuleSnapshot(trial)
@@ -331,12 +331,12 @@ def behaviour_of(
             before = generator_states(x.device)
             try:
                 logits = trial.train(training)(x)
-            except ConfigError:  # of `model.output`
+            except ConfigError:  # an error in `model.output`
                 raise
             except Exception as error:
                 raise ConfigError(
-                    f"The model {name} does not take this data, two examples of shape {tuple(x.shape[1:])} and type "
-                    f"{x.dtype}: {error}{_advice(trial, x)}"
+                    f"The model {name} must accept two examples of shape {tuple(x.shape[1:])} and type {x.dtype}; got "
+                    f"an error: {error}{_advice(trial, x)}"
                 ) from error
             if not isinstance(logits, Tensor):
                 raise not_a_tensor(name, logits, (2, *outputs))
@@ -350,14 +350,14 @@ def behaviour_of(
         mixes = normalizes_by_batch(trial) or _mixes(trial, several)
     if refers_elsewhere(trial, x):
         raise ConfigError(
-            f"The model {name} must go on by itself when it is copied; got hooks or functions that refer to the layers "
-            "they were written for. Make them methods of the module, which are given the layer."
+            f"The model {name} must not share layers with its copies; got hooks or functions that refer to layers of "
+            "the original. Write them as methods of the module."
         )
     keeps_more = remembers(copy_module(module), x)
     if keeps_more and not repeats_itself(module, x):
         raise ConfigError(
             f"The model {name} must return the same outputs for the same inputs, parameters, buffers and seeds; got "
-            "different ones. Draw random numbers from torch, numpy.random or random, and keep what changes in buffers."
+            "different ones. Draw random numbers from torch, numpy.random or random, and store state in buffers."
         )
     return Behaviour(drew[0], drew[1], keeps_more, mixes, counts)
 
@@ -365,26 +365,26 @@ def behaviour_of(
 def _other_outputs(name: str, logits: Tensor, outputs: tuple[int, ...]) -> ConfigError:
     """Return the error for a model that returns a tensor of another shape."""
     *positions, numbers = outputs
-    expected, got = f"{numbers} numbers an example, (2, {numbers})", f"{tuple(logits.shape)}."
+    expected, got = f"{numbers} numbers per example, (2, {numbers})", f"{tuple(logits.shape)}."
     if positions:
-        expected = f"{numbers} numbers at each position, {(2, *outputs)} or {(2, numbers, *positions)}"
+        expected = f"{numbers} numbers per position, {(2, *outputs)} or {(2, numbers, *positions)}"
         got += (
-            " Labels of whole numbers with more than one axis stand at positions: give num_classes where the model has "
-            "more classes than the labels show, and class numbers, y.argmax(1), in place of one-hot labels."
+            " Set num_classes if the model has more classes than the labels contain. Convert one-hot labels to class "
+            "numbers, as with y.argmax(1)."
         )
     elif logits.dim() > 2:
-        got += " Give a label at every position, or take the outputs of one position, such as [:, -1]."
+        got += " Provide a label for every position, or return the outputs of one position, such as [:, -1]."
     return ConfigError(f"The model {name} must return {expected}; got {got}")
 
 
 def _advice(module: nn.Module, x: Tensor) -> str:
-    """Return advice for a model with narrow parameters that may not take float32 inputs; else ""."""
+    """Return advice for a model with narrow parameters, which may not accept float32 inputs; "" for other models."""
     types = narrow_types(module) if isinstance(x, Tensor) and x.is_floating_point() else ""
-    return f". Its parameters are {types}: cast inputs in forward(), as by x.to(torch.{types})" if types else ""
+    return f". Its parameters are {types}. Cast inputs in forward(), as with x.to(torch.{types})" if types else ""
 
 
 def _mixes(module: nn.Module, x: Tensor) -> bool:
-    """Return whether an example's outputs in evaluation depend on the other examples of its batch, or on its size."""
+    """Return whether an example's outputs in evaluation depend on the batch's other examples, or on its size."""
     first = ModuleSnapshot(module)
 
     def outputs(batch: Tensor) -> Tensor:
@@ -397,7 +397,7 @@ def _mixes(module: nn.Module, x: Tensor) -> bool:
         alone = [outputs(x[[place] * len(x)])[0] for place in range(min(ALONE, len(x)))]
     except Exception:
         return False
-    if not torch.equal(together, repeated):  # it draws random numbers in evaluation
+    if not torch.equal(together, repeated):  # the module draws random numbers in evaluation
         return False
     largest = float(together.abs().max())
     pairs = [(single, joint, MAX_BATCH_DIFFERENCE) for single, joint in zip(alone, together, strict=False)]

@@ -1,9 +1,9 @@
 """Processes with shared memory that train groups of clients in parallel.
 
-Threads would share memory too, but the small steps of federated training hold Python's lock most of the time: two
-threads are often slower than one. So the processes are forked once. They see the data without a copy, and exchange
-vectors through shared memory. Forking a process with threads is safe on Linux, as the children only compute with
-single-threaded kernels. On other systems one process does all the work.
+Python's lock makes threads slow in the small steps of federated training: two threads are often slower than one. So
+FedReach forks processes once. They read the data without a copy, and exchange vectors in shared memory. On Linux, a
+process with threads can be forked safely here, because the children use single-threaded kernels only. On other systems,
+one process does all the work.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ from fedreach._util.errors import TrainingError
 from fedreach._util.processes import can_fork, fork
 
 T = TypeVar("T")
-SMALL = 2**17  # bytes: a single process allocates smaller arrays from the heap, which keeps them for reuse
-WIDTH = 4  # bytes of a part's number in the queue
+SMALL = 2**17  # bytes; a single process allocates smaller arrays from the heap, which reuses their memory
+WIDTH = 4  # bytes per number in the queue
 
 
 def max_processes() -> int | None:
-    """Return the largest number of processes: None for no limit, or 1 where processes cannot be forked."""
+    """Return the largest number of processes: None for no limit, or 1 if this system cannot fork processes."""
     return None if can_fork() else 1
 
 
@@ -47,22 +47,23 @@ class _Place(NamedTuple):
 
 
 _Owners = dict[int, tuple[int, weakref.ref[AnyArray]]]
-"""Id of an array in use -> its segment, and a weak reference whose callback releases it."""
+"""Id of an array in use -> its segment, and a weak reference whose callback releases the segment."""
 
 
 class _Child(NamedTuple):
-    """Another process and the connection to it."""
+    """A child process and the connection to it."""
 
     connection: Connection
     pid: int
-    parent: int  # process that ends it; a process that the user forks later also has this list
+    parent: int  # the process that ends the child; if the user forks this process later, both have this list
 
 
 class Workers:
-    """This process and its children, which call functions of the same object.
+    """This process and its child processes, which call functions with the same object.
 
-    The object is the first argument of every function. Children have a copy from the time of the first call. `count`
-    processes work, including this one.
+    Args:
+        owner: First argument of every function. Children have a copy from the time of the first call.
+        count: Number of processes, including this one.
 
     Example:
         >>> import operator
@@ -80,22 +81,22 @@ class Workers:
         self._free: list[int] = []
         self._owners: _Owners = {}
         self._children: list[_Child] = []
-        self._queue: int | None = None  # a file in memory; processes share the position in it
-        self._known_segments = 0  # to the children
+        self._queue: int | None = None  # a file in memory, in which the processes share the position
+        self._known_segments = 0  # number of segments that the children have
         weakref.finalize(self, _end, self._children)
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> AnyArray:
-        """Return an array that all processes share; its memory is reused once the array is no longer referenced."""
+        """Return an array that all processes share; its memory is reused after the last reference to it is gone."""
         size = max(1, math.prod(shape) * np.dtype(dtype).itemsize)
         if self.count == 1 and size <= SMALL:
             return np.empty(shape, dtype)
         fitting = [number for number in self._free if size <= len(self._segments[number]) <= 2 * size + mmap.PAGESIZE]
         if fitting:
-            # The segment that was released last, as parts of it may still be in the cache.
+            # The segment that was released last, because parts of it may still be in the cache.
             segment = min(reversed(fitting), key=lambda segment: len(self._segments[segment]))
             self._free.remove(segment)
         else:
-            # Two, as the last round's array is in use while this round's is filled; untouched pages cost nothing.
+            # Two segments: the array of the last round is in use while this round's is filled. Unused pages are free.
             self._segments += [mmap.mmap(-1, size), mmap.mmap(-1, size)]
             segment = len(self._segments) - 2
             self._free.append(segment + 1)
@@ -113,9 +114,13 @@ class Workers:
     def map(self, function: Callable[..., T], parts: Sequence[Any], *arguments: Any) -> list[T]:
         """Return ``function(owner, part, *arguments)`` for each part; free processes take the next part.
 
-        Arrays from `array` or `copy` among the arguments, or in dictionaries there, are shared; everything else is
-        sent. The function is sent by name, so it must be defined in a module. An exception of the function is raised
-        here; if several parts fail, that of the first part.
+        If the function raises exceptions, this method raises that of the first part that failed.
+
+        Args:
+            function: Function defined in a module, because it is sent by name.
+            parts: Second arguments, one per call.
+            arguments: Further arguments. Arrays from `array` or `copy`, also in dictionaries, are shared; other
+                arguments are sent.
 
         Raises:
             TrainingError: If a process died.
@@ -144,11 +149,11 @@ class Workers:
                         code = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
                     cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
                     raise TrainingError(
-                        f"A process that trained clients died ({cause}). Run the command again to go on where the "
-                        "last checkpoint is; if memory ran out, lower engine.threads or method.cohort_size."
+                        f"A process that trained clients died ({cause}). Rerun the command to resume from the last "
+                        "checkpoint. If memory ran out, lower engine.threads or method.cohort_size."
                     ) from None
         except BaseException:
-            self.end()  # else the next call would get this one's results
+            self.end()  # otherwise the next call would receive the results of this call
             raise
         results: list[Any] = [None] * len(parts)
         for number, result, error in sorted(answers, key=lambda item: item[0]):
@@ -167,7 +172,7 @@ class Workers:
                 try:
                     _serve(self.owner, theirs, self._queue, self._segments)
                 finally:
-                    os._exit(1)  # a child must not clean up what belongs to the first process
+                    os._exit(1)  # skip cleanup, which would affect the parent's resources
             theirs.close()
             self._children.append(_Child(ours, pid, os.getpid()))
 
@@ -187,7 +192,7 @@ class Workers:
             return {key: self._to_message(inner) for key, inner in value.items()}
         if isinstance(value, np.ndarray):
             owner: Any = value.base
-            # The whole array in its order, not a part or a reversed view.
+            # True for the complete array in its original order only, not for a part or a reversed view.
             if id(owner) in self._owners and value.nbytes == owner.nbytes and value.flags.c_contiguous:
                 return _Place(self._owners[id(owner)][0], value.shape, value.dtype.str)
         return value
@@ -221,7 +226,7 @@ def _end(children: list[_Child]) -> None:
 def _run_parts(
     owner: object, queue: int, function: Callable[..., Any], parts: Sequence[Any], arguments: Sequence[Any]
 ) -> list[tuple[int, Any, Exception | None]]:
-    """Run parts until none are left; return (number, result, error) of each."""
+    """Run parts from the queue until it is empty; return the number, result and error of each."""
     answers: list[tuple[int, Any, Exception | None]] = []
     while item := os.read(queue, WIDTH):
         number = int.from_bytes(item, "little")
@@ -233,10 +238,10 @@ def _run_parts(
 
 
 def _serve(owner: object, connection: Connection, queue: int, segments: Sequence[mmap.mmap]) -> None:
-    """Run parts in a child until the connection ends, at the latest when the first process ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C
+    """Run parts in a child process until the connection or the parent process ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # Children must not keep the first process's files open, nor their locks.
+    # Children must not keep the parent's files open, because that would keep their locks.
     kept_descriptors = {0, 1, 2, connection.fileno(), queue}
     for descriptor in (int(entry.name) for entry in list(Path("/proc/self/fd").iterdir())):
         if descriptor not in kept_descriptors:
@@ -259,7 +264,7 @@ def _serve(owner: object, connection: Connection, queue: int, segments: Sequence
 
 
 def _sendable(error: Exception | None) -> Exception | None:
-    """Return the error in a form that can be sent to another process."""
+    """Return the error, or a RuntimeError with its message if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -22,55 +22,66 @@ from fedreach.federation.losses import CrossEntropy
 from fedreach.federation.types import LocalOutputs, LocalUpdates, Outputs
 
 Split = Literal["train", "true", "test", "server"]
-"""Data to use: the clients' examples with training labels or true labels, the test set, or the server's examples.
+"""Data for an evaluation: ``"train"``, ``"true"``, ``"test"`` or ``"server"``.
 
-``"train"`` and ``"true"`` are the same examples with the same indices; ``"true"`` is without label noise."""
+``"train"`` and ``"true"`` are the clients' examples; ``"true"`` has labels without noise. ``"server"`` are the server's
+examples.
+"""
 
 
 class Predictor(Protocol):
-    """Runs a model over examples of a federation."""
+    """Computes a model's predictions for examples of a federation."""
 
     def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools | Float32s, Float32s]:
-        """Return (m,) whether the (d,) model is right on each of the m examples of `index`, and its loss in nats.
+        """Return whether each prediction is correct, and the loss in nats, (m,) each.
 
-        With labels at positions, these are the share of an example's labeled positions that are right, and their mean
-        loss. With numeric targets, they are each example's mean absolute error in the targets' units, and its mean
-        squared error on the training scale (see `fedreach.data.preparation.TargetScale`).
+        If positions have labels, the results are each example's accuracy and mean loss over its labeled positions. For
+        numeric targets, they are each example's mean absolute error in the targets' units, and its mean squared error
+        on the training scale (see `fedreach.data.preparation.TargetScale`).
+
+        Args:
+            params: (d,) model.
+            split: Data to evaluate.
+            index: (m,) examples of the split.
         """
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
-        """Return the (m, c) logits, (m, positions..., c) with labels at positions, or (m, t) numbers in their units."""
+        """Return the logits of m examples.
+
+        Their shape is (m, c), or (m, positions..., c) if positions have labels. For numeric targets, return the (m, t)
+        predictions in the targets' units.
+        """
 
     def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
-        """Return the model's outputs for one client's examples, for adaptation; with `inputs` also inputs and features.
+        """Return the outputs for one client's examples, for adaptation; with `inputs`, also inputs and features.
 
-        The client's examples pass through the model by themselves, so that the bits equal those on its own machine.
+        A batch contains only this client's examples, so that the results equal those on the client's machine.
         """
 
 
 # -------------------- Tasks, trainers and engines
 
 Terms = dict[str, Tensor]
-"""Terms that a solver with memory prepared for the clients of a cohort: (k, p) vectors, or (k, 1) numbers."""
+"""Terms that a stateful solver prepares for the clients of a cohort: (k, p) vectors or (k, 1) numbers, by name."""
 
 NO_TERMS: Mapping[str, Float32s] = MappingProxyType({})
 LOSS_MEMORY = "memory of the loss"
-"""Key of `terms` for the (k, d) vectors that clients keep for a loss; `correct` does not receive them."""
+"""Key in `terms` of the (k, d) client states of a loss; `correct` does not receive them."""
 Precision = Literal["highest", "high", "medium"]
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A model, its data and its local training.
+    """A model with its data and local training.
 
     Args:
-        module: Model with the initial parameters. Engines copy it.
-        data: Federation. If the loss takes unscaled numbers, the target scale is removed.
-        solver: Correction of the local gradient.
-        local: Local SGD.
-        seed: Seed of the batch order.
-        loss: Loss that is minimized.
-        augmentation: Augmentation of the inputs of clients' training batches. None changes nothing.
+        module: Model with its initial parameters. Engines copy it.
+        data: Clients' data. If the loss does not scale targets, the target scale is removed.
+        solver: Local solver.
+        local: Options of local SGD.
+        seed: Seed of the batch order, at least 0.
+        loss: Loss that clients minimize.
+        augmentation: Augmentation of the clients' training batches. None: no augmentation.
     """
 
     module: nn.Module
@@ -82,79 +93,96 @@ class Task:
     augmentation: Augmentation | None = None
 
     def __post_init__(self) -> None:
-        d = self.data.dataset if self.data else None  # toy problems may have no data
+        d = self.data.dataset if self.data else None  # tests may pass no data
         if d is not None and d.target_scale is not None and not self.loss.declares("scales_targets"):
             as_they_are = replace(self.data, dataset=replace(d, target_scale=None))
             object.__setattr__(self, "data", as_they_are)
 
     @classmethod
     def of(cls, module: nn.Module, data: FederatedData, federation: Federation) -> Task:
-        """Return the task of a federation's clients.
+        """Return the training task of a federation.
 
         Raises:
-            ConfigError: If the adaptation rule refreshes BatchNorm layers, and the model has none or its inputs are not
-                numbers; if the rule needs features, and the model has no linear layer; or if a component needs classes
-                and targets are numbers, or vice versa.
+            ConfigError: If a component does not support the targets; if the adaptation rule refreshes BatchNorm layers
+                and the model has none, or its inputs are not numbers; or if the rule needs features and the model has
+                no linear layer.
         """
         check_federation_targets(federation, data.dataset)
         rule, has_layers = federation.adaptation, bool(refreshable_layers(module))
         if rule.needs_batchnorm and (data.dataset.kind in ("tokens", "several") or not has_layers):
             raise ConfigError(
-                f"adaptation {name_of(rule)} refreshes BatchNorm2d and BatchNorm3d layers that have running "
-                f"statistics, of a model whose inputs are numbers; got {type(module).__name__} for {data.dataset.kind}"
-                f"{'' if has_layers else ', which has no such layer'}. Take adaptation 'label_shift', or another model."
+                f"The model for adaptation {name_of(rule)} must have numeric inputs, and BatchNorm2d or BatchNorm3d "
+                f"layers with running statistics; got {type(module).__name__} for {data.dataset.kind}"
+                f"{'' if has_layers else ', which has no such layer'}. Use adaptation 'label_shift', or another model."
             )
         if rule.needs_features and not any(isinstance(part, nn.Linear) for part in module.modules()):
             raise ConfigError(
-                f"adaptation {name_of(rule)} goes by what a model's last linear layer is given; got "
-                f"{type(module).__name__}, which has no linear layer. Take adaptation 'label_shift', or another model."
+                f"The model for adaptation {name_of(rule)} must have a linear layer, whose inputs the rule reads; got "
+                f"{type(module).__name__}, which has none. Use adaptation 'label_shift', or another model."
             )
         parts = federation.solver, federation.local, federation.seed, federation.loss, federation.augmentation
         return cls(module, data, *parts)
 
 
 class Trainer(Protocol):
-    """Trains cohorts, and computes everything else that a round needs from models."""
+    """Trains cohorts, and runs the other computations on models in a round."""
 
     def train(
         self, broadcast: Float32s, ids: Ints, round_: int, lr: float, terms: Mapping[str, Float32s] = NO_TERMS
     ) -> LocalUpdates:
-        """Train each client of `ids` from the `broadcast` (d,) vector with step size `lr`.
+        """Train the clients of a cohort.
 
-        `terms` are those that the solver's `prepare` returned for these clients, and their memory of the loss (see
-        `LOSS_MEMORY`).
+        Args:
+            broadcast: (d,) global model.
+            ids: (k,) clients of the cohort.
+            round_: Round number.
+            lr: Learning rate.
+            terms: Results of the solver's `prepare` for these clients, and their states of the loss (`LOSS_MEMORY`).
         """
 
     def outputs(self, broadcast: Float32s, update: Float32s, ids: Ints, *, before: bool) -> list[LocalOutputs]:
-        """Return the outputs of the local models `broadcast + update` (k, d) on their clients' training data.
+        """Return the outputs of the local models ``broadcast + update`` on their clients' training data.
 
         Args:
-            broadcast: (d,) model that the clients started from.
-            update: (k, d) updates of local training.
+            broadcast: (d,) global model.
+            update: (k, d) updates.
             ids: (k,) clients.
-            before: Also return the outputs of the broadcast model.
+            before: Also return the outputs of the global model.
         """
 
     def server_step(self, params: Float32s, index: Ints, round_: int, lr: float, step: int = 0) -> Float32s:
-        """Return the (d,) change of one gradient step on these examples of the server's data.
+        """Return the (d,) change of one gradient step on the server's data.
 
-        `step` is the number of the step in the round.
+        Args:
+            params: (d,) model.
+            index: (b,) examples of the server's data.
+            round_: Round number.
+            lr: Learning rate.
+            step: Number of the step in the round, from 0.
 
         Raises:
             TrainingError: If the model fails on these examples.
         """
 
     def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, lr: float) -> Float32s:
-        """Return the (d,) change of one distillation step on these inputs of the server's data.
+        """Return the (d,) change of one distillation step on the server's inputs.
 
-        The step descends the gradient of the mean KL(softmax(teacher) || softmax(logits)), with the model in evaluation
-        mode. `teacher` is (b, c) logits.
+        The step follows the gradient of the mean KL(softmax(teacher) || softmax(logits)), in evaluation mode.
+
+        Args:
+            params: (d,) model.
+            index: (b,) examples of the server's data.
+            teacher: (b, c) logits of the teacher.
+            lr: Learning rate.
         """
 
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
-        """Return each client's mean loss at the given parameters, for a probe.
+        """Return the (k,) mean losses of clients, for a probe.
 
-        The mean is over the client's training data, or over the samples in `parts` for each client.
+        Args:
+            params: (d,) model.
+            ids: (k,) clients.
+            parts: Examples of each client to use. None: all its training examples.
         """
 
     def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
@@ -162,23 +190,23 @@ class Trainer(Protocol):
 
 
 class Engine(Trainer, Predictor, Protocol):
-    """The engine of a simulation: `TorchEngine`, `DistributedEngine`, or a custom one."""
+    """An engine of a simulation: `TorchEngine`, `DistributedEngine` or a custom one."""
 
-    name: str  # as in `engine.name`
+    name: str  # value of `engine.name`
     task: Task
-    solver: LocalSolver  # of the task, like `local`: a simulation checks that they are its federation's
+    solver: LocalSolver  # solver and local SGD of the task; a simulation compares them with its federation's
     local: LocalSGD
-    layout: Layout  # layout of the model in a flat vector of d numbers
-    num_trainable: int  # p, the first numbers of the vector, which are trained
+    layout: Layout  # layout of the model in a vector of d numbers
+    num_trainable: int  # p: the first p numbers of the vector are trained
     initial: Float32s  # (d,) parameters before the first round
 
     @property
     def note(self) -> str:
-        """Notes for the user on the model when a run starts: lines, mostly none."""
+        """Notes on the model for the user, printed at the start of a run; usually empty."""
 
     @property
     def constants(self) -> Mapping[str, AnyArray]:
-        """The model's constants by name, with which every client starts (see `fedreach.engines.models.state`)."""
+        """Constants of the model by name, from which every client starts (see `fedreach.engines.models.state`)."""
 
     def start_from(self, constants: Mapping[str, AnyArray]) -> None:
-        """Replace the constants of the model's constructor by those of the run."""
+        """Set the constants of the model to those of the run."""

@@ -1,4 +1,4 @@
-"""Recognition of a module's layers, so that faster engines can compute it."""
+"""Recognition of a module's layers for the engines `native` and `manual`."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from fedreach.engines.observation import HOOKS
 
 # -------------------- Descriptions of layers: shapes, and positions in the flat vector
 
-Pair = tuple[int, int]  # along the height, along the width
+Pair = tuple[int, int]  # along height and width
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of a chain, and max(0, y) after it where `relu`.
+    """A layer of a chain, with an optional ReLU after it.
 
     Attributes:
-        kind: Name of the layer in `torch.nn`, or ``"Addition"``: a shortcut that adds an earlier image.
-        shape: Shape of an example's inputs: (numbers,), (channels, height, width), or (times, numbers) of a sequence.
-        outputs: Shape of its outputs. Only the last output of the last LSTM is used.
-        weight: Position of the weights in the flat vector; of W_ih and W_hh for an LSTM.
+        kind: Name of the layer in `torch.nn`, or ``"Addition"`` for a shortcut that adds an earlier image.
+        shape: Shape of an example's inputs: (numbers,), (channels, height, width), or (length, numbers) for a sequence.
+        outputs: Shape of an example's outputs. Only the last output of the last LSTM is used.
+        weight: Position of the weights in the flat vector. For an LSTM, position of W_ih and W_hh.
         bias: Position of the biases in the flat vector.
-        relu: Whether max(0, y) follows.
-        kernel: Size of filters or windows.
-        stride: Distance of filters or windows.
-        padding: Zeros above and below, left and right.
-        groups: Groups of channels that are normalized together.
+        relu: Whether a ReLU follows.
+        kernel: Size of filters or pooling windows.
+        stride: Stride of filters or pooling windows.
+        padding: Rows of zeros at top and bottom, and columns of zeros at left and right.
+        groups: Number of groups in a group normalization.
         amount: Number added to the variance in a normalization, or probability of a dropout.
-        source: An addition adds the output of the first `source` layers, without counting dropout.
-        every: Steps by which that image is subsampled.
-        before: Channels of zeros before those of that image.
+        source: Number of layers, without dropout, before the image that an addition adds.
+        every: Subsampling steps of that image.
+        before: Number of channels of zeros before the channels of that image.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class Layer:
 
     @property
     def pools_pairs(self) -> bool:
-        """Whether it takes maxima of disjoint 2 x 2 windows."""
+        """Whether the layer is a maximum pooling over disjoint 2 x 2 windows."""
         return self.kind == "MaxPool2d" and self.kernel == self.stride == (2, 2) and self.padding == (0, 0)
 
 
@@ -70,27 +70,27 @@ LAST_OUTPUT: tuple[tuple[Any, ...], ...] = (
     (0, (slice(None), -1, slice(None))),
     (1, 0, -1),  # _, (h, _) = lstm(x); h[-1]
 )
-"""Indices into an LSTM's result, one after the other, that select the last output of each example."""
+"""Sequences of indices into an LSTM's result that select the last output of each example."""
 OUTPUTS = LAST_OUTPUT[0][:1]
 
 
-# --- Recognized parts of a shortcut: earlier images, subsampled and padded with channels of zeros
+# --- Shortcuts: earlier images, subsampled and padded with channels of zeros
 
 SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
 
 
 @dataclass(frozen=True)
 class Value:
-    """Value of a node: the outputs of layers, or a part of them padded with zeros."""
+    """Value of a node of the graph: the output of layers, optionally subsampled and padded with zeros."""
 
     layers: tuple[Layer, ...]
     shape: tuple[int, ...]
     every: Pair = (1, 1)
-    before: int = 0  # channels of zeros
+    before: int = 0  # number of channels of zeros
 
 
 def part_of(node: fx.Node, value: Value) -> Value | None:
-    """Return the value of ``x[..., ::2, ::2]`` or ``F.pad(x, (0, 0, 0, 0, 1, 1))``, or None for other nodes."""
+    """Return the value of ``x[..., ::2, ::2]`` or ``F.pad(x, (0, 0, 0, 0, 1, 1))``; None for other nodes."""
     if len(value.shape) != 3 or len(node.args) != 2:
         return None
     how: Any = node.args[1]
@@ -127,22 +127,22 @@ FUNCTIONS: dict[Any, type[nn.Module]] = {
     torch.flatten: nn.Flatten,
     "flatten": nn.Flatten,
 }
-"""Functions of `forward`, and the layers with the same arguments."""
+"""Functions in `forward` -> layers with the same arguments."""
 
 
 class NotAChainError(Exception):
-    """The model is not a chain of known layers; the message names the reason."""
+    """The model is not a chain of known layers; the message gives the reason."""
 
 
 def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
-    """Return the layers of a model for samples of this shape, without changing it, whatever its code does when traced.
+    """Return the layers of a model for examples of this shape, without changing the model.
 
     Known layers are linear layers, 2-d convolutions, ReLU, maximum and mean pooling, group normalization, dropout and
-    flattening, in sequence, as modules or as functions in `forward`. Shortcuts without weights, as in `resnet20`, are
-    known as well, and so is an embedding with an LSTM whose last output is used.
+    flattening. They can be modules or functions in `forward`. Shortcuts without weights, as in `resnet20`, and an
+    embedding with an LSTM whose last output is used are known, too.
 
     Raises:
-        NotAChainError: If the model has anything else, or constants (see `fedreach.engines.models.state`).
+        NotAChainError: If the model contains other layers, or constants (see `fedreach.engines.models.state`).
 
     Example:
         >>> chain_of(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), (4,))[0].relu
@@ -164,13 +164,13 @@ def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
         for mode in (False, True):
             try:
                 graph = fx.symbolic_trace(module.train(mode)).graph
-            except Exception as error:  # the user's code may fail on values that are not tensors
-                raise NotAChainError(f"its code cannot be followed ({type(error).__name__})") from error
+            except Exception as error:  # the user's code may fail on the symbols that torch.fx passes
+                raise NotAChainError(f"its code cannot be traced ({type(error).__name__})") from error
             if changed_generators(before):
-                raise NotAChainError("its code draws a random number that the graph would keep")
+                raise NotAChainError("its code draws a random number, which would become a constant of the graph")
             chains.append(_Chain(module, tuple(sample), places, training=mode).of(graph))
     if chains[0] != [layer for layer in chains[1] if layer.kind != "Dropout"]:
-        raise NotAChainError("it is another model in training than in evaluation")
+        raise NotAChainError("it differs between training and evaluation")
     return chains[1]
 
 
@@ -183,7 +183,7 @@ class _Chain:
         self.module, self.shape, self.places, self.training = module, sample, dict(places), training
         self.layers: list[Layer] = []
         self.values: dict[fx.Node, Value] = {}
-        self.items: tuple[Any, ...] | None = None  # indices into an LSTM's result so far, until the last output
+        self.items: tuple[Any, ...] | None = None  # indices so far into an LSTM's result, until the last output
 
     def of(self, graph: fx.Graph) -> list[Layer]:
         """Return the layers."""
@@ -198,7 +198,7 @@ class _Chain:
                     raise NotAChainError("it does not end with its last layer")
                 continue
             if node in unused or (node.op == "call_method" and node.target == "size" and node.args[1:] == (0,)):
-                continue  # such as _ in outputs, _ = lstm(x), or as in x.view(x.size(0), -1)
+                continue  # such as `_` in ``outputs, _ = lstm(x)``, or ``x.size(0)`` in ``x.view(x.size(0), -1)``
             if node.target in (operator.getitem, F.pad) and self.items is None:
                 self.values[node] = self._part(node)
                 continue
@@ -212,7 +212,7 @@ class _Chain:
             last = node
             self.values[node] = Value(self._without_dropout(), self.shape)
         if self.places:
-            raise NotAChainError(f"{next(iter(self.places))} is used otherwise than by a layer")
+            raise NotAChainError(f"{next(iter(self.places))} is used outside of a layer")
         return self.layers
 
     def _without_dropout(self) -> tuple[Layer, ...]:
@@ -225,16 +225,16 @@ class _Chain:
         value = self._value_of(node.args[0])
         part = None if value is None else part_of(node, value)
         if part is None:
-            raise NotAChainError(f"{node.name} is no image at every so many places, with channels of zeros")
+            raise NotAChainError(f"{node.name} is not a subsampled or zero-padded image")
         return part
 
     def _add_shortcut(self, node: fx.Node, last: fx.Node | None) -> None:
         addends = [argument for argument in node.args if argument is not last]
         value = self._value_of(addends[0]) if len(node.args) == 2 and len(addends) == 1 else None
         if value is None or node.kwargs or value.shape != self.shape or len(self.shape) != 3:
-            raise NotAChainError(f"{node.name} adds something else than an image of before")
+            raise NotAChainError(f"{node.name} does not add an earlier image")
         if self._without_dropout()[: len(value.layers)] != value.layers:
-            raise NotAChainError(f"{node.name} adds what stood before a ReLU or a maximum")
+            raise NotAChainError(f"{node.name} adds an image from before a ReLU or a maximum")
         self._append("Addition", self.shape, source=len(value.layers), every=value.every, before=value.before)
 
     def _append(self, kind: str, outputs: tuple[int, ...], **options: Any) -> None:
@@ -247,10 +247,10 @@ class _Chain:
             self._item(arguments[0])
         elif node.op == "call_module":
             if arguments or node.kwargs:
-                raise NotAChainError(f"{node.target} has further arguments")
+                raise NotAChainError(f"{node.target} has additional arguments")
             self._add_module(str(node.target), self.module.get_submodule(str(node.target)))
         elif self.items is not None:
-            raise NotAChainError(f"{node.name} sees more than the last output of an LSTM")
+            raise NotAChainError(f"{node.name} uses more than the last output of an LSTM")
         elif node.target is F.dropout:
             self._drop(*arguments, **node.kwargs)
         elif (kind := FUNCTIONS.get(node.target)) is not None:
@@ -266,14 +266,14 @@ class _Chain:
 
     def _add_module(self, name: str, layer: nn.Module) -> None:
         if self.items is not None and type(layer) is not nn.LSTM:
-            raise NotAChainError(f"{name} sees more than the last output of an LSTM")
-        add = ADD.get(type(layer))  # a subclass may do anything
+            raise NotAChainError(f"{name} uses more than the last output of an LSTM")
+        add = ADD.get(type(layer))  # no subclasses, which may override anything
         if add is None:
             raise NotAChainError(f"it has a layer {type(layer).__name__}")
         add(self, name, layer)
 
     def _take(self, name: str, *tensors: str) -> slice:
-        """Return the position of adjacent tensors of a layer, and remove them, so that no other layer can use them."""
+        """Return the position of a layer's adjacent tensors, and remove them, so that no other layer can use them."""
         places = [self.places.pop(f"{name}.{tensor}", None) for tensor in tensors]
         valid_places = [place for place in places if place is not None]
         if len(valid_places) < len(places) or any(
@@ -292,13 +292,13 @@ class _Chain:
 
     def _dense(self, name: str, layer: nn.Linear) -> None:
         if len(self.shape) != 1:
-            raise NotAChainError(f"{name} does not see flat samples")
+            raise NotAChainError(f"the inputs of {name} are not flat")
         self._append("Linear", (layer.out_features,), **self._parameters(name, layer))
 
     def _convolution(self, name: str, layer: nn.Conv2d) -> None:
         plain = layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
         if not plain or isinstance(layer.padding, str) or len(self.shape) != 3:
-            raise NotAChainError(f"{name} has dilation, groups or padding of another kind")
+            raise NotAChainError(f"{name} has dilation, groups or an unsupported padding")
         sizes = layer.kernel_size, layer.stride, layer.padding
         self._append_windows("Conv2d", layer.out_channels, *sizes, **self._parameters(name, layer))
 
@@ -313,19 +313,19 @@ class _Chain:
 
     def _embedding(self, name: str, layer: nn.Embedding) -> None:
         if self.layers or len(self.shape) != 1:
-            raise NotAChainError(f"{name} does not see tokens")
+            raise NotAChainError(f"the inputs of {name} are not tokens")
         if layer.padding_idx is not None or layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse:
-            raise NotAChainError(f"{name} does more than look up")
+            raise NotAChainError(f"{name} has an unsupported option of nn.Embedding")
         self._append("Embedding", (*self.shape, layer.embedding_dim), weight=self._take(name, "weight"))
 
     def _recurrent(self, name: str, layer: nn.LSTM) -> None:
         last = self.layers[-1] if self.layers else None
         kind = None if last is None else last.kind
         if last is None or (kind, self.items) not in (("Embedding", None), ("LSTM", OUTPUTS)):
-            raise NotAChainError(f"{name} does not see all outputs of an embedding or an LSTM")
+            raise NotAChainError(f"the inputs of {name} are not all outputs of an embedding or an LSTM")
         plain = layer.batch_first and not layer.bidirectional and not layer.proj_size
         if not plain or (layer.dropout and layer.num_layers > 1):
-            raise NotAChainError(f"{name} drops, projects, looks back or has batches inside")
+            raise NotAChainError(f"{name} has dropout or a projection, is bidirectional, or is not batch_first")
         self.shape = last.outputs
         for number in range(layer.num_layers):
             weight = self._take(name, f"weight_ih_l{number}", f"weight_hh_l{number}")
@@ -337,11 +337,11 @@ class _Chain:
         """Follow an index into the result of an LSTM."""
         items = (*self.items, item) if self.items is not None else None
         if items is None or not any(items == pattern[: len(items)] for pattern in LAST_OUTPUT):
-            raise NotAChainError("something else is asked for than the last output of an LSTM")
+            raise NotAChainError("it uses more than the last output of an LSTM")
         self.items = None if items in LAST_OUTPUT else items
 
     def _relu(self, name: str, layer: nn.ReLU) -> None:
-        # ReLU commutes with flattening, and with dropout, which keeps signs.
+        # ReLU commutes with flattening, and with dropout, which preserves signs.
         for number in reversed(range(len(self.layers))):
             kind = self.layers[number].kind
             if kind in ("Embedding", "LSTM"):
@@ -353,7 +353,7 @@ class _Chain:
 
     def _group_norm(self, name: str, layer: nn.GroupNorm) -> None:
         if len(self.shape) != 3:
-            raise NotAChainError(f"{name} does not see images")
+            raise NotAChainError(f"the inputs of {name} are not images")
         places = self._parameters(name, layer) if layer.affine else {}
         self._append("GroupNorm", self.shape, groups=layer.num_groups, amount=layer.eps, **places)
 
@@ -362,14 +362,14 @@ class _Chain:
 
     def _drop(self, p: Any = 0.5, training: Any = True, inplace: Any = False) -> None:
         if training and not self.training:
-            raise NotAChainError("it drops numbers in evaluation, too")
+            raise NotAChainError("it uses dropout in evaluation")
         if training and p:
             self._append("Dropout", self.shape, amount=float(p))
 
     def _maxima(self, name: str, layer: nn.MaxPool2d) -> None:
         if _pair(layer.dilation) != (1, 1) or layer.ceil_mode or layer.return_indices:
-            raise NotAChainError("a pooling has dilation, a last window that is cut off, or returns places")
-        # max(0, y) commutes with maximum pooling: a gradient only passes a positive maximum.
+            raise NotAChainError("a pooling has dilation, ceil_mode or return_indices")
+        # ReLU commutes with maximum pooling: a gradient only passes a positive maximum.
         before = [number for number, earlier in enumerate(self.layers) if earlier.kind != "Dropout"]
         last = self.layers[before[-1]] if before else None
         later = last is not None and last.kind == "Conv2d" and last.relu
@@ -380,23 +380,23 @@ class _Chain:
     def _means(self, name: str, layer: nn.AvgPool2d) -> None:
         uneven = not layer.count_include_pad and _pair(layer.padding) != (0, 0)
         if layer.ceil_mode or layer.divisor_override is not None or uneven:
-            raise NotAChainError("a pooling divides by another number than its window has")
+            raise NotAChainError("a mean pooling does not divide by the size of its window")
         self._pool("AvgPool2d", layer.kernel_size, layer.stride, layer.padding)
 
     def _mean(self, name: str, layer: nn.AdaptiveAvgPool2d) -> None:
         if layer.output_size not in (1, (1, 1)) or len(self.shape) != 3:
-            raise NotAChainError("an adaptive pooling makes more than one place")
+            raise NotAChainError("an adaptive pooling has more than one output position")
         self._pool("AvgPool2d", self.shape[1:], self.shape[1:], 0)
 
     def _pool(self, kind: str, kernel: Any, stride: Any, padding: Any, **options: Any) -> None:
         if len(self.shape) != 3:
-            raise NotAChainError("a pooling does not see images")
+            raise NotAChainError("the inputs of a pooling are not images")
         self._append_windows(kind, self.shape[0], kernel, stride, padding, **options)
 
     def _flatten(self, name: str, layer: nn.Flatten) -> None:
         inside = any(earlier.kind in ("Embedding", "LSTM") for earlier in self.layers) and len(self.shape) > 1
         if inside or layer.start_dim != 1 or layer.end_dim not in (-1, len(self.shape)):
-            raise NotAChainError("a flattening leaves dimensions, or takes the batch with it")
+            raise NotAChainError("a flattening keeps dimensions, or includes the batch dimension")
         flat = (math.prod(self.shape),)
         if len(self.shape) == 3 and self._without_dropout():
             self._append("Flatten", flat)
@@ -417,10 +417,10 @@ ADD: dict[type[nn.Module], Any] = {
     nn.Embedding: _Chain._embedding,
     nn.LSTM: _Chain._recurrent,
 }
-"""The method that adds a layer of this type."""
+"""Type of a layer -> the method that adds it."""
 
 
 def _pair(size: Any) -> Pair:
-    """Return a size along height and width, which torch takes as one number or two."""
+    """Return a size along height and width; torch accepts one number or two."""
     down, right = (size, size) if isinstance(size, int) else size
     return int(down), int(right)

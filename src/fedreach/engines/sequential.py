@@ -1,4 +1,4 @@
-"""The readable engine: one client after the other, as the papers write it."""
+"""The readable engine, which trains one client after another like the pseudocode of papers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,18 @@ from fedreach.federation.augmentations import Augmentation
 from fedreach.federation.base import name_of
 from fedreach.federation.local_sgd import TorchSteps
 
-# --- Arguments of `Loss.objective` in a local step: the module, the batch, and other models on that batch
+# --- Arguments of `Loss.objective` in a local step: the module, the batch, and other models on this batch
 
 LayerCalls = dict[str, list[tuple[Any, Any]]]
-"""Layer -> (inputs, outputs) of each call in a pass."""
+"""Layer -> (inputs, outputs) of each call in a forward pass."""
 
 
 class Pass:
-    """A `ForwardPass`: one pass of a module over a batch that records the calls of its layers.
+    """A forward pass of a module over a batch that records the calls of its layers (see `ForwardPass`).
+
+    Args:
+        module: Model.
+        x: (b, ...) inputs.
 
     Example:
         >>> module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -54,17 +58,17 @@ class Pass:
     def features(self, layer: str | None = None) -> Tensor:
         name = self._linear[-1] if layer is None and self._linear else layer
         if name is None:
-            raise ComponentError("features: the model has no linear layer. Name the layer whose output is meant.")
+            raise ComponentError("features: the model must have a linear layer; got none. Pass the name of a layer.")
         if name not in self._calls:
             layer_names = ", ".join(map(repr, filter(None, self._calls)))
-            raise ComponentError(f"features: the model has no layer {name!r} that is used. It has {layer_names}.")
+            raise ComponentError(f"features: layer must be one that the model uses, {layer_names}; got {name!r}.")
         inputs, returned = self._calls[name][-1]
         features = inputs[0] if layer is None else returned
         rows = isinstance(features, Tensor) and len(features) == self.size and (layer is not None or features.ndim == 2)
         if len(self._calls[name]) > 1 or not rows:
             which = f"the last linear layer, {name!r}," if layer is None else f"layer {name!r}"
             raise ComponentError(
-                f"features: {which} must be used once a pass, for one row an example. Name another layer of the model."
+                f"features: {which} must be used once per pass, with one row per example. Pass another layer's name."
             )
         flat: Tensor = features.flatten(1)
         return flat
@@ -75,15 +79,15 @@ def _note(calls: LayerCalls, name: str, part: nn.Module, inputs: Any, returned: 
 
 
 class Step(Pass):
-    """A `LocalStep` of an engine.
+    """A local training step that a loss with a method `objective` receives (see `LocalStep`).
 
     Args:
         engine: Engine, whose module is the local model.
-        x: Inputs of the batch.
-        y: Targets of the batch.
+        x: (b, ...) inputs of the batch.
+        y: (b, ...) targets of the batch.
         shift: Shift that the loss adds to the outputs.
-        broadcast: (d,) model that the client started from.
-        memory: The client's memory of the loss. None for zeros.
+        broadcast: (d,) global model.
+        memory: (d,) client state of the loss. None: zeros.
     """
 
     def __init__(
@@ -129,32 +133,32 @@ class Step(Pass):
         """Return the number to minimize.
 
         Raises:
-            ComponentError: If the objective is not one number that can be differentiated.
+            ComponentError: If the objective is not a differentiable number.
         """
         objective: Any = self._engine.loss.objective(self)
         if not isinstance(objective, Tensor) or objective.shape != () or not objective.requires_grad:
             constant = isinstance(objective, Tensor) and objective.shape == ()
             raise ComponentError(
-                f"{name_of(self._engine.loss)}.objective must return a tensor of one number that torch can "
-                "differentiate, such as step.loss + ...; got "
+                f"{name_of(self._engine.loss)}.objective must return a differentiable tensor with one number, such as "
+                "step.loss + ...; got "
                 f"{'a constant' if constant else describe_returned(objective)}."
             )
         return objective
 
 
-# -------------------- Augmentation, seeded by run, round, client and step
+# -------------------- Augmentation, with a seed for each run, round, client and step
 
 
 def augment_batch(augmentation: Augmentation, x: Tensor, seed: int, round_: int, client: int, step: int) -> Tensor:
     """Return the augmented inputs of a client's training batch.
 
     Args:
-        augmentation: Augmentation. It draws from seeded generators (see `fedreach.engines.models.draws`).
-        x: (b, ...) inputs, which are not changed.
+        augmentation: Augmentation, which draws from seeded generators (see `fedreach.engines.models.draws`).
+        x: (b, ...) inputs, which do not change.
         seed: Seed of the run.
         round_: Round number.
         client: Client id.
-        step: Step of the client in the round, from 1.
+        step: Number of the client's step in the round, from 1.
 
     Raises:
         ComponentError: If the augmented inputs have another shape or type.
@@ -171,40 +175,40 @@ def augment_batch(augmentation: Augmentation, x: Tensor, seed: int, round_: int,
     if not isinstance(augmented_x, Tensor) or augmented_x.shape != x.shape or augmented_x.dtype != x.dtype:
         dtype = f" of {augmented_x.dtype}" if isinstance(augmented_x, Tensor) else ""
         raise ComponentError(
-            f"The augmentation {name_of(augmentation)} must return inputs as it was given them, {tuple(x.shape)} of "
-            f"{x.dtype}; got {describe_returned(augmented_x)}{dtype}."
+            f"The augmentation {name_of(augmentation)} must return inputs of the same shape and type, {tuple(x.shape)} "
+            f"of {x.dtype}; got {describe_returned(augmented_x)}{dtype}."
         )
     return augmented_x
 
 
 def check_augmentation(augmentation: Augmentation, x: Tensor) -> None:
-    """Try an augmentation twice on some inputs, before the first round.
+    """Check an augmentation in two calls on the same inputs, before the first round.
 
     Raises:
         ConfigError: If the augmentation fails.
-        ComponentError: If it returns another shape or type, or two calls with one seed differ.
+        ComponentError: If it changes the shape or type, or two calls with the same seed differ.
     """
     name = name_of(augmentation)
     try:
         first, second = (augment_batch(augmentation, x, 0, 1, 0, 1) for _ in range(2))
     except (ConfigError, ComponentError):
         raise
-    except Exception as error:  # the user's code may raise anything
+    except Exception as error:  # the user's code can raise any error
         raise ConfigError(
-            f"The augmentation {name} does not take this data, inputs of shape {tuple(x.shape)} and type {x.dtype}: "
+            f"The augmentation {name} must accept inputs of shape {tuple(x.shape)} and type {x.dtype}; got an error: "
             f"{error}"
         ) from error
     if not torch.equal(first, second):
         raise ComponentError(
-            f"The augmentation {name} must draw from torch, numpy.random or random, which FedReach seeds; two calls "
-            "with one seed differ. Use torch.rand, torch.randint and the like."
+            f"The augmentation {name} must draw from torch, numpy.random or random, which FedReach seeds; got two "
+            "results that differ for the same seed. Use functions such as torch.rand and torch.randint."
         )
 
 
 class Sequential(GroupTrainer):
-    """Trains one client at a time.
+    """The readable engine, which trains one client at a time in torch.
 
-    When: any module. It is also the readable twin that the other engines are tested against.
+    When: the other engines do not support the model. It supports any module, and tests compare the others with it.
     """
 
     name = "sequential"
@@ -216,26 +220,26 @@ class Sequential(GroupTrainer):
             self.local.optimizer.begun(self._trained_parameters(), self.local.lr)  # fails before the first round
         if self.layout.narrow and self.loss.has_objective:
             raise ConfigError(
-                f"A loss that sees more than outputs, {name_of(self.loss)}, needs a model whose trained parameters are "
-                f"float32; got {narrow_types(self.module)}. Call .float() on the model."
+                f"The trained parameters of a model for the loss {name_of(self.loss)} must be float32; got "
+                f"{narrow_types(self.module)}. Call .float() on the model."
             )
         self.augmentation = task.augmentation
         if self.augmentation is not None:
             if task.data.dataset.kind == "several":
                 raise ConfigError(
-                    f"augmentation {name_of(self.augmentation)} takes one tensor, and {task.data.dataset.name} has "
-                    "several inputs. Augment them in the model, where self.training is true."
+                    f"Examples for augmentation {name_of(self.augmentation)} must have one input; got several in "
+                    f"{task.data.dataset.name}. Augment them in the model, if self.training is true."
                 )
             x, _ = self.samples["train"].batch(torch.arange(min(8, len(self.samples["train"])), device=device))
             check_augmentation(self.augmentation, x)
 
     @cached_property
     def frozen_module(self) -> nn.Module:
-        """Copy of the module for other models than the local one."""
+        """Copy of the module for models other than the local model."""
         return copy_module(self.module).eval()
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
-        """Return every client by itself, the largest first."""
+        """Return one group per client, the largest clients first."""
         return list(np.argsort(-self.data.train.sizes_of(ids), kind="stable")[:, None])
 
     def train_group(
@@ -260,7 +264,7 @@ class Sequential(GroupTrainer):
         return losses, steps, None
 
     def plans(self, ids: Ints, round_: int) -> list[Ints]:
-        """Return each client's (steps, batch) table of sample indices, -1 where a batch is not full."""
+        """Return each client's (steps, batch) table of example indices, padded with -1."""
         plans = []
         for client in map(int, ids):
             samples = self.data.train[client]
@@ -326,9 +330,9 @@ class Sequential(GroupTrainer):
         return vector, float(total) / examples_seen
 
     def _note_used(self, used: Tensor) -> list[RemovableHandle]:
-        """Make backward() write 1 into the (p,) vector for each parameter that gets a gradient.
+        """Register hooks that write 1 into the (p,) vector for each parameter that receives a gradient.
 
-        As in torch's optimizers, weight decay does not change other parameters, such as those under `torch.no_grad`.
+        As in torch's optimizers, weight decay does not change parameters without a gradient.
         """
         parameters, hooks = dict(self.module.named_parameters()), []
         for name, part in self.layout.parameter_views(used).items():

@@ -1,7 +1,7 @@
-"""Hooks that give all modules the same inputs and outputs.
+"""Hooks for models with several inputs, and for models with outputs at positions.
 
-One hook unpacks records of several inputs into tensors before the model, another moves classes to the last axis after
-it. So callers handle one tensor of examples and (m, positions..., c) outputs.
+One hook unpacks records of several inputs into tensors. The other moves the classes to the last axis of the outputs. So
+engines handle one tensor of examples and (m, positions..., c) outputs for all models.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedreach.data.several import has_names
 
 @dataclass(frozen=True)
 class UnpackInputs:
-    """Forward pre-hook that unpacks records into several inputs of a module.
+    """A forward pre-hook that unpacks records into several inputs of a module.
 
     Args:
         layout: Layout of the records (see `fedreach.data.several`).
@@ -41,10 +41,10 @@ class UnpackInputs:
         return ((), {**kwargs, **parts}) if has_names(self.layout) else (tuple(parts.values()), dict(kwargs))
 
     def tensors(self, packed: Tensor) -> Mapping[str, Tensor]:
-        """Return (m, ...) tensors by name for (m, bytes) records."""
+        """Return the (m, ...) tensors by name for (m, bytes) records."""
         parts: dict[str, Tensor] = {}
         for name, (kind, offset, *_) in (self.layout.fields or {}).items():
-            # A copy is aligned to every item size, as `view` requires.
+            # `view` requires aligned memory, which a copy has.
             field_bytes = packed[:, offset : offset + kind.itemsize].clone(memory_format=torch.contiguous_format)
             parts[name] = field_bytes.view(getattr(torch, kind.base.name)).reshape(len(packed), *kind.shape)
         return parts
@@ -52,9 +52,9 @@ class UnpackInputs:
 
 @dataclass(frozen=True)
 class ClassesLast:
-    """Forward hook that moves classes to the last axis of a module's outputs.
+    """A forward hook that moves the classes to the last axis of a module's outputs.
 
-    Models return (m, positions..., c), or (m, c, positions...) as torch's losses expect.
+    Models can return (m, positions..., c), or (m, c, positions...), which torch's losses expect.
 
     Args:
         positions: Shape of an example's labels.
@@ -75,30 +75,30 @@ class ClassesLast:
 
 
 def add_hooks(module: nn.Module, layout: np.dtype[Any] | None, positions: tuple[int, ...], num_classes: int) -> None:
-    """Add the hooks that the data need: to unpack several inputs, and to return classes last.
+    """Add the hooks that the data require (see `UnpackInputs` and `ClassesLast`).
 
     Raises:
-        ConfigError: If classes could be the first or the last axis of the outputs.
+        ConfigError: If the shape of the outputs does not determine the axis of the classes.
     """
     if layout is not None:
         module.register_forward_pre_hook(UnpackInputs(layout), with_kwargs=True)
     if positions and (*positions, num_classes) == (num_classes, *positions):
         raise ConfigError(
-            f"model: outputs of shape (m, {', '.join(map(str, (*positions, num_classes)))}) could have classes first "
-            "or last, as there are as many classes as positions along each axis. Give the model one more class, and "
-            f"the data num_classes = {num_classes + 1}."
+            f"model: the axis of the {num_classes} classes must be clear from the shape of the outputs; got "
+            f"(m, {', '.join(map(str, (*positions, num_classes)))}). Add an unused class to the model, and set "
+            f"num_classes = {num_classes + 1} in the data."
         )
     if positions:
         module.register_forward_hook(ClassesLast(positions, num_classes))
 
 
 def layout_of(x: AnyArray) -> np.dtype[Any] | None:
-    """Return the layout of records of several inputs, or None if examples are one array."""
+    """Return the layout of records of several inputs; None if the examples are one array."""
     return None if x.dtype.names is None else x.dtype
 
 
 def as_bytes(x: AnyArray) -> AnyArray:
-    """Return records as (n, bytes) integers, which torch can hold; return other arrays unchanged."""
+    """Return records as (n, bytes) integers, which torch supports; return other arrays unchanged."""
     if x.dtype.names is None:
         return x
     plain = np.ascontiguousarray(x)

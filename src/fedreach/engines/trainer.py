@@ -1,4 +1,4 @@
-"""Base of the trainers of client groups: the model, the data on a device, predictions and server steps."""
+"""Base class of trainers: the model and data on a device, predictions and server steps."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from fedreach.federation.federation import check_targets
 from fedreach.federation.local_sgd import Adam, LocalSGD, TorchSteps
 from fedreach.federation.types import LocalOutputs, Outputs
 
-# --- Check that a solver corrects each number by itself
-# Engines call `correct` with different pieces: a vector, a stack of clients, some layers. A correction that depends on
-# other numbers, such as a norm over all, would train a different model in each engine.
+# --- Check that a solver corrects each number independently
+# Engines call `correct` with different arrays: a vector, a stack of clients or some layers. A correction that depends
+# on other numbers, such as a norm of the gradient, would train a different model in each engine.
 
 MAX_TRIED_NUMBERS = 4096  # largest number of parameters in a trial
-SCALES = (1e-4, 1.0, 1e4)  # of changed numbers, as some corrections depend on others only above or below a limit
+SCALES = (1e-4, 1.0, 1e4)  # of the changed numbers; some corrections depend on others only beyond a threshold
 
 
 def reject_mixing(solver: LocalSolver, p: int) -> None:
-    """Reject a solver whose correction of one number depends on others.
+    """Raise ConfigError if a solver's correction of one number depends on other numbers.
 
-    Every second number of gradient, parameters, broadcast and memory is changed. The corrections of the other numbers
-    must not change. If the solver fails on such numbers, the first round reports the error.
+    The check changes every second number of all arguments. The corrections of the other numbers must not change. If
+    the solver fails in this check, the first round reports the error.
 
     Args:
-        solver: Solver.
+        solver: Local solver.
         p: Number of trained parameters.
 
     Raises:
-        ConfigError: If a correction changes.
+        ConfigError: If the correction of an unchanged number changes.
 
     Example:
         >>> from fedreach.federation.base import LocalSolver
@@ -58,19 +58,19 @@ def reject_mixing(solver: LocalSolver, p: int) -> None:
         ...         return gradient / gradient.norm()
         >>> reject_mixing(ByNorm(), p=4)
         Traceback (most recent call last):
-        fedreach.ConfigError: ByNorm.correct must act on each number by itself, ...
+        fedreach.ConfigError: ByNorm.correct must correct each number independently; ...
     """
     if p < 2:
         return
     for size in dict.fromkeys((min(p, MAX_TRIED_NUMBERS), p)):
         try:
             mixes = _mixes(solver, size)
-        except Exception:  # a solver with a number for each parameter takes size p only
+        except Exception:  # a solver with one option per parameter accepts size p only
             continue
         if mixes:
             raise ConfigError(
-                f"{name_of(solver)}.correct must act on each number by itself, and changes when others do, as by a "
-                "norm over all. Write what looks at the whole gradient as a loss with a method `objective`."
+                f"{name_of(solver)}.correct must correct each number independently; got corrections that depend on "
+                "other numbers, such as a norm. Use a loss with a method `objective` instead."
             )
         return
 
@@ -84,7 +84,7 @@ def _mixes(solver: Any, size: int) -> bool:
 
 
 def _correction(solver: Any, size: int, scale: float | None) -> Tensor:
-    """Return the correction of a vector. With a scale, every second number of all arguments is replaced."""
+    """Return the correction of a random vector; with a scale, every second number of all arguments is replaced."""
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((4, size), np.float32)
     if scale is not None:
@@ -95,63 +95,62 @@ def _correction(solver: Any, size: int, scale: float | None) -> Tensor:
         prepared = solver.prepare(memory[None], {}, np.ones(1))
         terms = {name: torch.from_numpy(np.array(rows[0])) for name, rows in prepared.items()}
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # a solver that draws random numbers draws the same ones
+        torch.manual_seed(0)  # a solver may draw random numbers
         corrected: Tensor = solver.correct(*map(torch.from_numpy, (gradient, params, broadcast)), **terms)
     return corrected
 
 
 # --- Trainer of a group of clients in one process
-# Each engine implements `groups` and `train_group`, and may replace other methods by faster ones.
+# Each engine implements `groups` and `train_group`, and can replace other methods by faster ones.
 # `fedreach.engines.engine` distributes groups over processes.
 
 EVALUATION_BATCH = 256
 LOSSES = {"cross_entropy": "cross-entropy", "squared_error": "squared error"}
-"""Trait -> name of such a loss."""
+"""Attribute of a loss -> name of the loss in messages."""
 Group = tuple[Floats | list[float], Ints | list[int], Bools | None]
-"""For the clients of a group: mean training losses, steps, and whether updates are finite, if that was checked."""
+"""Mean training losses and numbers of steps of a group's clients, and whether their updates are finite, if checked."""
 
 
 class GroupTrainer(ABC):
-    """Trains a group of clients with single-threaded kernels.
+    """Base class of trainers, which train groups of clients with single-threaded kernels.
 
     Args:
         task: Model, data and local training.
-        device: Device of tensors.
+        device: Device for tensors.
 
     Raises:
-        ConfigError: If it cannot train this task, or if the model does not take the data.
+        ConfigError: If the trainer does not support this task, or the model does not accept the data.
     """
 
     name: ClassVar[str]
     written_out: ClassVar[tuple[str, ...]] = ()
-    """Attributes of the losses whose gradients it implements, such as cross-entropy. Empty means any loss."""
+    """Attributes of the losses whose gradients it implements, such as ``"cross_entropy"``. Empty: any loss."""
     any_optimizer: ClassVar[bool] = True
-    """Whether it supports every optimizer; if not, plain steps only, with or without momentum."""
+    """Whether it supports every optimizer. Otherwise it supports gradient steps with or without momentum."""
     follows_torch: ClassVar[bool] = False
-    """Whether it supports losses that see more than outputs and targets (see `fedreach.federation.base.Loss`), the
-    optimizers of `torch.optim`, and augmentations."""
+    """Whether it supports augmentations, optimizers of `torch.optim`, and losses with a method `objective`."""
 
     @classmethod
     def refusal(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
-        """Return why it cannot train with these components, whatever the model, or None if it can."""
+        """Return the reason why it cannot train any model with these components; None if it can."""
         if loss.has_objective and not cls.follows_torch:
-            return f"hands a loss outputs and targets only, and {name_of(loss)} sees more; 'sequential' trains by it"
+            return f"does not support the loss {name_of(loss)}, which has a method `objective`; 'sequential' does"
         if not cls.follows_torch and isinstance(local.optimizer, TorchSteps):
-            return f"does not follow torch.optim.{local.optimizer.optimizer}; 'sequential' does"
+            return f"does not support torch.optim.{local.optimizer.optimizer}; 'sequential' does"
         if not cls.any_optimizer and local.optimizer is not None:
-            return f"takes plain gradient steps only; got local.optimizer {type(local.optimizer).__name__}"
+            return f"supports plain gradient steps only; got local.optimizer {type(local.optimizer).__name__}"
         if not cls.written_out or any(getattr(loss, attribute) for attribute in cls.written_out):
             return None
         loss_names = " or ".join(LOSSES[trait] for trait in cls.written_out)
-        return f"trains with {loss_names} only; got {name_of(loss)}"
+        return f"supports {loss_names} only; got the loss {name_of(loss)}"
 
     def __init__(self, task: Task, device: torch.device) -> None:
         if (why := self.refusal(task.solver, task.loss, task.local)) is not None:
             raise ConfigError(f"engine.name = {self.name!r} {why}. Use 'auto'.")
         if task.augmentation is not None and not self.follows_torch:
             raise ConfigError(
-                f"engine.name = {self.name!r} does not augment batches; 'sequential' does; got the augmentation "
-                f"{name_of(task.augmentation)}. Use 'auto'."
+                f"engine.name = {self.name!r} does not support augmentations; got {name_of(task.augmentation)}. Use "
+                "'auto' or 'sequential'."
             )
         check_targets("loss", task.loss, task.data.dataset)
         if not self.follows_torch and (why := only_sequential(task)):
@@ -164,7 +163,7 @@ class GroupTrainer(ABC):
         self.data, self.solver, self.local, self.seed = task.data, task.solver, task.local, task.seed
         self.loss = task.loss
         reject_mixing(task.solver, self.layout.num_trainable)
-        self.scale = d.target_scale  # numeric targets are scaled in here, and in their own units outside
+        self.scale = d.target_scale  # numeric targets are scaled inside of trainers, and have their units outside
         train = Samples(d.train_x, self.scale_targets(task.data.labels), d.kind, d.mean, d.std, device)
         self.samples: dict[Split, Samples] = {
             "train": train,
@@ -173,8 +172,8 @@ class GroupTrainer(ABC):
         }
         if server is not None:
             self.samples["server"] = Samples(server.x, self.scale_targets(server.y), d.kind, d.mean, d.std, device)
-        self.shifts: Tensor | None = None  # (N, c), added to the outputs of each client in training
-        self.server_shift: Tensor | None = None  # (c,), added to outputs where the server trains
+        self.shifts: Tensor | None = None  # (N, c), added to each client's outputs in training
+        self.server_shift: Tensor | None = None  # (c,), added to the outputs in the server's steps
         if self.loss.shifts_outputs:
             self.shifts = self._shifts_for(self.loss, self.data.label_counts())
             if server is not None:
@@ -189,16 +188,16 @@ class GroupTrainer(ABC):
         self.owner = self.data.partition.owner() if self.behaviour.mixes else None
 
     def start_from(self, constants: Mapping[str, AnyArray]) -> None:
-        """Replace the constants of the model by those of the run (see `fedreach.engines.models.state`)."""
+        """Set the constants of the model to those of the run (see `fedreach.engines.models.state`)."""
         self.renew()
         for module in filter(None, (self.module, self.pristine)):
             set_constants(module, constants)
         self.constants, self.beginning = dict(constants), ModuleSnapshot(self.module)
 
     def renew(self) -> None:
-        """Restore the constants and attributes that the run starts with.
+        """Restore the constants and attributes of the start of the run.
 
-        So results do not depend on earlier computations. A model that stores other state is replaced by a new copy.
+        So results do not depend on earlier computations. A model with other hidden state is replaced by a new copy.
         """
         if self.pristine is None:
             self.beginning.restore()
@@ -206,19 +205,24 @@ class GroupTrainer(ABC):
             self.module = copy_module(self.pristine)
 
     def place(self, vector: Tensor, gradient: Tensor | None = None) -> None:
-        """Bind the module to a (d,) vector, and restore the constants and attributes that the run starts with."""
+        """Bind the module to a (d,) vector, and restore the constants and attributes of the start of the run."""
         self.renew()
         bind(self.module, vector, gradient, layout=self.layout)
 
     def scale_targets(self, targets: AnyArray) -> AnyArray:
-        """Return targets on the scale on which the model is trained."""
+        """Return targets on the training scale."""
         return targets if self.scale is None else self.scale.scaled(targets)
 
     def losses(self, outputs: Tensor, targets: Tensor, shift: Tensor | None) -> Any:
-        """Return each example's loss; a mean over the batch would count padding.
+        """Return the loss of each example, or of each labeled position if positions have labels.
 
-        Where each position has a label, `outputs` are (m, positions..., c), and the result holds the loss of each
-        labeled position of the batch.
+        Args:
+            outputs: (m, c) outputs, or (m, positions..., c).
+            targets: (m,) or (m, positions...) targets.
+            shift: (m, c) or (c,) numbers added to the outputs. None: no shift.
+
+        Raises:
+            ComponentError: If the loss does not return one number per example.
         """
         if self.data.dataset.positions:
             labeled = targets != IGNORED
@@ -227,8 +231,8 @@ class GroupTrainer(ABC):
         examples = outputs.shape[:-1]  # or labeled positions
         if losses.shape != examples:
             raise ComponentError(
-                f"{name_of(self.loss)} must return one loss for each example, of shape {tuple(examples)}; got "
-                f"{tuple(losses.shape)}. Leave out the mean."
+                f"{name_of(self.loss)} must return one loss per example, of shape {tuple(examples)}; got "
+                f"{tuple(losses.shape)}. Do not average over the batch."
             )
         return losses
 
@@ -241,26 +245,35 @@ class GroupTrainer(ABC):
         shift = np.asarray(loss.shift(counts), np.float64)
         if shift.shape != counts.shape or not np.isfinite(shift).all():
             raise ComponentError(
-                f"{name_of(loss)}.shift must return {counts.shape} finite numbers, as its argument has; got "
-                f"{shift.shape}{'' if np.isfinite(shift).all() else ', some of them not finite'}."
+                f"{name_of(loss)}.shift must return finite numbers of its argument's shape {counts.shape}; got "
+                f"{shift.shape}{'' if np.isfinite(shift).all() else ' with infinite or NaN values'}."
             )
         return torch.from_numpy(shift.astype(np.float32)).to(self.device)
 
     @abstractmethod
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
-        """Return groups of positions in `ids`, the clients that are trained together, those with most work first.
+        """Return the groups of clients that are trained together, as positions in `ids`, those with most work first.
 
-        `concurrency` groups are trained at the same time, on all machines. Either groups do not depend on it, or a
-        client's result does not depend on its group.
+        Args:
+            ids: (k,) clients of the cohort.
+            concurrency: Number of groups that are trained in parallel on all machines. If groups depend on it, a
+                client's result must not depend on its group.
         """
 
     @abstractmethod
     def train_group(
         self, start: Tensor, ids: Ints, round_: int, lr: float, update: Tensor, group: Ints, terms: Terms
     ) -> Group:
-        """Train the clients ``ids[group]`` from the (d,) `start`.
+        """Train the clients ``ids[group]``, and write their updates into the rows `group` of `update`.
 
-        Updates are written into the rows `group` of the (k, d) `update`, which is on the CPU, like `terms`.
+        Args:
+            start: (d,) global model.
+            ids: (k,) clients of the cohort.
+            round_: Round number.
+            lr: Learning rate.
+            update: (k, d) updates, on the CPU.
+            group: Positions in `ids` of the clients to train.
+            terms: (k, ...) terms of the solver, on the CPU.
         """
 
     def add_up(self, weights: Floats, update: Float32s) -> Floats:
@@ -269,7 +282,7 @@ class GroupTrainer(ABC):
     def predict_part(
         self, part: slice, params: Float32s, split: Split, index: Ints, right: Bools | Float32s, loss: Float32s
     ) -> None:
-        """Write for a part of the examples whether the model is right (or its error), and its loss."""
+        """Write whether the prediction is correct (or its error), and the loss, for a part of the examples."""
         begin = part.start
         for logits, y in self._answers(self._tensor(params), split, index[part]):
             rows = slice(begin, begin := begin + len(y))
@@ -287,18 +300,18 @@ class GroupTrainer(ABC):
             loss[rows] = F.cross_entropy(logits, y, reduction="none").cpu().numpy()
 
     def logits_part(self, part: slice, params: Float32s, split: Split, index: Ints, out: Float32s) -> None:
-        """Write the logits of a part of the examples, or predicted numbers in the units of the targets."""
+        """Write the logits, or predicted numbers in the units of the targets, for a part of the examples."""
         logits = self._logits(self._tensor(params), split, index[part])
         out[part] = logits if self.scale is None else self.scale.in_units(logits)
 
     def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
-        """Return a model's outputs for one client's examples (see `fedreach.engines.protocols.Predictor.answers`)."""
+        """Return the outputs for one client's examples (see `fedreach.engines.protocols.Predictor.answers`)."""
         self.renew()
         x, _ = self.samples[split].batch(torch.from_numpy(index).to(self.device))
         return answers(self.module, self.layout, self._tensor(params), x, inputs=inputs, even=self.behaviour.mixes)
 
     def outputs_of(self, row: int, broadcast: Float32s, update: Float32s, ids: Ints, before: bool) -> LocalOutputs:
-        """Return the outputs of one local model on its client's training data."""
+        """Return the outputs of a client's local model on the client's training data."""
         index, start = self.data.train[int(ids[row])], self._tensor(broadcast)
         after = self._logits(start + self._tensor(update[row]), "train", index)
         return LocalOutputs(
@@ -317,13 +330,13 @@ class GroupTrainer(ABC):
             with seeded_generators(seed, self.device) if self.draws else nullcontext():
                 return self._gradient_move(params, index, lr, loss)
         except Exception as error:
-            of_one = " Choose a batch_size of the server that leaves no batch of one." if len(index) == 1 else ""
+            of_one = " Choose a server batch_size that leaves no batch with one example." if len(index) == 1 else ""
             raise TrainingError(
-                f"The server's step on {len(index)} of its own examples failed in round {round_}: {error}{of_one}"
+                f"The server's step on {len(index)} of its examples failed in round {round_}: {error}{of_one}"
             ) from error
 
     def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, lr: float) -> Float32s:
-        target = self._tensor(teacher).softmax(-1)  # its entropy is constant, so cross-entropy has the gradient of KL
+        target = self._tensor(teacher).softmax(-1)  # KL and cross-entropy have the same gradient for a fixed target
         self.module.eval()
 
         def loss(x: Tensor, _: Tensor) -> Any:
@@ -335,12 +348,12 @@ class GroupTrainer(ABC):
     def _gradient_move(
         self, params: Float32s, index: Ints, lr: float, loss: Callable[[Tensor, Tensor], Any]
     ) -> Float32s:
-        """Return the (d,) change of one gradient step on the server's examples. The caller sets the module's mode."""
+        """Return the (d,) change of one gradient step on the server's examples; the caller sets the module's mode."""
         vector, p = self._tensor(params), self.layout.num_trainable
         gradient = torch.zeros(p, device=self.device)
         self.place(vector, gradient)
         narrow = NarrowParameters(self.module, self.layout, vector, gradient)
-        start = vector.clone()  # with rounded narrow parameters, so that the change is the step alone
+        start = vector.clone()  # after narrow parameters were rounded, so that the change contains only the step
         loss(*self.samples["server"].batch(torch.from_numpy(index).to(self.device))).backward()
         narrow.take_gradients()
         vector[:p].sub_(gradient, alpha=lr)
@@ -354,7 +367,7 @@ class GroupTrainer(ABC):
         return torch.cat(parts).cpu().numpy()
 
     def _answers(self, vector: Tensor, split: Split, index: Ints) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the logits of a model and the labels, batch by batch."""
+        """Yield the logits and the labels of each batch."""
         self.place(vector)
         self.module.eval()
         for piece in self.alone(split, index):
@@ -362,7 +375,7 @@ class GroupTrainer(ABC):
                 torch.from_numpy(index[piece]).to(self.device), EVALUATION_BATCH, self.behaviour.mixes
             ):
                 x, y = self.samples[split].batch(part)
-                with torch.no_grad():  # not around the loop: the caller's code runs between two batches
+                with torch.no_grad():  # inside of the loop, because the caller's code runs between two batches
                     logits = self._batch_logits(x)
                 yield logits.float(), y
 
@@ -370,7 +383,7 @@ class GroupTrainer(ABC):
         """Return the logits of a batch.
 
         Raises:
-            TrainingError: If the model mixes examples and does not accept a client with a single example.
+            TrainingError: If the model mixes examples and rejects a client with a single example.
         """
         try:
             logits: Tensor = torch.cat(evaluate_examples(self.module, x)) if self.draws else self.module(x)
@@ -378,16 +391,15 @@ class GroupTrainer(ABC):
             if not self.behaviour.mixes or len(x) > 1:
                 raise
             raise TrainingError(
-                f"A model that normalizes by the batch in evaluation, too, must be given clients with two examples or "
-                f"more; it does not take one with a single example: {error}. Use track_running_stats=True, or leave "
-                "such clients out."
+                f"Clients must have at least 2 examples if the model uses batch statistics in evaluation; got a client "
+                f"with 1 example: {error}. Set track_running_stats=True in the model, or exclude such clients."
             ) from error
         return logits
 
     def alone(self, split: Split, index: Ints) -> list[slice]:
-        """Return the slices of `index` that may share batches: everything, or each client if the model mixes examples.
+        """Return the slices of `index` whose examples can share batches: one per client if the model mixes examples.
 
-        Data that belong to no client, such as the test set, are one slice.
+        Otherwise, and for data that belong to no client, return one slice.
         """
         if self.owner is None or split not in ("train", "true") or not len(index):
             return [slice(0, len(index))]
@@ -398,16 +410,16 @@ class GroupTrainer(ABC):
 def apply_step(
     local: LocalSGD, g: Tensor, weights: Tensor, moments: Any, step: int, lr: float, used: Any = None
 ) -> None:
-    """Change `weights` by one local step, in place, after the solver's correction and clipping.
+    """Take one local step: change `weights` in place, after the solver's correction and clipping.
 
     Args:
         local: Optimizer, weight decay and momentum.
-        g: Corrected gradient, of the shape of `weights`.
-        weights: Weights of one client, or of several.
-        moments: Tensors of moments of the optimizer, changed in place: two of Adam, one of momentum, else none.
+        g: Corrected gradient, with the shape of `weights`.
+        weights: (p,) or (k, p) weights.
+        moments: Moments of the optimizer, changed in place: two for Adam, one for momentum, otherwise none.
         step: Number of the step in the round, from 1.
-        lr: Step size.
-        used: Whether each number got a gradient; others stay as they are. None: all did.
+        lr: Learning rate.
+        used: Whether each number has a gradient; other numbers do not change. None: all have one.
     """
     if isinstance(local.optimizer, Adam):
         g, new_moments = local.optimizer.direction(g, weights, moments, step, local.weight_decay)
@@ -423,15 +435,15 @@ def apply_step(
 
 
 class ClientStack:
-    """A group of clients that are trained together, sorted by their number of steps, most first.
+    """A group of clients that are trained together, in descending order of their numbers of steps.
 
-    So those that still train in a step are a prefix of the rows.
+    So the clients that still train in a step are the first rows.
 
     Attributes:
-        index: (k, steps, b) examples of each batch, -1 where it is not full.
-        counts: (k, steps) examples of each batch, 0 where a client is done.
+        index: (k, steps, b) examples of each batch, padded with -1.
+        counts: (k, steps) sizes of the batches; 0 after a client's last step.
         rows: (k,) positions of the clients in the cohort.
-        vectors: (k, d) memory for their models. Adjacent rows on a CPU use that of their updates.
+        vectors: (k, d) memory for the models; on a CPU, adjacent rows use the memory of their updates.
     """
 
     def __init__(self, trainer: GroupTrainer, ids: Ints, group: Ints, round_: int, update: Tensor) -> None:
@@ -448,7 +460,7 @@ class ClientStack:
             self.vectors = torch.empty(k, trainer.layout.size, device=trainer.device)
 
     def finish(self, total: Floats) -> Group:
-        """Store the updates, which are in `vectors`; return losses and steps, given the (k,) sums of losses."""
+        """Store the updates from `vectors`; return mean losses and numbers of steps, given (k,) sums of losses."""
         if not self._in_place:
             self._update[torch.from_numpy(self.rows)] = self.vectors.cpu()
         loss, steps = np.empty(len(self.rows)), np.empty(len(self.rows), np.int64)
@@ -458,20 +470,20 @@ class ClientStack:
 
 
 def only_sequential(task: Task) -> str | None:
-    """Return why only `sequential` trains such a model or such data, in words, or None if other engines may."""
+    """Return the reason why only `sequential` supports this model or data; None if other engines may."""
     if types := narrow_types(task.module):
-        return f"parameters of the model are {types}, which 'sequential' trains"
+        return f"only 'sequential' supports {types} parameters"
     if task.data.dataset.positions:
-        return "labels at every position are trained by 'sequential'"
-    return "several inputs are handed to a model by 'sequential'" if task.data.dataset.kind == "several" else None
+        return "only 'sequential' supports labels at every position"
+    return "only 'sequential' supports several inputs" if task.data.dataset.kind == "several" else None
 
 
 def shares_of_positions(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return for each example the share of its labeled positions that are right, and their mean loss.
+    """Return each example's accuracy and mean loss over its labeled positions.
 
     Args:
         logits: (m, positions..., c) logits.
-        labels: (m, positions...) labels, `IGNORED` where masked.
+        labels: (m, positions...) labels; masked positions are `IGNORED`.
     """
     size = len(labels)
     labeled = (labels != IGNORED).reshape(size, -1)
@@ -484,17 +496,17 @@ def shares_of_positions(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]
 def answers(
     module: nn.Module, layout: Layout, vector: Tensor, x: Tensor, *, inputs: bool, even: bool = False
 ) -> Outputs:
-    """Return the outputs of a model for inputs in evaluation mode.
+    """Return the outputs of a model in evaluation mode.
 
-    Features are the inputs of the last linear layer; a model without linear layers has none.
+    Features are the inputs of the last linear layer. A model without linear layers has no features.
 
     Args:
-        module: Model, which is bound to `vector`.
+        module: Model. It is bound to `vector`.
         layout: Layout of the module.
         vector: (d,) numbers of the model.
         x: (m, ...) inputs.
-        inputs: Add features. If inputs are numbers, also add inputs, running statistics, and a function that computes
-            outputs for changed inputs.
+        inputs: Add features. If the inputs are numbers, also add the inputs, running statistics, and a function that
+            computes outputs for changed inputs.
         even: Use batches of similar size, for a model that mixes the examples of a batch (see
             `fedreach.engines.observation`).
     """
@@ -522,9 +534,13 @@ def answers(
 def logits_and_features(
     module: nn.Module, x: Tensor, *, features: bool = True, even: bool = False
 ) -> tuple[Floats, Floats | None]:
-    """Return (m, c) logits for (m, ...) inputs, and (m, h) features if the module has any (see `answers`).
+    """Return (m, c) logits, and (m, h) features if the module has any (see `answers`).
 
-    The module must be in evaluation mode.
+    Args:
+        module: Model in evaluation mode.
+        x: (m, ...) inputs.
+        features: Also return features.
+        even: Use batches of similar size.
     """
     linear = [part for part in module.modules() if isinstance(part, nn.Linear)] if features else []
     layer_inputs: list[Tensor] = []
@@ -546,17 +562,16 @@ def logits_and_features(
     inner = [layer_input for _, features_of in results for layer_input in features_of]
     feature_array = torch.cat(inner).float().cpu().numpy().astype(np.float64) if inner else None
     if feature_array is not None and (feature_array.ndim != 2 or len(feature_array) != len(x)):
-        feature_array = None  # the layer is called several times, or for each position of a sequence
+        feature_array = None  # the model calls the layer several times, or for each position of a sequence
     return logits.astype(np.float64), feature_array
 
 
 def cause_of(error: Exception) -> str:
-    """Return the message of an error in a step, with advice if BatchNorm got a batch of one example."""
+    """Return the message of an error in a step, with advice if BatchNorm received a batch of one example."""
     message = str(error)
-    if "more than 1 value per channel" not in message:  # torch's words
+    if "more than 1 value per channel" not in message:  # the message of torch
         return message
     return (
-        f"{message.rstrip('.')}. BatchNorm cannot normalise a batch of one example: raise local.batch_size, set "
-        "local.drop_last = true, which leaves out a last batch that is not full, or use another layer, such as "
-        "GroupNorm, for clients with a single training example"
+        f"{message.rstrip('.')}. BatchNorm cannot normalize a batch of one example. Raise local.batch_size, or set "
+        "local.drop_last = true to skip incomplete batches. For clients with one training example, use GroupNorm"
     )

@@ -1,9 +1,9 @@
-"""The engine that trains the whole cohort in one kernel.
+"""The engine that trains all clients of a group at once with `torch.vmap`.
 
-The cohort's models are the rows of one (k, d) matrix. Clients are sorted by their number of local steps, so that in
-step t those still training are a prefix of it, and finished clients cost nothing. Batches that are not full are padded
-with samples of weight 0. `sequential` is the readable twin, and a test compares the two. Only dropout masks differ,
-because the whole stack uses one random stream.
+The clients' models are the rows of one (k, d) matrix, in descending order of their numbers of local steps. So the
+clients that still train in a step are the first rows. Batches that are not full are padded with examples of weight 0.
+`sequential` is the readable version, and a test compares the two. Only dropout masks differ, because all rows share one
+random stream.
 """
 
 import warnings
@@ -25,16 +25,16 @@ from fedreach.engines.trainer import ClientStack, Group, GroupTrainer, apply_ste
 Rows = slice | Tensor
 Tensors = dict[str, Tensor]
 _Models = tuple[Tensor, Tensor, Tensor, Terms]
-"""Models of the stack, moments of the optimizer, the start, and the terms of the solver."""
-# A stack and its gradients pass through the cache in every step. The C library returns larger pieces of memory to the
-# system each time, which then allocates them again page by page.
+"""Models of the stack, moments of the optimizer, the global model, and the terms of the solver."""
+# Larger stacks do not fit into the cache. The C library also returns larger blocks of memory to the system in every
+# step, which is slow.
 STACK_BYTES = 16_000_000
 
 
 class Vmap(GroupTrainer):
-    """Trains the cohort together.
+    """An engine that trains the clients of a cohort together with `torch.vmap`.
 
-    When: a GPU is available, and `torch.func` can map the module over clients.
+    When: a GPU is available, and `torch.func` supports the module.
     """
 
     name = "vmap"
@@ -43,12 +43,12 @@ class Vmap(GroupTrainer):
         super().__init__(task, device)
         if self.behaviour.counts:
             raise ConfigError(
-                f"engine.name = {self.name!r} needs a model that changes nothing in training but its parameters and "
-                f"float32 buffers; {type(task.module).__name__} changes {', '.join(self.behaviour.counts)}. Use 'auto'."
+                f"engine.name = {self.name!r}: training must change only the parameters and float32 buffers of the "
+                f"model; {type(task.module).__name__} changes {', '.join(self.behaviour.counts)}. Use 'auto'."
             )
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
-        """Return stacks of clients with similar numbers of steps."""
+        """Return groups of clients with similar numbers of steps."""
         order = np.argsort(-self.data.train.sizes_of(ids), kind="stable")
         if self.device.type != "cpu":
             return [order]
@@ -83,17 +83,17 @@ class Vmap(GroupTrainer):
                             f"Client {all_ids[0]} failed in round {round_}: {cause}."
                             if len(all_ids) == 1
                             else f"One of the clients {all_ids} failed in round {round_}: {cause}. "
-                            "engine.name = 'sequential' says which."
+                            "Use engine.name = 'sequential' to find it."
                         ) from error
                     total[alike] += loss
         stack.sub_(start)
         return clients.finish(total.cpu().numpy())
 
     def _alike(self, counts: Ints) -> Iterator[tuple[Rows, Ints]]:
-        """Split the active rows, with their batch sizes, into rows that can run together.
+        """Split the active rows into rows that can run together, with their batch sizes.
 
-        All rows can, unless the model has averaged buffers or mixes examples. BatchNorm normalizes over the batch,
-        where samples of weight 0 would count, so clients with batches of equal size run together.
+        All rows can, unless the model has averaged buffers or mixes examples. BatchNorm would include examples of
+        weight 0 in its statistics. So only rows with equal batch sizes run together.
         """
         if not self.layout.buffers and not self.behaviour.mixes:
             yield slice(0, len(counts)), counts
@@ -105,14 +105,14 @@ class Vmap(GroupTrainer):
     def _step(
         self, step: int, models: _Models, rows: Rows, batch: Tensor, count: Ints, lr: float, shift: Tensor | None
     ) -> Tensor:
-        """Take step `step`, from 0, for these rows of the stack; return each row's loss, summed over its samples."""
+        """Take step `step`, from 0, for these rows of the stack; return each row's loss, summed over its examples."""
         stack, moments, start, terms = models
         local, views, p = self.local, self.layout.parameter_views, self.layout.num_trainable
         full = bool((count == batch.shape[1]).all())
-        # Padded with the client's first sample: weight 0 would not cancel another client's infinite loss.
+        # The padding repeats the client's first example: weight 0 would not cancel another example's infinite loss.
         x, y = self.samples["train"].batch(batch if full else torch.where(batch >= 0, batch, batch[:, :1]))
         weight = None if full else (batch >= 0).float()
-        vectors, row_moments = stack[rows], moments[:, rows]  # views where `rows` is a slice, else copies
+        vectors, row_moments = stack[rows], moments[:, rows]  # views if `rows` is a slice, otherwise copies
         weights, buffers = vectors[:, :p], self.layout.buffer_views(vectors[:, p:])
         gradient, (loss, statistics) = self._gradients(views(weights), buffers, x, y, weight, shift)
 
@@ -142,7 +142,7 @@ class Vmap(GroupTrainer):
             losses = self.losses(logits, y, shift)
             return losses.mean() if weight is None else (losses * weight).sum() / weight.sum(), statistics
 
-        # BatchNorm updates its running statistics in place; under vmap they need their own memory.
+        # BatchNorm updates its running statistics in place, so they need separate memory under vmap.
         statistics = {name: tensor.clone() for name, tensor in buffers.items()}
         in_dims = (0, 0, 0, 0, None if weight is None else 0, None if shift is None else 0)
         gradient_of = vmap(grad_and_value(loss_of, has_aux=True), in_dims=in_dims, randomness="different")
@@ -151,7 +151,7 @@ class Vmap(GroupTrainer):
 
 @contextmanager
 def _without_fused_recurrence(module: nn.Module) -> Iterator[None]:
-    """Disable oneDNN for recurrent layers inside the block: vmap has no rule for its fused kernel."""
+    """Turn off oneDNN for recurrent layers inside the block, because vmap does not support its fused kernel."""
     if not any(isinstance(layer, nn.RNNBase) for layer in module.modules()):
         yield
         return

@@ -1,7 +1,7 @@
 """Checks for custom components, and small federations for tests and examples.
 
-``check(MyPolicy())`` in a test, or ``fedreach verify my_policy.py:MyPolicy``, runs the checks that every component of a
-type must pass, and describes the one that fails.
+Call ``check(MyPolicy())`` in a test, or run ``fedreach verify my_policy.py:MyPolicy``. Both run the checks that every
+component of the type must pass, and report failures with their inputs.
 """
 
 from fedreach.testing.base import CheckFailed as CheckFailed

@@ -1,4 +1,4 @@
-"""Participants and clients for checks of adaptation rules, with a known uncalibrated model."""
+"""Participants and unseen clients for checks of adaptation rules, with a known uncalibrated model."""
 
 from __future__ import annotations
 
@@ -18,34 +18,41 @@ from fedreach.federation.base import name_of
 from fedreach.federation.types import Outputs, State
 from fedreach.testing.base import Check, Outcome, RepeatedRuns, Subject, shown
 
-INPUTS = 6  # numbers of an input
-EPSILON = 1e-9  # added to variances, so that inputs that are all alike can be normalized
+INPUTS = 6  # numbers per input
+EPSILON = 1e-9  # added to variances, so that equal inputs can be normalized
 Shares = Callable[[np.random.Generator, int, int], AnyArray]
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Log likelihoods of Gaussian classes, times a scale and plus an offset that calibration has to find.
+    """A model whose logits are log likelihoods of Gaussian classes times a scale, plus an offset.
 
-    Inputs go through a BatchNorm layer first, whose own scale and shift make up for its `running` statistics.
+    Calibration has to find the scale and the offset. The inputs first pass a BatchNorm layer whose scale and shift undo
+    its running statistics.
+
+    Args:
+        means: (c, INPUTS) means of the classes, whose variance is 1.
+        scale: Factor of the logits.
+        offset: (c,) offset of the logits.
+        changed: Function that a check applies to the logits.
+        running: (2 INPUTS,) running means and variances.
+        refreshes: Use statistics from adaptation. Otherwise, ignore them.
     """
 
-    means: Floats  # (c, INPUTS), in the middle of classes of variance 1
+    means: Floats
     scale: float
-    offset: Floats  # (c,)
-    changed: Callable[[Floats], Floats] = lambda logits: logits  # what checks do to logits
-    running: Float32s = field(
-        default_factory=lambda: np.repeat(np.array([0, 1], np.float32), INPUTS)
-    )  # means, variances
-    refreshes: bool = True  # or else other statistics are passed over
+    offset: Floats
+    changed: Callable[[Floats], Floats] = lambda logits: logits
+    running: Float32s = field(default_factory=lambda: np.repeat(np.array([0, 1], np.float32), INPUTS))
+    refreshes: bool = True
 
     def of(self, inputs: Float32s, *, all_there_is: bool, statistics: Float32s | None = None) -> Outputs:
-        """Return what it says of (m, INPUTS) inputs, with features, inputs and itself where asked for.
+        """Return the outputs for (m, INPUTS) inputs.
 
         Args:
-            inputs: As they come.
-            all_there_is: Whether to add features and so on.
-            statistics: (2 INPUTS,) by which the layer normalizes; None: the running ones.
+            inputs: (m, INPUTS) inputs.
+            all_there_is: Add features, inputs and running statistics.
+            statistics: (2 INPUTS,) means and variances for the layer. None: the running statistics.
         """
         features = inputs.astype(np.float64)
         if statistics is not None and self.refreshes:
@@ -86,35 +93,42 @@ def moments(inputs: Float32s) -> Float32s:
 
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """Data of one participant."""
+    """Held-out examples and label counts of a participant."""
 
-    inputs: Float32s  # (m, INPUTS) held out
-    labels: Ints  # (m,) of these
-    counts: Floats  # (c,) of its training labels
+    inputs: Float32s  # (m, INPUTS) held-out inputs
+    labels: Ints  # (m,) their labels
+    counts: Floats  # (c,) label counts of the training examples
 
 
 @dataclass(frozen=True, eq=False)
 class AdaptationFixture:
-    """A model, the participants that fit a rule, and clients that adapt."""
+    """A model, participants that fit a rule, and unseen clients that adapt.
+
+    Args:
+        words: Description.
+        model: Model.
+        participants: Data of the participants.
+        clients: Batches of inputs of each unseen client.
+    """
 
     words: str
     model: Model
     participants: Sequence[Holding]
-    clients: Sequence[Sequence[Float32s]]  # the inputs of each, in the batches in which they come
+    clients: Sequence[Sequence[Float32s]]
 
     def __str__(self) -> str:
         return self.words
 
     def outputs(self, component: Any, inputs: Float32s) -> Outputs:
-        """Return the outputs of the model, as far as the component asks for it."""
+        """Return the outputs of the model that the component requires."""
         return self.model.of(inputs, all_there_is=component.reads_inputs)
 
     def fitted(self, component: Any) -> FittedRule:
-        """Return the component fitted by these participants."""
+        """Return the component after the participants have fitted it."""
         return fit(component, self.held_out(component))
 
     def held_out(self, component: Any) -> list[HeldOut]:
-        """Return the data by which each participant fits the component."""
+        """Return the data with which each participant fits the component."""
         return [
             HeldOut(self.outputs(component, participant.inputs), participant.labels, participant.counts)
             for participant in self.participants
@@ -122,11 +136,11 @@ class AdaptationFixture:
 
     @property
     def pooled(self) -> Float32s:
-        """The inputs of all participants."""
+        """Held-out inputs of all participants."""
         return np.concatenate([holding.inputs for holding in self.participants])
 
     def relabelled(self, order: Ints) -> AdaptationFixture:
-        """Return the federation in which class i is what was class order[i]."""
+        """Return the federation in which class i is the former class order[i]."""
         place = np.argsort(order)
         model = replace(self.model, changed=lambda logits: np.ascontiguousarray(logits[:, order]))
         turned = [
@@ -141,7 +155,7 @@ class AdaptationFixture:
 
 
 def client_after(component: Any, state: State, outputs: Sequence[Outputs]) -> State:
-    """Return what a client keeps after these batches."""
+    """Return a client's state after these batches."""
     client: State = component.start(state)
     for batch in outputs:
         client = component.update(state, client, batch)
@@ -158,18 +172,21 @@ def adapted_fixture(
     shares: Shares | None = None,
     counts: Shares | None = None,
 ) -> AdaptationFixture:
-    """Return participants of which `held_out_counts` says how many examples they hold out, and four clients.
+    """Return participants and four unseen clients.
 
-    The clients hold 13 inputs, 30 of the last class, a single one, and 12 of the first class before 12 of the last.
+    The clients have 13 inputs of mixed classes, 30 inputs of the last class, one input, and 12 inputs of the first
+    class followed by 12 of the last.
 
     Args:
-        words: What it is.
+        words: Description.
         c: Number of classes.
-        held_out_counts: Examples that each participant holds out.
-        scale: Of the logits.
-        apart: How far the classes' means lie from 0.
-        shares: Makes the class prior of a participant, given a generator, c and its number.
-        counts: Makes the training counts of a participant, likewise.
+        held_out_counts: Number of held-out examples of each participant.
+        scale: Factor of the logits.
+        apart: Standard deviation of the classes' means.
+        shares: Function that returns the class prior of a participant, given a generator, c and the participant's
+            index. Default: a Dirichlet distribution.
+        counts: Function that returns the training label counts of a participant, given the same arguments. Default:
+            drawn from the class prior.
     """
     rng = generator(c, "testing adaptation", len(held_out_counts))
     model = Model(apart * rng.standard_normal((c, INPUTS)), scale, scale * rng.standard_normal(c))
@@ -193,13 +210,13 @@ def adapted_fixture(
 
 
 def adaptation_fixtures() -> Iterator[AdaptationFixture]:
-    """Yield federations of which most are inconvenient."""
+    """Yield ordinary federations and edge cases."""
     yield from ordinary_fixtures()
-    yield adapted_fixture("4 participants, 3 classes, logits of some hundreds", 3, (40, 25, 60, 12), scale=60.0)
+    yield adapted_fixture("4 participants, 3 classes, logits of several hundred", 3, (40, 25, 60, 12), scale=60.0)
     yield adapted_fixture("3 participants, 3 classes that are far apart", 3, (30, 20, 25), apart=8.0)
-    yield adapted_fixture("a single participant with a single example, 3 classes", 3, (1,))
+    yield adapted_fixture("1 participant with 1 example, 3 classes", 3, (1,))
     yield adapted_fixture(
-        "3 participants with a class each, 4 classes: the last is nobody's",
+        "3 participants with one class each, 4 classes, the last without examples",
         4,
         (20, 30, 10),
         shares=lambda rng, c, k: np.eye(c)[k],
@@ -207,35 +224,35 @@ def adaptation_fixtures() -> Iterator[AdaptationFixture]:
 
 
 def ordinary_fixtures() -> Iterator[AdaptationFixture]:
-    """Yield federations in which rounding does not decide what is predicted."""
+    """Yield federations in which rounding does not change predictions."""
     yield adapted_fixture("4 participants, 3 classes", 3, (40, 25, 60, 12))
-    yield adapted_fixture("3 participants, one of them with a single example, 2 classes", 2, (30, 1, 20))
+    yield adapted_fixture("3 participants, one of them with 1 example, 2 classes", 2, (30, 1, 20))
     yield adapted_fixture("6 participants, 10 classes", 10, (50, 20, 30, 60, 40, 9))
     yield adapted_fixture("4 participants, 3 classes, logits twice as large", 3, (40, 25, 60, 12), scale=4.0)
 
 
 def alike_fixtures() -> Iterator[AdaptationFixture]:
-    """Yield federations whose participants all trained on the same counts, and hold out few and many examples."""
+    """Yield federations whose participants have equal label counts and few or many held-out examples."""
     for c, held_out_counts in ((3, (5, 80, 2, 40)), (10, (60, 8, 90))):
-        words = f"{len(held_out_counts)} participants that trained on the same counts, {c} classes"
+        words = f"{len(held_out_counts)} participants with equal label counts, {c} classes"
         yield adapted_fixture(words, c, held_out_counts, counts=lambda rng, c, k: np.arange(1, c + 1) * 5)
 
 
 def lopsided_fixtures() -> Iterator[AdaptationFixture]:
-    """Yield federations that hold out many examples, mostly of the first classes, and trained mostly on the last."""
+    """Yield federations with held-out examples mostly of the first classes, and training mostly on the last."""
 
     def counts(rng: np.random.Generator, c: int, k: int) -> AnyArray:
         return rng.multinomial(1000, rng.dirichlet(10 * uneven_shares(c)))
 
     for c, scale in ((3, 3.0), (2, 0.3), (10, 1.5)):
-        words = f"3 participants that trained on other classes than they hold out, {c} classes, logits times {scale:g}"
+        words = f"3 participants with held-out classes unlike the training classes, {c} classes, logits times {scale:g}"
         yield adapted_fixture(
             words, c, (150, 200, 150), scale=scale, shares=lambda rng, c, k: uneven_shares(c)[::-1], counts=counts
         )
 
 
 def calibrate(case: AdaptationFixture) -> AdaptationFixture:
-    """Return the federation with offsets at which the mean prediction is base, (n_c + 1/2)/(n + C/2)."""
+    """Return the federation with offsets for which the mean prediction is the base (n_c + 1/2)/(n + C/2)."""
     labels = np.concatenate([holding.labels for holding in case.participants])
     label_counts = np.bincount(labels, minlength=case.classes) + 0.5
     base = label_counts / label_counts.sum()
@@ -248,14 +265,14 @@ def calibrate(case: AdaptationFixture) -> AdaptationFixture:
 
 @dataclass(frozen=True)
 class StoredRule:
-    """A rule whose every state, query and contribution goes through `keep`, such as a file."""
+    """A rule that applies `keep`, such as `through_a_file`, to all its states, queries and contributions."""
 
     component: Any
     keep: Callable[[State], State]
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the rule in messages."""
         return name_of(self.component)
 
     def query(self, state: State) -> State | None:
@@ -265,7 +282,7 @@ class StoredRule:
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
         answer = self.component.contribute(query, outputs, labels, counts)
         stored = self.keep(answer)
-        return {name: stored[name] for name in answer}  # a file has an order of its own
+        return {name: stored[name] for name in answer}  # a file changes the order
 
     def fold(self, state: State, sums: State) -> State:
         return self.keep(self.component.fold(state, sums))
@@ -277,7 +294,7 @@ class StoredRule:
 def adaptation_outcomes(
     component: Any, case: AdaptationFixture, keep: Callable[[State], State] = lambda state: state
 ) -> list[Outcome]:
-    """Fit the rule and adapt to each client, batch by batch."""
+    """Return the predictions of a fitted rule for each client, before and after each batch."""
     state, outcomes = case.fitted(StoredRule(component, keep)).state, []
     for number, batches in enumerate(case.clients, start=1):
         everything = case.outputs(component, np.concatenate(batches))
@@ -288,37 +305,37 @@ def adaptation_outcomes(
             number_seen += len(batch)
             clients[f"after {number_seen}"] = client
         if component.knows_prior:
-            clients["its shares known"] = keep(component.with_prior(state, uneven_shares(case.classes)))
+            clients["with a known prior"] = keep(component.with_prior(state, uneven_shares(case.classes)))
         if component.learns_labels:
-            clients["some labels known"] = keep(component.with_labels(state, *label_half(everything)))
+            clients["with some known labels"] = keep(component.with_labels(state, *label_half(everything)))
         predicted = {when: component.predict(state, client, everything) for when, client in clients.items()}
         if component.adapts_online:
             online, _ = component.predict_online(state, component.start(state), everything)
-            predicted["each input before it counts"] = online
+            predicted["online"] = online
         outcomes += [
-            Outcome(f"of client {number}, {when}, it predicted {shown(values)}", np.asarray(values))
+            Outcome(f"for client {number}, {when}, it predicted {shown(values)}", np.asarray(values))
             for when, values in predicted.items()
         ]
     return outcomes
 
 
 def label_half(outputs: Outputs) -> tuple[Outputs, Ints]:
-    """Return the first half of a client's inputs, labeled with the classes that the model finds second likeliest."""
+    """Return the first half of a client's inputs, labeled with the model's second most likely classes."""
     half = outputs.at(slice((len(outputs.logits) + 1) // 2))
     return half, half.logits.argsort(axis=1)[:, -2]
 
 
 def uneven_shares(c: int) -> Floats:
-    """Return a class prior of which no two entries are equal."""
+    """Return a (c,) class prior with unequal entries."""
     shares: Floats = np.arange(1.0, c + 1) / (c * (c + 1) / 2)
     return shares
 
 
 def trust_inputs(subject: Subject) -> Subject:
-    """Return the subject with inputs trusted in full, if participants decide on that.
+    """Return the subject with full trust in inputs, if its trust is fitted by participants.
 
-    Few participants decide nothing, and what they decide depends on their data: a check of what trusted inputs do
-    would try nothing, or something else.
+    The few participants of a check would fit a trust that depends on their data. The check would then not test the
+    effect of trusted inputs.
     """
     component = subject.component
     option = next((name for name in ("trust", "strength") if getattr(component, name, None) == "fitted"), None)
@@ -332,7 +349,7 @@ def trust_inputs(subject: Subject) -> Subject:
 
 
 def when_trusted(check: Check) -> Check:
-    """Return the check, run with inputs that are trusted in full."""
+    """Return the check with full trust in inputs (see `trust_inputs`)."""
     return replace(check, test=lambda subject, *case: check.test(trust_inputs(subject), *case))
 
 

@@ -1,4 +1,4 @@
-"""Checks: statements about a component that FedReach can test, and the report of a statement that fails."""
+"""Checks of components, their results, and helpers for writing checks."""
 
 from __future__ import annotations
 
@@ -24,12 +24,19 @@ from fedreach._util.registry import KINDS, import_object
 from fedreach.federation.base import name_of
 from fedreach.federation.types import State
 
-NEEDS_LIBRARY = "pip install 'fedreach["  # part of the error message of a component whose optional library is missing
+NEEDS_LIBRARY = "pip install 'fedreach["  # part of the error message for a missing optional library
 
 
 @dataclass(eq=False)
-class CheckFailed(AssertionError):  # noqa: N818 (reads as an outcome, as `AssertionError` does)
-    """A component fails a check; the message names the check, the input and what happened.
+class CheckFailed(AssertionError):  # noqa: N818 (named like `AssertionError`)
+    """A component fails a check; the message gives the check, the input and the result.
+
+    Args:
+        component: Name of the component.
+        check: Name of the check.
+        statement: Statement that must hold.
+        case: Description of the input; "" for none.
+        happened: Result of the component.
 
     Example:
         >>> print(CheckFailed("Mine", "exact size", "The cohort has k clients.", "3 clients, k = 2", "it chose 3"))
@@ -51,7 +58,7 @@ class CheckFailed(AssertionError):  # noqa: N818 (reads as an outcome, as `Asser
 
 @dataclass(eq=False)
 class Failure(Exception):  # noqa: N818 (raised inside a check; `Check.failure_of` turns it into `CheckFailed`)
-    """The statement of a check does not hold."""
+    """The statement of a check does not hold (see `fail`)."""
 
     happened: str
     case: str = ""
@@ -61,36 +68,44 @@ class Failure(Exception):  # noqa: N818 (raised inside a check; `Check.failure_o
 
 
 def fail(happened: str, case: str = "") -> NoReturn:
-    """Report that the statement of a check does not hold.
+    """Report in a check that its statement does not hold.
 
     Args:
-        happened: What the component did, and what it should have done.
-        case: The input, where the check has no `inputs` that describe themselves.
+        happened: Result of the component, and the expected result.
+        case: Description of the input. Default: that of the check's current input.
     """
     raise Failure(happened, case)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A component under check, and how to make others of its class with other options."""
+    """A component to check, and a function that makes other components of its class.
+
+    Args:
+        kind: Component type.
+        name: Name of the component in messages.
+        component: Component.
+        make: Function that returns a component of the same class, given options.
+        results: Stored results that several checks use (see `once`).
+    """
 
     kind: str
     name: str
     component: Any
     make: Callable[..., Any]
-    results: dict[str, Any] = field(default_factory=dict, compare=False)  # what several checks need
+    results: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, kind: str, component: Any, options: Mapping[str, Any] | None = None, name: str = "") -> Subject:
-        """Return the subject for a component that was made with these options."""
+        """Return the subject for a component with these options."""
         constructor: Callable[..., Any] = type(component)
         function = KINDS[kind].function
         is_function = bool(function) and isinstance(component, import_object(function))
-        own_name = name_of(component) if is_function else constructor.__name__  # a class's `name` may be a column's
+        own_name = name_of(component) if is_function else constructor.__name__  # the `name` of a metric is a column's
         return cls(kind, name or own_name, component, partial(constructor, **(options or {})))
 
     def once(self, key: str, compute: Callable[[], Any]) -> Any:
-        """Return the result of the first such computation for this subject."""
+        """Return the result of `compute`, which is computed once for this subject and key."""
         if key not in self.results:
             self.results[key] = compute()
         return self.results[key]
@@ -98,24 +113,32 @@ class Subject:
 
 @dataclass(frozen=True)
 class Check:
-    """A statement, and the function that tests it: `test` raises `Failure`."""
+    """A statement about components, and the function that tests it.
+
+    Args:
+        name: Name of the check.
+        statement: Statement that must hold.
+        test: Function that raises `Failure` if the statement does not hold, given a subject and an input.
+        inputs: Function that returns inputs, whose `str` describes them. None: no inputs.
+        only: Function that returns whether to check a component on an input, given both.
+    """
 
     name: str
     statement: str
     test: Callable[..., None]
-    inputs: Callable[[], Iterable[Any]] | None = None  # each describes itself by `str`
-    only: Callable[[Any, Any], bool] = lambda component, case: True  # which components are checked, on which inputs
+    inputs: Callable[[], Iterable[Any]] | None = None
+    only: Callable[[Any, Any], bool] = lambda component, case: True
 
     def failure_of(self, subject: Subject) -> CheckFailed | None:
-        """Return how the subject fails this check; None if it passes.
+        """Return the failure of the subject in this check; None if it passes.
 
         Raises:
-            ConfigError: If a library that the subject needs is not installed.
+            ConfigError: If a library that the component requires is not installed.
         """
         for case in [None] if self.inputs is None else self.inputs():
             words = "" if case is None else str(case)
             try:
-                # Whether numpy warns depends on the platform; the results do not, and those are checked.
+                # Warnings of numpy depend on the platform. Checks compare the results, which do not.
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     if self.only(subject.component, case):
@@ -133,11 +156,13 @@ def define_check(
     inputs: Callable[[], Iterable[Any]] | None = None,
     only: Callable[[Any, Any], bool] = lambda component, case: True,
 ) -> Callable[[Callable[..., None]], Check]:
-    """Make a check of a function: its name is the check's, the first paragraph of its docstring the statement.
+    """Return a decorator that makes a check of a function.
+
+    The function's name becomes the name of the check. The first paragraph of its docstring becomes the statement.
 
     Args:
-        inputs: Makes the inputs on which components are checked; None: there are none.
-        only: Whether a component is checked on an input, given both.
+        inputs: Function that returns the inputs of the check. None: no inputs.
+        only: Function that returns whether to check a component on an input, given both.
 
     Example:
         >>> @define_check()
@@ -164,7 +189,7 @@ class CheckResults:
     name: str
     checks: int = 0
     failures: Sequence[CheckFailed] = field(default_factory=tuple)
-    skipped: str = ""  # why the component could not be checked
+    skipped: str = ""  # reason why the component could not be checked
 
     @property
     def passed(self) -> bool:
@@ -173,7 +198,7 @@ class CheckResults:
 
 
 def run_checks(subject: Subject, checks: Sequence[Check]) -> CheckResults:
-    """Check a component."""
+    """Run checks on a component and return the results."""
     try:
         failures = [failure for check in checks if (failure := check.failure_of(subject)) is not None]
     except ConfigError as error:
@@ -181,11 +206,11 @@ def run_checks(subject: Subject, checks: Sequence[Check]) -> CheckResults:
     return CheckResults(subject.kind, subject.name, len(checks), tuple(failures))
 
 
-# -------------------- Helpers of checks
+# -------------------- Helpers for checks
 
 
 def shown(value: Any) -> str:
-    """Return an array, a list of arrays or anything else, short enough for a sentence."""
+    """Return an array or another value as a short text."""
     if isinstance(value, np.ndarray):
         return np.array2string(value, precision=6, threshold=24, separator=", ").replace("\n", "")
     return repr(value)
@@ -194,23 +219,23 @@ def shown(value: Any) -> str:
 def must_be_close(
     what: str, got: ArrayLike, expected: ArrayLike, case: str = "", within: float = 1e-6, rule: str = ""
 ) -> None:
-    """Fail unless all numbers are within `within` of the expected ones."""
+    """Fail unless all numbers are within `within` of the expected numbers."""
     a, b = np.asarray(got, np.float64), np.asarray(expected, np.float64)
     if a.shape != b.shape or not np.allclose(a, b, rtol=0, atol=within):
         fail(f"{what} should be {shown(b)}{f' ({rule})' if rule else ''}; got {shown(a)}", case)
 
 
 def same(a: AnyArray, b: AnyArray) -> bool:
-    """Return whether two arrays hold the same bits, nan included."""
+    """Return whether two arrays have the same bits, including NaN."""
     a, b = np.asarray(a), np.asarray(b)
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
 def _description_of(error: BaseException) -> str:
-    """Describe an exception: the rule that the library names, or where the component's own code failed."""
+    """Return a description of an exception: FedReach's message, or the failing line of the component's code."""
     message = " ".join(str(error).split()) or "without a message"
     if isinstance(error, FedReachError):
-        return f"it was refused: {message}"
+        return f"FedReach rejected it: {message}"
     frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
     source_frames = [
         frame for frame in frames if frame.filename.endswith(".py") and "site-packages" not in frame.filename
@@ -219,7 +244,7 @@ def _description_of(error: BaseException) -> str:
     hint = ""
     if "NoneType" in message or (isinstance(error, KeyError) and error.args[0] in CLIENT_STATISTICS):
         names = ", ".join(CLIENT_STATISTICS)
-        hint = f". Facts ({names}) are there only for a component whose attribute `needs` lists them"
+        hint = f". List the client statistics that it uses ({names}) in its attribute `needs`"
     return f"it raised {type(error).__name__}{where}: {message}{hint}"
 
 
@@ -227,7 +252,7 @@ def _description_of(error: BaseException) -> str:
 
 
 class WatchedGenerator:
-    """A component that fails after a call that has changed one of its arguments.
+    """A wrapper of a component that fails after a call that has changed an argument.
 
     Example:
         >>> class Careless:
@@ -244,7 +269,7 @@ class WatchedGenerator:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """The class of the component, so that its traits and its name are those of the component."""
+        """The class of the component, so that FedReach treats the wrapper like the component."""
         return type(self._part)
 
     def __getattr__(self, name: str) -> Any:
@@ -280,8 +305,8 @@ def _arrays(value: Any, where: str = "") -> Iterator[tuple[str, AnyArray]]:
 
 @contextmanager
 def other_global_seeds(seed: int) -> Iterator[None]:
-    """Have the generators that Python and numpy share begin at this seed, and put them back as they were."""
-    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002 (it is what must not matter)
+    """Seed the global generators of Python and numpy inside the block, and restore them afterwards."""
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002 (components must not use it)
     try:
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002
@@ -292,21 +317,21 @@ def other_global_seeds(seed: int) -> Iterator[None]:
 
 
 def through_a_file(state: State) -> State:
-    """Return a state as it comes back from a checkpoint; it must consist of named arrays."""
+    """Return a state after writing it to a checkpoint and reading it; it must consist of named arrays."""
     from safetensors.numpy import load, save
 
     if not isinstance(state, Mapping):
-        fail(f"the state is a {type(state).__name__}; it must be a mapping of named arrays, or a run cannot go on")
+        fail(f"the state must be a mapping of named arrays, which can be stored; got {type(state).__name__}")
     for key, value in state.items():
         if not isinstance(key, str) or not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in "biuf":
             kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-            fail(f"the state holds {key!r}: {kind}; only named arrays of numbers or flags can be stored")
+            fail(f"the state must contain only named arrays of numbers or Booleans; got {key!r}: {kind}")
     return load(save({key: np.asarray(value, order="C") for key, value in state.items()}))
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """An input of a check, which describes itself."""
+    """Base class of inputs of checks, with a description."""
 
     words: str
 
@@ -315,22 +340,29 @@ class Case:
 
 
 class Outcome(NamedTuple):
-    """What a component did in a round."""
+    """Result of a component in a round."""
 
-    description: str  # in words
-    value: Any  # what must be the same again, to the bit
+    description: str  # result as text
+    value: Any  # result, which must be reproducible to the bit
 
 
 @dataclass(frozen=True)
 class RepeatedRuns:
-    """How the components of a type are run: on which inputs, and what they do there."""
+    """Inputs for the components of a type, and a function that runs a component on them.
+
+    Args:
+        inputs: Function that returns inputs.
+        play: Function that returns a component's results by round, given the component, an input and optionally a
+            function that is applied to the state after each round.
+        has_state: Whether components of the type can have state.
+    """
 
     inputs: Callable[[], Iterable[Any]]
-    play: Callable[..., Sequence[Outcome]]  # component, input[, keep: what the state goes through] -> by round
+    play: Callable[..., Sequence[Outcome]]
     has_state: bool = True
 
     def straight(self, subject: Subject, case: Any) -> Sequence[Outcome]:
-        """Return what the component does, computed once for all checks."""
+        """Return the component's results, which are computed once for all checks."""
         outcomes: Sequence[Outcome] = subject.once(str(case), lambda: self.play(subject.component, case))
         return outcomes
 
@@ -338,26 +370,26 @@ class RepeatedRuns:
         """Return the checks that components of all types must pass."""
 
         @define_check(self.inputs)
-        def same_again(subject: Subject, case: Any) -> None:
-            """The same inputs, state and stream give the same result, whatever was done with the component before."""
-            advice = ". Draw from the `rng` that is handed in, and keep nothing in `self`."
+        def reproducible(subject: Subject, case: Any) -> None:
+            """The same inputs, state and stream give the same result, independent of earlier calls."""
+            advice = ". Draw from the argument `rng`, and store nothing in `self`."
             for seed in (1, 2):
                 with other_global_seeds(seed):
                     repeated = self.play(subject.component, case)
-                _must_be_alike(self.straight(subject, case), repeated, "asked again", advice)
+                _must_be_alike(self.straight(subject, case), repeated, "when repeated", advice)
 
         @define_check(self.inputs)
         def arguments_untouched(subject: Subject, case: Any) -> None:
-            """A component does not write to its arguments."""
+            """A component does not change its arguments."""
             self.play(WatchedGenerator(subject.component), case)
 
         @define_check(self.inputs)
-        def going_on_from_a_file(subject: Subject, case: Any) -> None:
-            """The state consists of named arrays; a run that stores and reads it after each round goes on alike."""
+        def resuming_from_a_file(subject: Subject, case: Any) -> None:
+            """The state consists of named arrays; storing and reading it after each round changes no result."""
             repeated = self.play(subject.component, case, through_a_file)
             _must_be_alike(self.straight(subject, case), repeated, "with the state read from a file")
 
-        return [same_again, arguments_untouched, *[going_on_from_a_file] * self.has_state]
+        return [reproducible, arguments_untouched, *[resuming_from_a_file] * self.has_state]
 
 
 def _must_be_alike(first: Sequence[Outcome], second: Sequence[Outcome], how: str, advice: str = "") -> None:
@@ -373,33 +405,33 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 @define_check()
-def options_are_all_it_is(subject: Subject) -> None:
-    """A component is a frozen dataclass, and its options, written as JSON and read again, make an equal component."""
+def options_define_the_component(subject: Subject) -> None:
+    """A component is a frozen dataclass, and its options written to and read from JSON make an equal component."""
     component, function = subject.component, KINDS[subject.kind].function
     if function and isinstance(component, import_object(function)):
-        return  # a function has no options of its own here
+        return  # a function has no options
     if not dataclasses.is_dataclass(component):
         if vars(component):
             fail(
-                f"it keeps {', '.join(map(repr, vars(component)))}, which its repr does not tell; make it a "
+                f"it has the attributes {', '.join(map(repr, vars(component)))}, which are not options; make it a "
                 "@dataclass(frozen=True) with these as fields"
             )
         return
     if not cast(Any, type(component)).__dataclass_params__.frozen:
-        fail("its options can be changed during a run; write @dataclass(frozen=True)")
+        fail("its options can change during a run; use @dataclass(frozen=True)")
     try:
         options = _as_json(component)
         repeated = json.loads(json.dumps(options))
     except (TypeError, ValueError) as error:
         fail(f"its options cannot be written as JSON: {error}", repr(component))
     if repeated != options:
-        fail(f"they came back as {repeated!r}", f"{component!r}, written as {options!r}")
+        fail(f"the options read from JSON are {repeated!r}", f"{component!r}, written as {options!r}")
 
 
 def _as_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         if (repeated := dataclasses.replace(value)) != value:
-            fail(f"made again of its options it is {repeated!r}", repr(value))
+            fail(f"a component with the same options is not equal: {repeated!r}", repr(value))
         return {field.name: _as_json(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
     if isinstance(value, Mapping):
         return {key: _as_json(inner) for key, inner in value.items()}

@@ -1,4 +1,4 @@
-"""Problems with known answers, and federations to try components in."""
+"""Small synthetic federations for checks, tests and examples."""
 
 from __future__ import annotations
 
@@ -53,27 +53,43 @@ REPORT_BITS = 1_000_000
 
 @dataclass(frozen=True, eq=False)
 class ToyFederation:
-    """A synthetic federation: what each client holds, and what it would answer in each round."""
+    """A synthetic federation, with the replies of each client in each round.
+
+    Args:
+        words: Description.
+        ids: (n,) client ids.
+        num_examples: (n,) numbers of examples.
+        label_counts: (n, c) label counts.
+        loss: (n,) losses before round 1; they decrease by 10% per round.
+        direction: (n, d) mean updates of the clients.
+        cohort_size: Number of clients per round.
+        rounds: Number of rounds.
+        away: Round -> ids of clients that are not available.
+        lost: Round -> ids of clients whose replies, including those to a probe, are lost.
+        noise: Standard deviation of a client's updates between rounds.
+        losses_known: Whether the server knows the losses before round 1.
+        who: (n,) numbers that key the clients' random streams.
+    """
 
     words: str
-    ids: Ints  # (n,)
-    num_examples: Ints  # (n,)
-    label_counts: Floats  # (n, c)
-    loss: Floats  # (n,) falls by a tenth a round
-    direction: Floats  # (n, d) of each client's updates
+    ids: Ints
+    num_examples: Ints
+    label_counts: Floats
+    loss: Floats
+    direction: Floats
     cohort_size: int
     rounds: int = 4
-    away: Lists = field(default_factory=dict)  # round -> ids that are not available
-    lost: Lists = field(default_factory=dict)  # round -> ids whose replies, to a probe too, do not arrive
-    noise: float = 0.1  # how much a client's updates differ between rounds
-    losses_known: bool = False  # whether losses are known before round 1
-    who: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # (n,) whose random numbers each client has
+    away: Lists = field(default_factory=dict)
+    lost: Lists = field(default_factory=dict)
+    noise: float = 0.1
+    losses_known: bool = False
+    who: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __str__(self) -> str:
         return f"{self.words}; cohort {self.cohort_size}"
 
     def view(self, needs: Iterable[str] = ()) -> ServerView:
-        """Return what the server knows before round 1, with the client statistics that a component needs."""
+        """Return the server's view before round 1, with the client statistics that a component needs."""
         facts: Mapping[str, Any] = {
             "label_counts": self.label_counts,
             "label_entropy": released_entropy(self.label_counts),
@@ -82,18 +98,18 @@ class ToyFederation:
         return replace(view, **{name: facts[name].copy() for name in needs})
 
     def available(self, number: int) -> AnyArray:
-        """Return the (n,) flags of a round."""
+        """Return the (n,) flags of available clients in a round."""
         return ~np.isin(self.ids, self.away.get(number, ()))
 
     def with_radio(self, view: ServerView) -> ServerView:
-        """Return the view with channels that stay the same, each client's its own."""
+        """Return the view with a constant channel for each client."""
         rates = generator(0, "testing rates").uniform(1e7, 4e7, int(self.who.max(initial=0)) + 1)
         return with_rates(view, rates[self.who])
 
     def reports(
         self, ids: Ints, number: int, needs: Iterable[str], measures: Iterable[Measurement], *, probe: bool = False
     ) -> ClientResults:
-        """Return the replies of these clients, less those that get lost."""
+        """Return the replies of these clients that are not lost."""
         gone = self.lost.get(number, ())
         ids = np.sort(ids[~np.isin(ids, gone)])
         rows = np.searchsorted(self.ids, ids)
@@ -113,7 +129,7 @@ class ToyFederation:
             metrics,
             label_counts=None if view.label_counts is None else view.label_counts[rows],
             output_bias=self.label_counts.shape[1],
-            lost={int(client): "its reply did not arrive" for client in gone},
+            lost={int(client): "its reply was lost" for client in gone},
             round=number,
             probe=probe,
         )
@@ -137,7 +153,7 @@ class ToyFederation:
         return LocalOutputs(local, labels, before)
 
     def renamed(self, order: Ints) -> ToyFederation:
-        """Return the federation in which the i-th id is that of the client that was the order[i]-th."""
+        """Return the federation in which the i-th id belongs to the former client order[i]."""
         return replace(
             self,
             num_examples=self.num_examples[order],
@@ -151,7 +167,16 @@ class ToyFederation:
 def toy_federation(
     words: str, n: int, cohort_size: int, *, d: int = 8, c: int = 4, ids: Sequence[int] | None = None
 ) -> ToyFederation:
-    """Return n clients of which no two are alike."""
+    """Return a federation of n different clients.
+
+    Args:
+        words: Description.
+        n: Number of clients.
+        cohort_size: Number of clients per round.
+        d: Number of model parameters.
+        c: Number of classes.
+        ids: Client ids. Default: 0 to n - 1.
+    """
     rng = generator(n, "testing world")
     return ToyFederation(
         words=words,
@@ -166,7 +191,7 @@ def toy_federation(
 
 
 def with_rates(view: ServerView, bits_per_second: Floats) -> ServerView:
-    """Return the view with channels of these rates, a report of 10^6 bits and devices that are all alike."""
+    """Return the view with channels of these rates, reports of 10^6 bits and equal devices."""
     n = len(view.ids)
     state = RadioState(
         ids=view.ids,
@@ -185,30 +210,30 @@ def with_rates(view: ServerView, bits_per_second: Floats) -> ServerView:
 
 
 def toy_federations() -> Iterator[ToyFederation]:
-    """Yield federations of which most are inconvenient."""
-    six = toy_federation("6 clients, 0 to 5, no two alike", 6, 2)
+    """Yield ordinary federations and edge cases."""
+    six = toy_federation("6 different clients, 0 to 5", 6, 2)
     alike = np.zeros(6, np.int64)
     pairs = np.array([0, 0, 1, 1, 2, 2])
     yield six
     yield toy_federation("5 clients with the ids 3, 7, 20, 21 and 50", 5, 2, ids=[3, 7, 20, 21, 50])
-    yield toy_federation("a single client, with the id 4", 1, 1, ids=[4])
-    yield replace(six, words="6 clients, all of them wanted", cohort_size=6)
-    yield replace(six, words="6 clients, one wanted", cohort_size=1)
+    yield toy_federation("1 client, with the id 4", 1, 1, ids=[4])
+    yield replace(six, words="6 clients, all selected", cohort_size=6)
+    yield replace(six, words="6 clients, one selected", cohort_size=1)
     yield replace(
         six,
-        words="6 clients; in round 2 only client 4 can be reached, in round 3 nobody",
+        words="6 clients; in round 2 only client 4 is available, in round 3 no client",
         cohort_size=3,
         away={2: [0, 1, 2, 3, 5], 3: range(6)},
     )
     yield replace(
         six,
-        words="6 clients; the replies of 0, 1 and 2 get lost in round 1 and those of everybody in round 2",
+        words="6 clients; the replies of 0, 1 and 2 are lost in round 1, and all replies in round 2",
         lost={1: [0, 1, 2], 2: range(6)},
     )
-    yield replace(six.renamed(alike), words="6 clients that are all alike", noise=0.0)
+    yield replace(six.renamed(alike), words="6 equal clients", noise=0.0)
     yield replace(
         six.renamed(pairs),
-        words="3 pairs of alike clients, each with a single class",
+        words="3 pairs of equal clients, each with one class",
         label_counts=np.eye(4)[pairs] * 10,
         noise=0.0,
         cohort_size=3,
@@ -216,20 +241,20 @@ def toy_federations() -> Iterator[ToyFederation]:
     yield replace(six, words="6 clients whose updates are zero", direction=np.zeros((6, 8)), noise=0.0)
     noised = six.label_counts + np.linspace(-0.4, 0.6, 24).reshape(6, 4)
     noised[2] = 0
-    yield replace(six, words="6 clients with noised label counts, those of client 2 all 0", label_counts=noised)
-    yield toy_federation("12 clients, 10 classes, a model of 40 numbers", 12, 5, d=40, c=10)
+    yield replace(six, words="6 clients with noisy label counts, those of client 2 all 0", label_counts=noised)
+    yield toy_federation("12 clients, 10 classes, a model of 40 parameters", 12, 5, d=40, c=10)
 
 
 def distinct_federations() -> Iterator[ToyFederation]:
-    """Yield federations without ties, in which losses are known from the start."""
-    seven, ten = toy_federation("7 clients, no two alike", 7, 3), toy_federation("10 clients, no two alike", 10, 4)
+    """Yield federations without ties, in which the server knows the losses from the start."""
+    seven, ten = toy_federation("7 different clients", 7, 3), toy_federation("10 different clients", 10, 4)
     for toy in (seven, replace(ten, words=f"{ten.words}, ids 5 to 14", ids=ten.ids + 5)):
         yield replace(toy, losses_known=True, rounds=3)
 
 
 @dataclass(frozen=True, eq=False)
 class ReportSeries:
-    """A federation in which no reply gets lost, and which clients report in each round."""
+    """A federation without lost replies, and the clients that reply in each round."""
 
     world: ToyFederation
     rounds: Sequence[Ints]
@@ -238,7 +263,7 @@ class ReportSeries:
         return f"reports of {self.world.words}"
 
     def reports(self, component: Any) -> list[ClientResults]:
-        """Return the reports of each round, with what the component needs and measures."""
+        """Return the replies of each round, with the statistics and measurements that the component declares."""
         parts = [*component.with_inner()]
         needs = {name for part in parts for name in part.needs}
         measures = [measure for part in parts for measure in part.measures]
@@ -246,20 +271,20 @@ class ReportSeries:
 
 
 def report_series() -> Iterator[ReportSeries]:
-    """Yield reports that weightings are checked on: all clients of each world reply, and then half of them."""
+    """Yield replies for checks of weightings: of all clients of a federation, of half of them, and of all again."""
     for toy in toy_federations():
         half = toy.ids[: max(1, len(toy.ids) // 2)]
         yield ReportSeries(replace(toy, lost={}), [toy.ids, half, toy.ids])
-    huge = toy_federation("4 clients with 1 to 10^9 examples and losses of 0 to 10^30", 4, 1)
+    huge = toy_federation("4 clients with 1 to 10^9 examples and losses from 0 to 10^30", 4, 1)
     huge = replace(huge, num_examples=np.array([1, 10, 10**6, 10**9]), loss=np.array([0.0, 1e-30, 1.0, 1e30]))
     yield ReportSeries(huge, [huge.ids])
 
 
-# -------------------- Tiny federations
+# -------------------- Small federations for training
 
 
 def tiny_data(seed: int = 0) -> FederatedData:
-    """Return two Gaussian classes in the plane, 60 samples over 6 clients, of which the first 4 take part."""
+    """Return two Gaussian classes in the plane, with 60 examples of 6 clients, of which the first 4 participate."""
     rng = generator(seed, "tiny")
     y = rng.integers(2, size=80)
     x = (rng.standard_normal((80, 2)) + 2.0 * y[:, None]).astype(np.float32)
@@ -271,12 +296,12 @@ def tiny_data(seed: int = 0) -> FederatedData:
 
 
 def tiny_federation(seed: int = 0) -> Federation:
-    """Return FedAvg with two clients a round."""
+    """Return a federation with FedAvg and two clients per round."""
     return Federation(Uniform(), ByExamples(), FedAvg(), LocalSGD(lr=0.5), Average(), cohort_size=2, seed=seed)
 
 
 def tiny_simulation(seed: int = 0) -> Simulation:
-    """Return FedAvg with a linear model on `tiny_data`, two clients a round."""
+    """Return a simulation of FedAvg with a linear model on `tiny_data`, with two clients per round."""
     data, federation = tiny_data(seed), tiny_federation(seed)
     task = Task.of(build("linear", (2,), 2, seed=seed), data, federation)
     return Simulation(federation, data, TorchEngine(Sequential, task), rounds=10)
@@ -298,13 +323,13 @@ class PlayedRound:
     clusters: tuple[int, ...]
 
     def __str__(self) -> str:
-        probed = f", after asking {list(self.probed)}" if self.probed else ""
-        return f"in round {self.round} it chose {list(self.chosen)}{probed}"
+        probed = f", after a probe of {list(self.probed)}" if self.probed else ""
+        return f"in round {self.round} it selected {list(self.chosen)}{probed}"
 
 
 @dataclass(frozen=True, eq=False)
 class ToyRun:
-    """A selection policy among plain components, and the `ClientBackend` of a synthetic federation."""
+    """A selection policy in a synthetic federation with default components; also its `ClientBackend`."""
 
     policy: Any
     world: ToyFederation
@@ -331,10 +356,10 @@ class ToyRun:
         return self.world.reports(request.selection.ids, request.view.round, needs, measures, probe=request.probe)
 
     def learnt(self, request: AskServer) -> FederationState:
-        raise AssertionError("the server of a toy federation holds no data")
+        raise AssertionError("the server of a toy federation has no data")
 
     def plan(self, state: FederationState) -> tuple[Steps, AskUpdates]:
-        """Run the next round until the cohort is asked to train."""
+        """Run the next round until the server requests the cohort's updates."""
         clients = replace(self.world.view(self.federation.needs()), available=self.world.available(state.round + 1))
         view = next_view(self.federation, clients, state, Always())
         if self.federation.radio is not None:
@@ -348,9 +373,13 @@ class ToyRun:
 def play_rounds(
     policy: Any, world: ToyFederation, keep: Callable[[State], State] = lambda state: state, seed: int = 0
 ) -> list[PlayedRound]:
-    """Return what a policy does in the rounds of a federation.
+    """Return the selections of a policy in each round of a federation.
 
-    Between two rounds the policy's state goes through `keep`.
+    Args:
+        policy: Selection policy.
+        world: Federation.
+        keep: Function that is applied to the policy's state after each round.
+        seed: Seed of the run.
     """
     run, rounds = ToyRun(policy, world, seed), []
     state = run.start()
@@ -375,7 +404,7 @@ def play_rounds(
 
 
 def frequencies(policy: Any, world: ToyFederation, draws: int) -> Floats:
-    """Return (n,) how often each client is chosen in round 1, over `draws` seeds."""
+    """Return the (n,) frequencies with which clients are selected in round 1, over `draws` seeds."""
     count, start = np.zeros(len(world.ids)), ToyRun(policy, world).start()
     for seed in range(draws):
         _, request = ToyRun(policy, world, seed).plan(start)

@@ -1,4 +1,4 @@
-"""Running the checks of a component's type: `fedreach.testing.check` for tests, and ``fedreach verify``."""
+"""Functions that check components, for `fedreach.testing.check` and ``fedreach verify``."""
 
 import importlib
 import inspect
@@ -9,7 +9,7 @@ from typing import Any
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError, nearest
 from fedreach.federation.weighting import ByEntropy, ByExamples
-from fedreach.testing.base import NEEDS_LIBRARY, Check, CheckResults, Subject, options_are_all_it_is, run_checks
+from fedreach.testing.base import NEEDS_LIBRARY, Check, CheckResults, Subject, options_define_the_component, run_checks
 
 _PARTS = (ByEntropy(), ByExamples())
 
@@ -24,14 +24,17 @@ EXAMPLE_OPTIONS: Mapping[tuple[str, str], Mapping[str, Any]] = MappingProxyType(
         ("label_statistics", "discrete_gaussian"): {"epsilon": 1.0, "delta": 1e-5},
     }
 )
-"""(type, name) -> options with which a built-in component is checked whose defaults do not do."""
+"""(type, name) -> options for checking a built-in component whose defaults are unsuitable or missing."""
 
 
 def kind_of(thing: Any) -> str:
-    """Return the type of a component or of its class, or that of a function, by its arguments.
+    """Return the type of a component, class or function; a function's type follows from its arguments.
+
+    Args:
+        thing: Component, class of components, or function.
 
     Raises:
-        ConfigError: If it is not derived from the base class of a type.
+        ConfigError: If the class is not derived from the base class of a type.
 
     Example:
         >>> from fedreach.federation.weighting import Equal
@@ -52,17 +55,21 @@ def kind_of(thing: Any) -> str:
     if kind not in registry.VERIFIED:
         name = thing.__name__ if inspect.isclass(thing) else type(thing).__name__
         bases = ", ".join(registry.KINDS[kind].base.rpartition(":")[2] for kind in registry.VERIFIED)
-        raise ConfigError(f"{name} is not a component. Derive it from one of fedreach's base classes: {bases}.")
+        raise ConfigError(f"{name} must be derived from one of these classes of fedreach: {bases}.")
     return kind
 
 
 def checks_of(kind: str) -> tuple[Check, ...]:
-    """Return the checks of a component type: those in its module, of all types that are run likewise, and of all."""
+    """Return the checks of a component type: those in its module, and those for all types.
+
+    Raises:
+        ConfigError: If the type is unknown or has no checks.
+    """
     if kind not in registry.VERIFIED:
-        raise ConfigError(f"There is no kind of part {kind!r}.{nearest(kind, registry.VERIFIED)}")
+        raise ConfigError(f"Unknown component type {kind!r}.{nearest(kind, registry.VERIFIED)}")
     contents = vars(importlib.import_module(f"fedreach.testing.checks.{kind}"))
     checks = [value for value in contents.values() if isinstance(value, Check)]
-    return (*checks, *(contents["PLAYING"].checks() if "PLAYING" in contents else ()), options_are_all_it_is)
+    return (*checks, *(contents["PLAYING"].checks() if "PLAYING" in contents else ()), options_define_the_component)
 
 
 def check_component(
@@ -73,17 +80,17 @@ def check_component(
     name: str = "",
     without: Sequence[str] = (),
 ) -> CheckResults:
-    """Run the checks of its type on a component.
+    """Check a component, and return the results.
 
     Args:
-        kind: One of `fedreach._util.registry.VERIFIED`.
-        component: The component, or a function.
-        options: What the component was made with.
-        name: What messages call it.
-        without: Checks that are left out.
+        kind: Component type, one of `fedreach._util.registry.VERIFIED`.
+        component: Component or function.
+        options: Options of the component.
+        name: Name of the component in messages. Default: its own name.
+        without: Names of checks to skip.
 
     Raises:
-        ConfigError: If no check of the type has a name in `without`.
+        ConfigError: If `without` contains an unknown check.
     """
     row = registry.KINDS[kind]
     wrapper = registry.import_object(row.function) if row.function else None
@@ -94,18 +101,27 @@ def check_component(
     for unwanted in without:
         if unwanted not in {check.name for check in checks}:
             names = [check.name for check in checks]
-            raise ConfigError(f"There is no check {unwanted!r} for {subject.name}.{nearest(unwanted, names)}")
+            raise ConfigError(f"Unknown check {unwanted!r} for {subject.name}.{nearest(unwanted, names)}")
     return run_checks(subject, [check for check in checks if check.name not in without])
 
 
 def check_built_in(kind: str, name: str, options: Mapping[str, Any] | None = None) -> CheckResults:
-    """Run the checks of its type on a built-in component, by default with `EXAMPLE_OPTIONS`."""
+    """Check a built-in component, and return the results.
+
+    Args:
+        kind: Component type.
+        name: Name of the component.
+        options: Options of the component. Default: those in `EXAMPLE_OPTIONS`.
+
+    Raises:
+        ConfigError: If the component cannot be made with these options.
+    """
     options = EXAMPLE_OPTIONS.get((kind, name), {}) if options is None else options
     options_text = ", ".join(f"{key}={value!r}" for key, value in options.items())
     try:
         component = registry.table(kind)[name](**options)
     except TypeError as error:
-        raise ConfigError(f"{name} cannot be made: {error}. EXAMPLE_OPTIONS in {__name__} says how.") from error
+        raise ConfigError(f"{name} cannot be made: {error}. Add its options to {__name__}.EXAMPLE_OPTIONS.") from error
     except ConfigError as error:
         if NEEDS_LIBRARY not in str(error):
             raise
@@ -117,14 +133,14 @@ def check(component: Any, kind: str | None = None, *, without: Sequence[str] = (
     """Check that a component satisfies the contract of its type.
 
     Args:
-        component: The component, or a function such as ``(view, k, rng) -> ids`` that selects or
-            ``(reports) -> numbers`` that weighs.
-        kind: One of `fedreach._util.registry.VERIFIED`; None: that of the component's base class.
-        without: Names of checks that are left out.
+        component: Component, or a function such as ``(view, k, rng) -> ids`` for a selection policy or
+            ``(reports) -> numbers`` for a weighting.
+        kind: Component type, such as ``"selection"``. Default: the type of the component's base class.
+        without: Names of checks to skip.
 
     Raises:
-        CheckFailed: Which check fails first, with which input, and what happened; further ones are in its notes.
-        ConfigError: If the component is of no type, or needs a library that is not installed.
+        CheckFailed: If a check fails. The message describes the first failure, and the notes list the others.
+        ConfigError: If the component has no type, or requires a library that is not installed.
 
     Example:
         >>> from fedreach.federation.selection.random import Uniform

@@ -1,1 +1,1 @@
-"""Models: built-in networks, state, outputs, seeded draws."""
+"""Models: built-in networks, their state and outputs, and seeded random numbers."""

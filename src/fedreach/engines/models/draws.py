@@ -1,4 +1,4 @@
-"""Seeds for the random numbers that a model or a loss draws from torch, numpy and Python's `random`."""
+"""Seeds for the random numbers that models and losses draw from torch, numpy and Python's `random`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# ruff: noqa: NPY002 (users' models draw from numpy's global generator)
+# ruff: noqa: NPY002 (users' models may draw from numpy's global generator)
 
 
 CPU = torch.device("cpu")
@@ -44,8 +44,8 @@ def seeded_generators(seed: int, device: torch.device = CPU) -> Iterator[None]:
     """Seed the generators of torch, numpy and `random` inside the block, and restore them afterwards.
 
     Args:
-        seed: Seed, an integer of at least 0.
-        device: Device whose torch generator is seeded, in addition to that of the CPU.
+        seed: Seed, at least 0.
+        device: Device whose torch generator is seeded in addition to that of the CPU.
 
     Example:
         >>> def draw():
@@ -55,7 +55,7 @@ def seeded_generators(seed: int, device: torch.device = CPU) -> Iterator[None]:
         True
     """
     with preserve_generators(device):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 300 times as long without CUDA
+        torch.default_generator.manual_seed(seed)  # without CUDA, 300 times faster than torch.manual_seed
         if device.type == "cuda":
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
@@ -78,7 +78,7 @@ def generator_states(device: torch.device = CPU) -> dict[str, Any]:
 
 
 def changed_generators(before: dict[str, Any], device: torch.device = CPU) -> list[str]:
-    """Return the libraries whose generators changed since `before` (see `generator_states`).
+    """Return the libraries whose generators changed since `generator_states` returned `before`.
 
     Example:
         >>> before = generator_states()
@@ -92,15 +92,15 @@ def changed_generators(before: dict[str, Any], device: torch.device = CPU) -> li
 
 
 def seed_of(x: Tensor) -> int:
-    """Return a seed that depends on these numbers only, the same on every machine."""
+    """Return a seed that depends only on these numbers and is the same on every machine."""
     return zlib.crc32(x.detach().cpu().contiguous().numpy().tobytes())
 
 
 def evaluate_examples(call: Callable[[Tensor], Result], x: Tensor) -> list[Result]:
-    """Evaluate a model on (m, ...) inputs: one result for all, or one per example if it draws random numbers.
+    """Evaluate a model: return one result, or one result per example if the model draws random numbers.
 
-    A model that draws gets one example at a time, with a seed from that example's numbers (`seed_of`). So its outputs
-    are the same in each call, on each machine, and with any other examples.
+    A model that draws random numbers is evaluated example by example, with a seed from the example's numbers (see
+    `seed_of`). So its output for an example is the same in each call, on each machine, and in any batch.
 
     Args:
         call: Model in evaluation mode.

@@ -1,14 +1,13 @@
 """A model as one flat vector.
 
-The vector is float32. It holds the p trainable parameters first, and then the persistent float32 buffers, such as the
-running mean and variance of BatchNorm. These buffers are sent and averaged like parameters, with the same weights. No
-gradient, solver correction, weight decay, clipping, server learning rate or server momentum changes them. All other
-state of a module is constant (see `fedreach.engines.models.state`). Numbers are in torch's order, so that a module sees
-tensors with torch's default strides.
+The float32 vector contains the p trainable parameters, followed by the persistent float32 buffers, such as the running
+mean and variance of BatchNorm. Clients send these buffers, and the server averages them like parameters. Gradients,
+solvers, weight decay, clipping, and the learning rate and momentum of the server do not apply to them. All other state
+of a module is constant (see `fedreach.engines.models.state`). Numbers are in torch's order.
 
-Trained parameters of bfloat16 or float16 are *narrow*, as are buffers of these types in a module that trains such
-parameters. The vector holds them as well, and is averaged and sent as float32. The module holds them rounded once to
-their own type (see `fedreach.engines.models.state`).
+Trained parameters of type bfloat16 or float16 are *narrow*, as are buffers of these types in a module that trains such
+parameters. The vector contains them as float32, and the server averages them as float32. The module has them rounded to
+their type (see `fedreach.engines.models.state`).
 """
 
 from __future__ import annotations
@@ -27,22 +26,31 @@ NARROW = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Layout:
-    """Position of each tensor of a model in its flat vector."""
+    """Positions of a model's tensors in its flat vector.
 
-    parameters: tuple[str, ...]  # that are trained
-    buffers: tuple[str, ...]  # that are averaged
-    shapes: tuple[torch.Size, ...]  # of the parameters, then of the buffers
-    num_trainable: int  # p
-    size: int  # d = p + numbers in buffers
-    narrow: frozenset[str] = frozenset()  # names of those that are bfloat16 or float16 in the module
+    Args:
+        parameters: Names of the trained parameters.
+        buffers: Names of the averaged buffers.
+        shapes: Shapes of the parameters, then of the buffers.
+        num_trainable: Number p of trained parameters.
+        size: Length d of the vector: p and the numbers in buffers.
+        narrow: Names of the tensors that are bfloat16 or float16 in the module.
+    """
+
+    parameters: tuple[str, ...]
+    buffers: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    num_trainable: int
+    size: int
+    narrow: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
         """Return the layout of a module.
 
         Raises:
-            ConfigError: If the module has nothing to train, a trained parameter has no size yet or a type other than
-                float32, bfloat16 and float16, or a BatchNorm layer averages its statistics cumulatively.
+            ConfigError: If the module has no trained parameters, or a tensor has no size yet; if a trained parameter
+                is not float32, bfloat16 or float16; or if a BatchNorm layer has ``momentum=None``.
 
         Example:
             >>> Layout.of(nn.Linear(3, 2)).size
@@ -51,12 +59,12 @@ class Layout:
         parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
         buffers = _averaged_buffers(module, {torch.float32, *(p.dtype for p in parameters.values())})
         if not parameters:
-            raise ConfigError(f"The model {type(module).__name__} has no parameters to train.")
+            raise ConfigError(f"The model {type(module).__name__} must have parameters to train; got none.")
         for name, tensor in module_tensors(module).items():
             if is_lazy(tensor):
                 raise ConfigError(
-                    f"All tensors of a model must have a size; {name} of {type(module).__name__} has none yet. Run a "
-                    "batch through the model first."
+                    f"All tensors of a model must have a size; {name} of {type(module).__name__} has none yet. Call "
+                    "the model on a batch first."
                 )
         for name, tensor in parameters.items():
             if tensor.dtype not in (torch.float32, *NARROW):
@@ -66,7 +74,10 @@ class Layout:
                 )
         for name, layer in module.named_modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None:
-                raise ConfigError(f"BatchNorm layer {name!r} has momentum=None, whose counter cannot be averaged.")
+                raise ConfigError(
+                    f"The momentum of BatchNorm layer {name!r} must be a number, because the server cannot average a "
+                    "counter of batches; got None."
+                )
         tensors = [*parameters.values(), *buffers.values()]
         p = sum(t.numel() for t in parameters.values())
         return cls(
@@ -80,12 +91,12 @@ class Layout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of parameters, then of buffers."""
+        """Names of the parameters, then of the buffers."""
         return self.parameters + self.buffers
 
     @cached_property
     def output_bias(self) -> int | None:
-        """Size of the last linear layer's bias, at the end of the p numbers. None if the model ends otherwise.
+        """Size of the last linear layer's bias if it ends the p trained numbers; otherwise None.
 
         Example:
             >>> Layout.of(nn.Linear(3, 2)).output_bias, Layout.of(nn.Linear(3, 2, bias=False)).output_bias
@@ -98,7 +109,7 @@ class Layout:
         return trained[-1].numel()
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return the named tensors of a (d,) vector, or of the rows of a (..., d) stack; views, not copies.
+        """Return the model's tensors by name, as views of a (d,) vector or of the rows of a (..., d) stack.
 
         Example:
             >>> layout = Layout.of(nn.Linear(3, 2))
@@ -109,11 +120,11 @@ class Layout:
         return {**self.parameter_views(vector[..., :p]), **self.buffer_views(vector[..., p:])}
 
     def parameter_views(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return the named parameters in the first p numbers."""
+        """Return the parameters by name, as views of a (..., p) vector."""
         return _named_views(vector, self.parameters, self.shapes[: len(self.parameters)])
 
     def buffer_views(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return the named buffers in the last d - p numbers."""
+        """Return the buffers by name, as views of a (..., d - p) vector."""
         return _named_views(vector, self.buffers, self.shapes[len(self.parameters) :])
 
 
@@ -124,7 +135,7 @@ def _named_views(vector: Tensor, names: tuple[str, ...], shapes: tuple[torch.Siz
 
 
 def narrow_types(module: nn.Module) -> str:
-    """Return the narrow types among a module's trained parameters, bfloat16 or float16, in words; else "".
+    """Return the narrow types of a module's trained parameters as text; "" if there are none.
 
     Example:
         >>> narrow_types(nn.Linear(3, 2)), narrow_types(nn.Linear(3, 2).bfloat16())
@@ -135,7 +146,7 @@ def narrow_types(module: nn.Module) -> str:
 
 
 def flatten(module: nn.Module) -> Tensor:
-    """Return a copy of a module's numbers as its (d,) vector.
+    """Return a module's parameters and averaged buffers as a (d,) vector.
 
     Example:
         >>> flatten(nn.Linear(3, 2)).shape
@@ -149,15 +160,15 @@ def flatten(module: nn.Module) -> Tensor:
 
 
 def bind(module: nn.Module, vector: Tensor, gradient: Tensor | None = None, *, layout: Layout | None = None) -> None:
-    """Make a module's tensors views of a (d,) vector, so that both share their numbers.
+    """Make a module's tensors views of a (d,) vector, so that both share their memory.
 
-    Narrow tensors are rounded copies with their own gradients (see `fedreach.engines.models.state`).
+    Narrow tensors become rounded copies with separate gradients (see `fedreach.engines.models.state`).
 
     Args:
-        module: The module.
+        module: Module.
         vector: (d,) numbers of the module.
-        gradient: (p,) vector into which backward() adds gradients. None leaves gradients unchanged.
-        layout: Layout of the module. None computes it.
+        gradient: (p,) vector to which backward() adds gradients. None: gradients do not change.
+        layout: Layout of the module. None: computed from the module.
     """
     layout, tensors = layout or Layout.of(module), module_tensors(module)
     for name, view in layout.views(vector).items():
@@ -168,7 +179,7 @@ def bind(module: nn.Module, vector: Tensor, gradient: Tensor | None = None, *, l
 
 
 def keep_buffers(module: nn.Module, vector: Tensor, layout: Layout) -> None:
-    """Copy averaged buffers into the vector that a module is bound to, where its code has created new tensors."""
+    """Copy averaged buffers into the module's vector if the module's code has replaced their tensors."""
     if layout.buffers:
         tensors = dict(module.named_buffers())
         for name, view in layout.buffer_views(vector[layout.num_trainable :]).items():
@@ -177,12 +188,12 @@ def keep_buffers(module: nn.Module, vector: Tensor, layout: Layout) -> None:
 
 
 def module_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and buffers of a module by name."""
+    """Return the parameters and buffers of a module by name."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def _averaged_buffers(module: nn.Module, dtypes: set[torch.dtype]) -> dict[str, Tensor]:
-    """Return the averaged buffers: those of these types in the module's `state_dict`."""
+    """Return the averaged buffers: the buffers of these types in the module's `state_dict`."""
     hidden = {
         f"{place}.{key}" if place else key
         for place, part in module.named_modules()

@@ -22,7 +22,11 @@ from fedreach.engines.models.outputs import TakeOutput
 def linear(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
     """Multinomial logistic regression: one linear layer on the flattened example.
 
-    When: tables, and for the convex case in which theory holds.
+    When: data are tables, or theory requires a convex problem.
+
+    Args:
+        sample_shape: Shape of one example, which is flattened.
+        num_classes: Number of outputs.
 
     Example:
         >>> linear((1, 8, 8), 10)[1]
@@ -32,16 +36,17 @@ def linear(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
 
 
 def mlp(sample_shape: Sequence[int], num_classes: int, hidden: Sequence[int] = (200, 100)) -> nn.Module:
-    """Fully connected layers with ReLU between them.
+    """Multilayer perceptron: fully connected layers with ReLU between them.
 
-    When: small images and tables. It is the default, as it trains within seconds.
+    When: data are tables or small images. It is the default model, because it trains within seconds.
 
     Args:
-        sample_shape: Shape of one example; it is flattened.
-        hidden: Width of each hidden layer; (200, 100) as in arXiv 2311.05936, section 5.
+        sample_shape: Shape of one example, which is flattened.
+        num_classes: Number of outputs.
+        hidden: Width of each hidden layer. Default: (200, 100), as in arXiv:2311.05936, section 5.
 
     Raises:
-        ConfigError: If a width is not at least 1.
+        ConfigError: If a width is smaller than 1.
 
     Example:
         >>> sum(p.numel() for p in mlp((1, 28, 28), 10).parameters())
@@ -56,13 +61,22 @@ def mlp(sample_shape: Sequence[int], num_classes: int, hidden: Sequence[int] = (
     return nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
 
 
-# -------------------- Convolutional models: LeNet and the CNN of the FedDyn experiments
+# -------------------- Convolutional models
 
 
 def lenet(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
-    """LeNet with 6 and 16 filters of 5 x 5, ReLU, max pooling, and layers of 120 and 84.
+    """LeNet (LeCun et al., 1998) with ReLU and max pooling.
 
-    When: 28 x 28 images, with few parameters to send.
+    The two convolutions have 6 and 16 filters of 5 x 5, the two hidden layers 120 and 84 units.
+
+    When: data are 28 x 28 images, and the model should have few parameters.
+
+    Args:
+        sample_shape: (channels, height, width) of an image, at least 16 x 16.
+        num_classes: Number of outputs.
+
+    Raises:
+        ConfigError: If the examples are not images of at least 16 x 16.
 
     Reference: LeCun et al., "Gradient-based learning applied to document recognition", 1998.
 
@@ -74,9 +88,18 @@ def lenet(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
 
 
 def cnn(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
-    """The CNN of FedDyn for CIFAR: 64 and 64 filters of 5 x 5, max pooling, layers of 384 and 192.
+    """The CNN of FedDyn for CIFAR (Acar et al., 2021).
 
-    When: 32 x 32 color images, and to compare with FedDyn and related papers.
+    The two convolutions have 64 filters of 5 x 5 with max pooling, the two hidden layers 384 and 192 units.
+
+    When: data are 32 x 32 color images, or results should be comparable with FedDyn and related papers.
+
+    Args:
+        sample_shape: (channels, height, width) of an image, at least 16 x 16.
+        num_classes: Number of outputs.
+
+    Raises:
+        ConfigError: If the examples are not images of at least 16 x 16.
 
     Reference: Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021, appendix.
 
@@ -92,11 +115,11 @@ def _two_convolutions(
 ) -> nn.Module:
     if len(sample_shape) != 3 or min(sample_shape[1:]) < 16:
         raise ConfigError(
-            f"The model {name!r} needs images of shape (channels, height, width), at least 16 x 16; "
+            f"Examples for model {name!r} must be images of shape (channels, height, width), at least 16 x 16; "
             f"got {tuple(sample_shape)}. Use 'linear' or 'mlp'."
         )
     channels, height, width = sample_shape
-    # Each 5 x 5 convolution shortens a side by 4, and each pooling halves it.
+    # Each 5 x 5 convolution shortens a side by 4 pixels, and each pooling halves it.
     side = [((size - 4) // 2 - 4) // 2 for size in (height, width)]
     first, second = filters
     return nn.Sequential(
@@ -121,15 +144,19 @@ def _two_convolutions(
 def lstm(
     sample_shape: Sequence[int], num_classes: int, embedding: int = 8, hidden: int = 100, layers: int = 2
 ) -> nn.Module:
-    """Embedding, stacked LSTM, and a linear layer on the last output: predicts the next character.
+    """Next-character model of LEAF (Caldas et al., 2018): an embedding, stacked LSTM layers and a linear layer.
 
-    When: text, character by character.
+    When: data are text, and the model predicts the next character.
 
     Args:
-        sample_shape: (length,) of a window of tokens in 0 .. num_classes - 1.
-        embedding: Width of the embedding; 8 in LEAF.
-        hidden: Width of each LSTM layer; 256 in LEAF, 100 in FedDyn.
+        sample_shape: (length,) of a window of tokens. Tokens are from 0 to num_classes - 1.
+        num_classes: Number of tokens.
+        embedding: Width of the embedding. Default: 8, as in LEAF.
+        hidden: Width of each LSTM layer. Default: 100, as in FedDyn; LEAF uses 256.
         layers: Number of LSTM layers.
+
+    Raises:
+        ConfigError: If the examples are not windows of tokens.
 
     Reference: Caldas et al., "LEAF: A Benchmark for Federated Settings" (arXiv 1812.01097), Shakespeare.
 
@@ -138,7 +165,9 @@ def lstm(
         133520
     """
     if len(sample_shape) != 1:
-        raise ConfigError(f"The model 'lstm' needs windows of tokens of shape (length,); got {tuple(sample_shape)}.")
+        raise ConfigError(
+            f"Examples for model 'lstm' must be windows of tokens of shape (length,); got {tuple(sample_shape)}."
+        )
     return _NextToken(num_classes, embedding, hidden, layers)
 
 
@@ -161,26 +190,34 @@ Norm = Literal["group", "batch"]
 
 
 def resnet20(sample_shape: Sequence[int], num_classes: int, width: int = 16, norm: Norm = "group") -> nn.Module:
-    """ResNet-20: three stages of three residual blocks with `width`, 2 `width` and 4 `width` filters.
+    """ResNet-20 for small images (He et al., 2016).
 
-    When: 32 x 32 color images where accuracy matters more than time.
+    The three stages have three residual blocks each, with `width`, 2 `width` and 4 `width` filters.
+
+    When: data are 32 x 32 color images, and accuracy matters more than training time.
 
     Args:
         sample_shape: (channels, height, width) of an image.
-        width: Filters of the first stage.
-        norm: ``"group"`` normalizes each example by itself (two groups per layer), which suits small and skewed
-            clients. ``"batch"`` is the BatchNorm of the original, whose running statistics are averaged like
+        num_classes: Number of outputs.
+        width: Number of filters in the first stage, at least 1, and even if `norm` is ``"group"``.
+        norm: Normalization. ``"group"`` is GroupNorm with two groups, which suits small clients and clients with few
+            classes. ``"batch"`` is BatchNorm, as in the paper; the server averages its running statistics like
             parameters (see `fedreach.engines.models.flat`).
 
-    Reference: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2; shortcuts of
-    option A, without parameters.
+    Raises:
+        ConfigError: If the examples are not images, or an option is outside its range.
+
+    Reference: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2, with the
+    parameter-free shortcuts of option A.
 
     Example:
         >>> sum(p.numel() for p in resnet20((3, 32, 32), 10).parameters())
         269722
     """
     if len(sample_shape) != 3:
-        raise ConfigError(f"The model 'resnet20' needs images of shape (channels, height, width); got {sample_shape}.")
+        raise ConfigError(
+            f"Examples for model 'resnet20' must be images of shape (channels, height, width); got {sample_shape}."
+        )
     if norm not in ("group", "batch"):
         raise ConfigError(f"resnet20.norm must be 'group' or 'batch'; got {norm!r}.")
     if width < 1 or (norm == "group" and width % 2):
@@ -248,13 +285,14 @@ def build(
     """Return a newly initialized model.
 
     Args:
-        model: Name in `MODELS`, or a callable that returns a module. The callable gets `sample_shape` and
-            `num_classes` if it has arguments of these names.
-        sample_shape: Shape of one example, such as (1, 28, 28), (64,) or (80,) tokens. With several inputs, the shape
-            of each, by name or in order.
+        model: Name in `MODELS`, or a callable that returns a module. FedReach passes `sample_shape` and `num_classes`
+            if the callable has arguments with these names.
+        sample_shape: Shape of one example, such as (1, 28, 28), (64,) or (80,) tokens. For several inputs, the shape
+            of each input, by name or in order.
         num_classes: Number of outputs.
-        seed: Seed of the generators of torch, numpy and `random` during initialization. They are restored afterwards.
-        options: Other arguments of the model. ``output`` is not passed to the model: it selects the module's output
+        seed: Seed for the generators of torch, numpy and `random` during initialization. Their states are restored
+            afterwards.
+        options: Other arguments of the model. The option ``output`` is not passed on. It selects the module's output
             (see `fedreach.engines.models.outputs.TakeOutput`).
 
     Raises:
@@ -268,11 +306,11 @@ def build(
     output = options.pop("output", None)
     if isinstance(model, str) and model not in MODELS:
         raise ConfigError(
-            f"model.name must be one of FedReach's models or FILE.py:NAME; got {model!r}." + nearest(model, MODELS)
+            f"model.name must be a built-in model or FILE.py:NAME; got {model!r}." + nearest(model, MODELS)
         )
     if isinstance(model, str) and output is not None:
         raise ConfigError(
-            f"model.output is for modules of your own; {model!r} returns a tensor; got {output!r}. Leave it out."
+            f"model.output must be left out for built-in models, which return a tensor; got {output!r} for {model!r}."
         )
     factory = MODELS[model] if isinstance(model, str) else model
     name = model if isinstance(model, str) else getattr(factory, "__name__", "model")
@@ -280,7 +318,7 @@ def build(
         not isinstance(size, int | np.integer) for size in sample_shape
     )
     if is_several and isinstance(model, str):
-        raise ConfigError(f"The model {model!r} takes one input; got several. Give a module or function of your own.")
+        raise ConfigError(f"Examples for model {model!r} must have one input; got several. Use a custom model.")
     shape = dict(sample_shape) if isinstance(sample_shape, Mapping) else tuple(sample_shape)
     data_arguments = {"sample_shape": shape, "num_classes": num_classes}
     signature = inspect.signature(factory)
@@ -293,15 +331,15 @@ def build(
     try:
         signature.bind(**arguments, **options)
     except TypeError as error:
-        raise ConfigError(f"The model {name!r} cannot be built: {error}. Give its arguments as options.") from error
+        raise ConfigError(f"The model {name!r} cannot be built: {error}. Set its arguments as options.") from error
     with seeded_generators(seed):
-        torch.manual_seed(seed)  # also of a GPU, where the model may be created
+        torch.manual_seed(seed)  # also seeds a GPU, where the model may be created
         try:
             module = factory(**arguments, **options)
         except (RuntimeError, OverflowError, TypeError) as error:
             if not isinstance(model, str):
                 raise
-            raise ConfigError(  # sizes below 0, beyond memory, or beyond 64 bits
+            raise ConfigError(  # a size is negative, needs too much memory, or has more than 64 bits
                 f"The model {name!r} cannot be built: {str(error).splitlines()[0]}. Check the sizes among its options."
             ) from error
         if not isinstance(module, nn.Module):
@@ -313,7 +351,7 @@ def build(
 
 
 def _give_sizes(module: nn.Module, sample_shape: Any) -> None:
-    """Initialize lazy layers by a forward pass of two examples of zeros.
+    """Initialize lazy layers in a forward pass with two examples of zeros.
 
     Raises:
         ConfigError: If the module does not accept such examples.
@@ -322,8 +360,8 @@ def _give_sizes(module: nn.Module, sample_shape: Any) -> None:
         return
     if sample_shape is None:
         raise ConfigError(
-            f"The lazy layers of {type(module).__name__} take their sizes from one input, and there are several. Give "
-            "the layers their sizes."
+            f"Lazy layers are supported for models with one input; {type(module).__name__} has several. Set the sizes "
+            "of its layers."
         )
     was_training, failures = module.training, list[Exception]()
     for dtype in (torch.float32, torch.int64):  # tokens are whole numbers
@@ -335,6 +373,6 @@ def _give_sizes(module: nn.Module, sample_shape: Any) -> None:
         except Exception as error:  # a user's module may raise anything
             failures.append(error)
     raise ConfigError(
-        f"The lazy layers of {type(module).__name__} take their sizes from two examples of shape "
-        f"{tuple(sample_shape)}, and it does not take these: {failures[-1]}. Give the layers their sizes."
+        f"The model {type(module).__name__} must accept two examples of shape {tuple(sample_shape)}, from which its "
+        f"lazy layers infer their sizes; got: {failures[-1]}. Set the sizes of its layers."
     )

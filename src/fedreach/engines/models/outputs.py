@@ -1,6 +1,6 @@
-"""Output of models that return a dictionary, a tuple or an object.
+"""Selection of the output of models that return a dictionary, a tuple or an object.
 
-A forward hook selects the output, so that callers of the module see a tensor, and its weights keep their names.
+A forward hook selects the output. So the module returns a tensor, and its weights keep their names.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Output = str | int | Callable[[Any], Tensor]
 
 @dataclass(frozen=True)
 class TakeOutput:
-    """Forward hook that selects one part of a module's return value.
+    """A forward hook that selects one element of a module's return value.
 
     Args:
-        output: Key, attribute or position of the part, or a function of the return value.
+        output: Key, attribute or position of the element, or a function that extracts it.
 
     Raises:
-        ConfigError: If the return value has no such part.
+        ConfigError: If the return value has no such element.
 
     Example:
         >>> class Net(nn.Linear):
@@ -53,34 +53,34 @@ class TakeOutput:
         except (AttributeError, KeyError, IndexError, TypeError) as error:
             hint = nearest(str(self.output), [str(key) for key in _parts(returned)]) if named else ""
             raise ConfigError(
-                f"model.output must be part of what {type(module).__name__} returns, {describe_returned(returned)}; "
-                f"got {self.output!r}.{hint}"
+                f"model.output must select a part of the return value of {type(module).__name__}, "
+                f"{describe_returned(returned)}; got {self.output!r}.{hint}"
             ) from error
 
 
 def is_code(output: Any) -> bool:
-    """Return whether an output names a function, ``FILE.py:NAME``."""
+    """Return whether `output` is the name of a function, ``FILE.py:NAME``."""
     return isinstance(output, str) and ":" in output
 
 
 def with_functions(options: Mapping[str, Any], *folders: Path) -> dict[str, Any]:
-    """Return the options of a model; if ``output`` names a function, replace the name by the function.
+    """Return the options of a model; if ``output`` is the name of a function, replace it by the function.
 
     Args:
         options: Options of the model.
-        folders: Folders that file names are relative to. The first one that holds the file is used.
+        folders: Folders to search for the file, in this order.
     """
     output = options.get("output")
     if output is None or not is_code(output):
         return dict(options)
     function = registry.load_users(output, registry.base_of(output, *folders))
     if not callable(function):
-        raise ConfigError(f"model.output: {output!r} must be a function; got {type(function).__name__}.")
+        raise ConfigError(f"model.output: {output!r} must be the name of a function; got {type(function).__name__}.")
     return {**options, "output": function}
 
 
 def _parts(returned: Any) -> dict[Any, Any]:
-    """Return the parts of a returned object by key, attribute or position."""
+    """Return the elements of a return value by key, attribute or position."""
     if isinstance(returned, Mapping):
         return dict(returned)
     if hasattr(returned, "_fields"):
@@ -91,7 +91,7 @@ def _parts(returned: Any) -> dict[Any, Any]:
 
 
 def describe_returned(returned: Any) -> str:
-    """Describe the type and parts of a module's return value.
+    """Return a description of the type and elements of a return value.
 
     Example:
         >>> describe_returned({"loss": 0.1, "logits": 2})
@@ -108,7 +108,7 @@ def not_a_tensor(name: str, returned: Any, shape: tuple[int, ...]) -> ConfigErro
 
     Args:
         name: Name of the model.
-        returned: Its return value.
+        returned: Return value of the model.
         shape: Expected shape of the output.
     """
     parts = _parts(returned)
@@ -116,7 +116,7 @@ def not_a_tensor(name: str, returned: Any, shape: tuple[int, ...]) -> ConfigErro
     best = next((key for key in ("logits", *fitting, *parts) if key in parts), None)
     output = '"FILE.py:NAME"' if best is None else f'"{best}"' if isinstance(best, str) else str(best)
     return ConfigError(
-        f"The model {name} must return a tensor; got {describe_returned(returned)}. Say which part is its output: "
-        f"model.output = {output} in an experiment file, model={{..., 'output': {output}}} in Python; a "
-        "function of what it returns is possible, too."
+        f"The model {name} must return a tensor; got {describe_returned(returned)}. Select the output with "
+        f"model.output = {output} in an experiment file, or model={{..., 'output': {output}}} in Python. The output "
+        "can also be a function of the return value."
     )

@@ -1,4 +1,4 @@
-"""The whole state of a module."""
+"""State of a module outside of its flat vector: copies, narrow parameters, constants, and redrawn weights."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from fedreach._util.arrays import AnyArray
 from fedreach._util.errors import ConfigError
 from fedreach.engines.models.flat import Layout, module_tensors
 
-# -------------------- Copies of a model that keep the hooks on its tensors
-# `torch.nn.utils.weight_norm` and `torch.nn.utils.spectral_norm` store the weight that they compute as a plain
-# attribute of the layer, and a hook recomputes it before each pass. `copy.deepcopy` rejects such a tensor, as it has a
-# gradient. A copy starts without that gradient, as nothing reads the tensor before it is recomputed.
+# -------------------- Copies of a model with the hooks on its tensors
+# `torch.nn.utils.weight_norm` and `torch.nn.utils.spectral_norm` store a computed weight as a plain attribute of the
+# layer. A hook recomputes it before each pass. `copy.deepcopy` rejects such a tensor, because it has a gradient. So the
+# copy gets the tensor without its gradient.
 
 COMPUTES_WEIGHTS = {("torch.nn.utils.weight_norm", "WeightNorm"), ("torch.nn.utils.spectral_norm", "SpectralNorm")}
-"""Modules and names of the hooks that compute a layer's weight. Both are deprecated, so names avoid importing them."""
+"""Modules and class names of the hooks that compute a layer's weight; importing the deprecated classes would warn."""
 TensorHook = tuple[str, Callable[..., Any]]
-"""A hook on the gradient of a tensor, and the method that registers it."""
+"""Name of the method that registers a hook on a tensor's gradient, and the hook."""
 
 
 def copy_module(module: nn.Module) -> nn.Module:
-    """Return a deep copy of a module whose parameters have the same hooks.
+    """Return a deep copy of a module, including the hooks on its parameters.
 
-    `copy.deepcopy` copies hooks of modules, but drops those of tensors, such as a gradient mask registered by
+    `copy.deepcopy` copies the hooks of modules, but not those of tensors, such as a gradient mask registered with
     ``weight.register_hook``.
 
     Raises:
-        ConfigError: If the module cannot be copied, as with tensors that were computed from its parameters.
+        ConfigError: If the module cannot be copied, for example if an attribute is computed from its parameters.
 
     Example:
         >>> import torch
@@ -49,7 +49,7 @@ def copy_module(module: nn.Module) -> nn.Module:
         clone = copy.deepcopy(module, {id(weight): weight.detach().clone() for weight in computed})
     except Exception as error:
         raise ConfigError(
-            f"A model must be a module that can be copied; copy.deepcopy({type(module).__name__}) fails: "
+            f"A model must be a module that copy.deepcopy can copy; got an error for {type(module).__name__}: "
             f"{str(error).partition('.')[0] or type(error).__name__}. Compute such tensors in forward()."
         ) from error
     for ours, theirs in zip(clone.parameters(), module.parameters(), strict=True):
@@ -72,13 +72,13 @@ def computed_weights(layer: nn.Module) -> list[str]:
 
 
 def register_hooks(tensor: Tensor, hooks: Iterable[TensorHook]) -> None:
-    """Register hooks on the gradient of a tensor, as `tensor_hooks` returns them."""
+    """Register hooks from `tensor_hooks` on the gradient of a tensor."""
     for register, hook in hooks:
         getattr(tensor, register)(hook)
 
 
 def tensor_hooks(tensor: Tensor) -> list[TensorHook]:
-    """Return the hooks on the gradient of a tensor, each with the method that registers it."""
+    """Return the hooks on the gradient of a tensor, each with the name of the method that registers it."""
     kinds = {
         "register_hook": "_backward_hooks",
         "register_post_accumulate_grad_hook": "_post_accumulate_grad_hooks",
@@ -87,18 +87,18 @@ def tensor_hooks(tensor: Tensor) -> list[TensorHook]:
 
 
 # -------------------- Training of bfloat16 and float16 parameters
-# A client computes with the module's rounded numbers, as torch does. Gradients have the parameters' type. Solvers,
-# clipping, momentum and the step work in float32, and each step rounds the parameters once. Plain steps are those of
-# `torch.optim.SGD`, which on a CPU also rounds the learning rate to the parameters' type.
+# As in torch, a client computes with rounded numbers, and gradients have the type of the parameters. Solvers, clipping,
+# momentum and the step use float32, and each step rounds the parameters once. Plain steps equal those of
+# `torch.optim.SGD`, which on a CPU also rounds the learning rate to the type of the parameters.
 
 
 class NarrowParameters:
     """The narrow trained parameters of a module that is bound to a vector (see `fedreach.engines.models.flat.bind`).
 
     Args:
-        module: The module.
+        module: Module.
         layout: Layout of the module.
-        vector: (d,) float32 numbers that the module is bound to. They take the rounded values.
+        vector: (d,) float32 numbers that the module is bound to. They are replaced by the rounded values.
         gradient: (p,) gradient of all trained parameters.
 
     Example:
@@ -131,7 +131,7 @@ class NarrowParameters:
                 parameter.grad = None
 
     def give_gradients(self) -> None:
-        """Set the parameters' rounded gradients for an optimizer of torch."""
+        """Set the parameters' rounded gradients, for an optimizer of torch."""
         for parameter, _, gradient in self._parameters:
             parameter.grad = gradient.to(parameter.dtype)
 
@@ -142,24 +142,23 @@ class NarrowParameters:
             parameter.grad = None
 
     def round_weights(self) -> None:
-        """Copy the vector into the parameters, rounded to their type, and the rounded numbers back."""
+        """Copy the vector into the parameters, rounded to their type, and copy the rounded numbers back."""
         for parameter, weights, _ in self._parameters:
             parameter.data.copy_(weights)
             weights.copy_(parameter.data)
 
 
 # -------------------- Constant state of a module
-# The flat vector (see `fedreach.engines.models.flat`) holds what training changes: trained parameters, and persistent
-# float32 buffers such as the statistics of BatchNorm. Everything else is *constant state*: frozen parameters, integer
-# and boolean buffers, buffers of other types, and buffers that are not persistent. It is neither averaged nor sent with
-# a model. Each client starts from the constants that the module has when the run starts.
+# The flat vector contains trained parameters and persistent float32 buffers (see `fedreach.engines.models.flat`). All
+# other tensors are *constants*: frozen parameters, buffers of other types, and buffers that are not persistent. They
+# are neither averaged nor sent. Each client starts from the module's constants at the start of the run.
 
-COUNTER = "num_batches_tracked"  # of BatchNorm: it changes no output, as `momentum=None` is rejected
+COUNTER = "num_batches_tracked"  # a buffer of BatchNorm that changes no output, because `momentum=None` is rejected
 PLAIN_TYPES = (bool, int, float, complex, str, type(None), Tensor)
 
 
 def constants_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return the constant state of a module by name: its own tensors, not copies.
+    """Return the constants of a module by name, without copying them.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
@@ -173,9 +172,9 @@ def constants_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def constant_arrays(module: nn.Module) -> dict[str, AnyArray]:
-    """Return copies of a module's constants as arrays, without counters of BatchNorm that are still 0.
+    """Return copies of a module's constants as arrays by name, without counters of BatchNorm that are still 0.
 
-    Types unknown to numpy, such as bfloat16, become integers of the same bits.
+    Types unknown to numpy, such as bfloat16, become integers with the same bits.
 
     Example:
         >>> constant_arrays(nn.BatchNorm1d(2))
@@ -186,7 +185,7 @@ def constant_arrays(module: nn.Module) -> dict[str, AnyArray]:
 
 
 def constant_bytes(arrays: Mapping[str, AnyArray]) -> int:
-    """Return the size of constants in bytes.
+    """Return the total size of constants in bytes.
 
     Example:
         >>> constant_bytes({"mask": np.ones(3, bool), "frozen": np.ones((2, 2), np.float32)})
@@ -207,14 +206,14 @@ def set_constants(module: nn.Module, arrays: Mapping[str, AnyArray]) -> None:
         stored = arrays[name].shape if name in arrays else "absent"
         if expected != stored:
             raise ConfigError(
-                f"The constants of a run must fit its model; {name!r} is {stored} in the run and {expected} in "
-                f"{type(module).__name__}. Give the model that was trained."
+                f"The constants of a run must match its model; {name!r} is {stored} in the run and {expected} in "
+                f"{type(module).__name__}. Pass the model that was trained."
             )
         constants[name].data.copy_(tensor_of(arrays[name], constants[name].dtype))
 
 
 def array_of(tensor: Tensor) -> AnyArray:
-    """Return a copy of a tensor as an array. A type unknown to numpy becomes integers of the same bits."""
+    """Return a copy of a tensor as an array; a type unknown to numpy becomes integers with the same bits."""
     plain = tensor.detach().cpu()
     try:
         array: AnyArray = np.array(plain.numpy())
@@ -224,7 +223,7 @@ def array_of(tensor: Tensor) -> AnyArray:
 
 
 def tensor_of(array: AnyArray, dtype: torch.dtype) -> Tensor:
-    """Return the tensor whose array `array_of` returned.
+    """Return the tensor of this type from which `array_of` made the array.
 
     Example:
         >>> half = torch.tensor([0.5], dtype=torch.bfloat16)
@@ -239,8 +238,7 @@ def tensor_of(array: AnyArray, dtype: torch.dtype) -> Tensor:
 class ModuleSnapshot:
     """A copy of a module's constants and plain attributes.
 
-    Plain attributes are numbers, strings and tensors that a module stores outside of its parameters and buffers, such
-    as a counter.
+    Plain attributes are numbers, strings and tensors outside of the module's parameters and buffers, such as a counter.
 
     Example:
         >>> net = nn.Linear(2, 1)
@@ -276,7 +274,7 @@ class ModuleSnapshot:
             )
 
     def changed_names(self) -> list[str]:
-        """Return the names of changed constants and attributes, without the counters of BatchNorm."""
+        """Return the names of changed constants and attributes, except the counters of BatchNorm."""
         changed_names = []
         for name, part, key, value in self.tensors:
             now = part._parameters.get(key) if key in part._parameters else part._buffers.get(key)
@@ -300,7 +298,7 @@ def counts_batches(name: str) -> bool:
 
 
 def _plain(part: nn.Module) -> dict[str, Any]:
-    """Return copies of a module's public plain attributes, without its mode and computed weights."""
+    """Return copies of a module's public plain attributes, except its mode and computed weights."""
     left_out = {"training", *computed_weights(part)}
     return {
         key: value.detach().clone() if isinstance(value, Tensor) else value
@@ -319,7 +317,7 @@ def _same(first: Any, second: Any) -> bool:
 
 
 def _put(part: nn.Module, key: str, value: Tensor) -> None:
-    """Write a value into a parameter or buffer, or replace the one that the module's code has put there."""
+    """Write a value into a parameter or buffer; replace a tensor of another shape or type from the module's code."""
     now = part._parameters.get(key) if key in part._parameters else part._buffers.get(key)
     if isinstance(now, Tensor) and now.shape == value.shape and now.dtype == value.dtype:
         now.data.copy_(value)
@@ -329,14 +327,14 @@ def _put(part: nn.Module, key: str, value: Tensor) -> None:
         part._buffers[key] = value.clone()
 
 
-# --- Copies of a module instance, initialized for each seed
+# --- Copies of a module instance, initialized again for each seed
 
-REDRAWN = "_drawn_anew"  # attribute of a module whose trained numbers were redrawn
+REDRAWN = "_drawn_anew"  # attribute that marks a module whose trained parameters were redrawn
 
 
 @dataclass(frozen=True, eq=False)
 class ModuleInstance:
-    """Factory of copies of a module, for `fedreach.engines.models.networks.build`.
+    """A callable that returns copies of a module, for `fedreach.engines.models.networks.build`.
 
     Example:
         >>> import torch
@@ -349,7 +347,7 @@ class ModuleInstance:
     module: nn.Module
 
     def __call__(self, keep_weights: bool = False) -> nn.Module:
-        """Return a copy whose trained numbers are redrawn from torch's generator, unless `keep_weights`."""
+        """Return a copy; unless `keep_weights`, redraw its trained parameters from torch's generator."""
         module = copy_module(self.module)
         if not keep_weights:
             redraw(module)
@@ -357,18 +355,18 @@ class ModuleInstance:
         return module
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleInstance:
-        """Return a copy that keeps the hooks on tensors (see `copy_module`)."""
+        """Return a copy, including the hooks on tensors (see `copy_module`)."""
         return ModuleInstance(copy_module(self.module))
 
 
 def redraw(module: nn.Module) -> None:
-    """Redraw the trained parameters of a module, layer by layer, as each layer does when it is created.
+    """Initialize the trained parameters of a module again, with each layer's `reset_parameters`.
 
-    Frozen parameters stay, and so do the buffers of layers without trained parameters. In a module without frozen
-    parameters, all layers start as new layers.
+    Frozen parameters do not change. If the module has some, the buffers of layers without trained parameters do not
+    change either.
 
     Raises:
-        ConfigError: If a layer has trained parameters and no `reset_parameters` to draw them.
+        ConfigError: If a layer with trained parameters has no method `reset_parameters`.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
@@ -383,14 +381,14 @@ def redraw(module: nn.Module) -> None:
         trainable = [key for key, p in layer.named_parameters(recurse=False) if p.requires_grad]
         if not trainable and stays:
             continue
-        if reset is not None and not computed_weights(layer):  # else it would draw a weight that a hook recomputes
+        if reset is not None and not computed_weights(layer):  # a hook would recompute such a weight
             reset()
         elif trainable:
             where = f"{type(layer).__name__} {name!r}" if name else type(layer).__name__
             raise ConfigError(
-                f"A module that was made before is drawn anew for each seed, layer by layer; {where} has parameters "
-                f"({', '.join(trainable)}) and no reset_parameters() for them. Hand over its class or a function that "
-                'makes it, or keep its weights for all seeds: model={"name": module, "keep_weights": True}.'
+                "Each layer of a module instance must have reset_parameters(), which FedReach calls for each seed; got "
+                f"{where} with parameters {', '.join(trainable)} and without this method. Pass the module's class or a "
+                'function, or keep its weights for all seeds: model={"name": module, "keep_weights": True}.'
             )
     tensors = module_tensors(module)
     for name, value in stays.items():
@@ -398,7 +396,7 @@ def redraw(module: nn.Module) -> None:
 
 
 def _staying(module: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors that `redraw` keeps: none if all parameters of the module are trained."""
+    """Return the tensors that `redraw` does not change: none if all parameters of the module are trained."""
     staying: dict[str, Tensor] = {name: p for name, p in module.named_parameters() if not p.requires_grad}
     if not staying:
         return {}
@@ -409,15 +407,15 @@ def _staying(module: nn.Module) -> dict[str, Tensor]:
 
 
 def numbers_note(module: nn.Module) -> str:
-    """Return a note on a model with frozen or redrawn numbers; else "".
+    """Return a note on a model with frozen or redrawn parameters; "" for other models.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 2))
         >>> numbers_note(net[0]), numbers_note(ModuleInstance(nn.Sequential(net[0].requires_grad_(False), net[1]))())
-        ('', 'model: 14 numbers are trained and drawn anew with each seed, 42 frozen ones stay')
+        ('', 'model: 14 parameters are trained and initialized again for each seed; 42 are frozen')
     """
     trained, frozen = (sum(p.numel() for p in module.parameters() if p.requires_grad is on) for on in (True, False))
-    drawn = " and drawn anew with each seed" if REDRAWN in vars(module) else ""
+    drawn = " and initialized again for each seed" if REDRAWN in vars(module) else ""
     if drawn and not frozen:
-        return f"model: {trained} numbers are trained{drawn}; keep_weights = true starts from the module's own"
-    return f"model: {trained} numbers are trained{drawn}, {frozen} frozen ones stay" if frozen else ""
+        return f"model: {trained} parameters are trained{drawn}; keep_weights = true keeps the module's weights"
+    return f"model: {trained} parameters are trained{drawn}; {frozen} are frozen" if frozen else ""

@@ -1,4 +1,4 @@
-"""The compiled library: building, loading, structures."""
+"""The C library of the engine `native`: structures, compilation and loading."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from fedreach.data.splits import ClientIndex
 from fedreach.engines.batches import Samples, batch_plans
 from fedreach.federation.local_sgd import LocalSGD
 
-# -------------------- The structures of `layers.h`, `training.c` and `samples.h`, field by field
+# -------------------- The structures of `layers.h`, `training.c` and `samples.h`; fields must have the same order
 
 
 INTEGER, REAL, PLACE = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
 
 def _structure(name: str, **fields: Any) -> Any:
-    """Return the type of a structure of C."""
+    """Return the ctypes class of a C structure."""
     return type(name, (ctypes.Structure,), {"_fields_": [*fields.items()]})
 
 
@@ -60,7 +60,7 @@ UpdateRule = _structure(
 
 
 def sample_arrays(samples: Samples) -> Any:
-    """Return the structure of these samples; it keeps the tensors that it points to."""
+    """Return the structure for these examples; it references the tensors that it points to."""
     factor, offset = (
         None if numbers is None else numbers.expand(1, *samples.x.shape[1:]).contiguous()
         for numbers in (samples.factor, samples.offset)
@@ -76,29 +76,29 @@ def place_of(array: NDArray[Any] | None) -> int | None:
 
 
 # -------------------- The library, compiled for this processor at first use
-# A library for all processors could not use the vector instructions of newer ones. Compiling takes one or two seconds,
-# once. The library is stored in the user's cache folder, under a name that depends on the code, the compiler and the
+# A library for all processors could not use the vector instructions of newer ones. Compiling takes one or two seconds.
+# FedReach stores the library in the user's cache folder, under a name that depends on the code, the compiler and the
 # processor. Without a compiler, or if the library cannot be loaded, all other engines work.
 
 FOLDER = Path(__file__).parent
 SOURCES = sorted(FOLDER.glob("*.c"))
 COMPILERS = ("cc", "gcc", "clang")
-ROUNDING = ("-fno-fast-math", "-ffp-contract=off")  # the code fixes the rounding (see `products.h`)
+ROUNDING = ("-fno-fast-math", "-ffp-contract=off")  # rounding must not depend on the compiler (see `products.h`)
 OPTIONS = ("-O3", "-std=gnu11", *ROUNDING, "-fno-trapping-math", "-fno-math-errno", "-shared", "-fPIC")
 FOR_THIS_PROCESSOR = (("-march=native",), ("-mcpu=native",), ())
-"""Options to try in this order: their names differ between compilers."""
+"""Options to try in this order, because their names differ between compilers."""
 SECONDS = 120
 
 
 class NoLibraryError(Exception):
-    """The library cannot be built or loaded; the message gives the reason."""
+    """The library cannot be compiled or loaded; the message gives the reason."""
 
 
 def library() -> ctypes.CDLL:
     """Return the compiled library.
 
     Raises:
-        NoLibraryError: If no compiler is available, or the library cannot be built or loaded.
+        NoLibraryError: If no compiler is available, or the library cannot be compiled or loaded.
     """
     loaded = _load_once()
     if isinstance(loaded, NoLibraryError):
@@ -108,7 +108,7 @@ def library() -> ctypes.CDLL:
 
 @cache
 def _load_once() -> ctypes.CDLL | NoLibraryError:
-    """Return the library, or the error, so that a compiler that takes too long runs only once."""
+    """Return the library or the error; the cache prevents running a slow or failing compiler again."""
     try:
         return _build_or_load()
     except NoLibraryError as error:
@@ -117,9 +117,9 @@ def _load_once() -> ctypes.CDLL | NoLibraryError:
 
 def _build_or_load() -> ctypes.CDLL:
     if os.name != "posix":
-        raise NoLibraryError(f"it is for Linux and macOS, and this is {platform.system()}")
+        raise NoLibraryError(f"it supports Linux and macOS only, not {platform.system()}")
     compiler = _compiler()
-    cause: object = "other users may write to its folders"
+    cause: object = "other users can write to the folders for it"
     try:
         code = [source.read_text(encoding="utf-8") for source in (*SOURCES, *sorted(FOLDER.glob("*.h")))]
         made_by = f"{Path(compiler[0]).stat().st_mtime_ns} {platform.machine()} {platform.libc_ver()}"
@@ -132,28 +132,28 @@ def _build_or_load() -> ctypes.CDLL:
                     return _declare_types(
                         ctypes.CDLL(str(_find_built(folder, name) or _compile(compiler, folder, name)))
                     )
-            except OSError as error:  # the folder may be read-only, or forbid loading libraries
+            except OSError as error:  # the folder may be read-only, or its mount options forbid loading libraries
                 cause = error
     except OSError as error:
         cause = error
-    raise NoLibraryError(f"what was compiled cannot be stored or loaded ({cause})")
+    raise NoLibraryError(f"the compiled library cannot be stored or loaded ({cause})")
 
 
 def _folders() -> Iterator[Path]:
-    """Yield the folders for the library: the user's cache, then temporary files."""
-    with contextlib.suppress(RuntimeError):  # some users have no home folder, as in containers
+    """Yield the folders for the library: the user's cache, then the folder for temporary files."""
+    with contextlib.suppress(RuntimeError):  # the user may have no home folder, as in containers
         yield cache_folder() / "native"
     yield Path(tempfile.gettempdir()) / f"fedreach-{os.getuid()}"
 
 
 def _is_private(folder: Path) -> bool:
-    """Return whether only this user may write to a folder."""
+    """Return whether only this user can write to a folder."""
     status = folder.lstat()
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
 def _find_built(folder: Path, name: str) -> Path | None:
-    """Return the path of the library if it is complete: loading a truncated one would end the process."""
+    """Return the path of the library if it is complete; loading a truncated library would crash the process."""
     for path in folder.glob(f"{name}-*.so"):
         if path.stem == f"{name}-{_short_hash(path.read_bytes())}":
             return path
@@ -161,7 +161,7 @@ def _find_built(folder: Path, name: str) -> Path | None:
 
 
 def _compile(compiler: tuple[str, ...], folder: Path, name: str) -> Path:
-    """Compile into a temporary file, then rename it: other processes may compile at the same time."""
+    """Compile into a temporary file, then rename it, because other processes may compile at the same time."""
     with tempfile.TemporaryDirectory(dir=folder) as build_folder:
         built = Path(build_folder) / "made.so"
         for options in FOR_THIS_PROCESSOR:
@@ -179,21 +179,22 @@ def _compile(compiler: tuple[str, ...], folder: Path, name: str) -> Path:
 
 
 def _compiler() -> tuple[str, ...]:
-    """Return the command of a C compiler: the value of CC, or one of the usual names."""
+    """Return the command of a C compiler: the environment variable CC, or one of the usual names."""
     try:
         named = shlex.split(os.environ.get("CC", ""))
     except ValueError as error:
-        raise NoLibraryError(f"CC is no command ({error})") from error
+        raise NoLibraryError(f"the environment variable CC is not a valid command ({error})") from error
     for command in [named] if named else [[name] for name in COMPILERS]:
         path = shutil.which(command[0])
         if path:
             return (path, *command[1:])
-    what = f"CC names {named[0]!r}, which is not there" if named else "there is no C compiler (cc, gcc or clang)"
-    raise NoLibraryError(what)
+    if named:
+        raise NoLibraryError(f"the compiler {named[0]!r} from the environment variable CC was not found")
+    raise NoLibraryError("no C compiler was found (cc, gcc or clang)")
 
 
 def _processor() -> str:
-    """Return a text that differs between processors with different instructions."""
+    """Return a string that differs between processors with different instructions."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -226,7 +227,7 @@ def _declare_types(loaded: ctypes.CDLL) -> ctypes.CDLL:
 
 
 def batch_plan_in_c(seed: int, round_: int, client: int, train: ClientIndex, local: LocalSGD) -> Ints:
-    """Return the (steps, batch) table of a client's samples, drawn in C; it equals that of `batch_plans`."""
+    """Return a client's (steps, batch) table of examples, drawn in C; it equals the table from `batch_plans`."""
     examples = np.ascontiguousarray(train[client], np.int64)
     size, words = len(examples), words_of(seed, round_)
     words[-1] = client
@@ -240,7 +241,7 @@ def batch_plan_in_c(seed: int, round_: int, client: int, train: ClientIndex, loc
 
 
 def words_of(seed: int, round_: int) -> NDArray[np.uint32]:
-    """Return the seed words of a batch generator (see `fedreach._util.streams`); the last is for the client's id."""
+    """Return the seed words of a batch generator (see `fedreach._util.streams`); the last word is the client's id."""
     seed = int(seed)
     seed_words = [seed >> place & 0xFFFFFFFF for place in range(0, max(1, seed.bit_length()), 32)]
     return np.array([*seed_words, *[0] * (4 - len(seed_words)), zlib.crc32(b"batches"), round_, 0], np.uint32)
@@ -248,7 +249,7 @@ def words_of(seed: int, round_: int) -> NDArray[np.uint32]:
 
 @cache
 def draws_as_numpy_does() -> bool:
-    """Return whether C draws the same numbers as this release of NumPy; releases may change them."""
+    """Return whether C draws the same numbers as the installed release of NumPy; releases can change them."""
     sizes = np.array([1, 2, 5, 64, 300, 1000])
     train = ClientIndex(np.arange(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
     local = LocalSGD(batch_size=7, epochs=2)

@@ -1,4 +1,4 @@
-"""The engine `native`."""
+"""The engine `native`, which trains clients in C."""
 
 import ctypes
 import math
@@ -35,22 +35,22 @@ from fedreach.engines.trainer import Group, GroupTrainer
 from fedreach.federation.base import LocalSolver, Loss
 from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
 
-# --- The layers of a model for C: one row each
+# --- The layers of a model for C, one row per layer
 
 KINDS = ("Linear", "Conv2d", "MaxPool2d", "AvgPool2d", "GroupNorm", "Dropout", "Addition", "Embedding", "LSTM")
-"""Kinds of layers, numbered as in `layers.h`."""
+"""Kinds of layers, in the order of `layers.h`."""
 MAX_LAYERS = 64  # as in `layers.h`
 LARGEST_WINDOW = 256  # as in `pooling.h`
 
 
 def layer_table(layers: Sequence[Layer]) -> Ints:
-    """Return one row per layer; 2 x 2 maximum pooling is part of the row of the convolution before it.
+    """Return one row per layer; a 2 x 2 max pooling is part of the row of the convolution before it.
 
     Raises:
-        NotAChainError: If C does not support a layer, or the order of layers.
+        NotAChainError: If the C code does not support a layer, or the order of the layers.
     """
     rows: list[Any] = []
-    channels = 1  # interleaved in the inputs of the next linear layer
+    channels = 1  # number of channels that are interleaved in the inputs of the next linear layer
     image: tuple[int, ...] = ()  # shape of the last outputs before dropout and flattening
     sources = {layer.source for layer in layers if layer.kind == "Addition"}
     stand = [0]  # stand[n]: number of rows after the first n layers, without dropout
@@ -63,8 +63,8 @@ def layer_table(layers: Sequence[Layer]) -> Ints:
             stand.append(len(rows))
             continue
         if layer.kind != "Linear" and rows and KINDS[rows[-1].kind] == "Linear":
-            raise NotAChainError("it makes images of flat outputs")
-        # A shortcut from the convolution also needs its outputs.
+            raise NotAChainError("it converts flat outputs to images")
+        # A shortcut from the convolution needs its outputs before pooling.
         if layer.pools_pairs and before == "Conv2d" and len(stand) - 1 not in sources:
             rows[-1].outputs, rows[-1].pooled = math.prod(layer.outputs), True
             rows[-1].relu |= layer.relu
@@ -84,7 +84,7 @@ def layer_table(layers: Sequence[Layer]) -> Ints:
 
 def _row(layer: Layer) -> Any:
     if layer.kind == "MaxPool2d" and math.prod(layer.kernel) > LARGEST_WINDOW:
-        raise NotAChainError(f"it takes maxima of more than {LARGEST_WINDOW} places")
+        raise NotAChainError(f"a max pooling has a window of more than {LARGEST_WINDOW} positions")
     weight, bias = (-1 if part is None else part.start for part in (layer.weight, layer.bias))
     row = LayerRow(
         KINDS.index(layer.kind), layer.shape[-1], layer.outputs[-1], weight, bias, layer.relu, False, 1, 1, 1
@@ -105,12 +105,12 @@ def _row(layer: Layer) -> Any:
 
 
 def _drop(layer: Layer, rows: list[Any], image: tuple[int, ...]) -> None:
-    """Add dropout to the row of the linear or recurrent layer before it, or as a row after a layer of images."""
+    """Add dropout to the row of the linear or recurrent layer before it, or as a new row after an image layer."""
     last = KINDS[rows[-1].kind] if rows else "Embedding"
     if last == "Embedding" or (last in ("Linear", "Dropout", "LSTM") and rows[-1].amount):
         raise NotAChainError("a dropout does not follow a layer with weights")
     if layer.amount >= 1:
-        raise NotAChainError("a dropout leaves nothing")
+        raise NotAChainError("a dropout has probability 1")
     if last in ("Linear", "LSTM"):
         rows[-1].amount = layer.amount
     else:
@@ -118,7 +118,7 @@ def _drop(layer: Layer, rows: list[Any], image: tuple[int, ...]) -> None:
 
 
 def products_of(layers: Sequence[Layer]) -> int:
-    """Return the number of multiplications of one example in a forward pass."""
+    """Return the number of multiplications per example in a forward pass."""
     return sum(
         _size(layer.weight) * (layer.shape[0] if layer.kind == "LSTM" else math.prod(layer.outputs[1:]))
         for layer in layers
@@ -130,24 +130,24 @@ def _size(place: slice | None) -> int:
     return 0 if place is None else place.stop - place.start
 
 
-# -------------------- The engine `native`: a client's whole training is one call of C
-# In a small step, much of the time is the overhead of calling a dozen kernels. C computes products, losses and updates
-# of one client without such calls, and the client's weights stay in the processor's cache from its first step to its
-# last. `sequential` is the readable twin, and tests compare the two.
+# -------------------- The engine `native`: one call of C trains a client
+# In a small step, calling a dozen kernels takes much of the time. The C code trains a client without such calls, and
+# the client's weights stay in the processor's cache in all steps. `sequential` is the readable version, and tests
+# compare the two.
 
-PRODUCTS = 40_000_000  # multiplications that are worth sending to another process
+PRODUCTS = 40_000_000  # smallest work in multiplications that is sent to another process
 PRODUCTS_OF_A_CLIENT = 1_000_000  # fixed cost of a client, in multiplications
-SECONDS = 0.25  # longest call of C: Ctrl-C takes effect between two calls
-LOOK = 1_000_000  # multiplications between two readings of the clock, each as slow as some hundred multiplications
+SECONDS = 0.25  # longest call of C, because Ctrl-C takes effect between two calls
+LOOK = 1_000_000  # multiplications between two readings of the clock; a reading takes some hundred multiplications
 SHARES = 2
-"""Pieces into which a process divides its share of the remaining work: large ones first, small ones at the end."""
-NUMBERS = 4_000_000  # gradient corrections passed to C at a time
+"""Number of pieces into which a process's share of the remaining work is divided, so that the last groups are small."""
+NUMBERS = 4_000_000  # number of gradient corrections passed to C at a time
 
 
 class Native(GroupTrainer):
-    """Trains one client after the other in C, without torch.
+    """An engine that trains one client after another in C, without torch.
 
-    When: a model of dense, convolution, LSTM, GroupNorm and dropout layers trains on CPUs; `auto` mostly selects it.
+    When: a model of dense, convolution, LSTM, GroupNorm and dropout layers trains on a CPU. `auto` usually selects it.
     """
 
     name = "native"
@@ -157,7 +157,7 @@ class Native(GroupTrainer):
     @classmethod
     def refusal(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
         if not solver.affine:
-            return f"needs a solver that says `affine = True`, see `LocalSolver`; {type(solver).__name__} does not"
+            return f"requires a solver with `affine = True` (see `LocalSolver`); got {type(solver).__name__}"
         return super().refusal(solver, loss, local)
 
     def __init__(self, task: Task, device: torch.device) -> None:
@@ -167,11 +167,12 @@ class Native(GroupTrainer):
             self.table = layer_table(layers)
             self.library = library()
             if not draws_as_numpy_does():
-                raise NoLibraryError("its C code draws other batches than this release of NumPy")
+                raise NoLibraryError("its batches differ from those of the installed release of NumPy")
         except (NotAChainError, NoLibraryError) as error:
             raise ConfigError(
-                "engine.name = 'native' needs a model of linear layers, convolutions, pooling and ReLU, or of an "
-                f"embedding and LSTM layers, and a C compiler; for {type(task.module).__name__}, {error}. Use 'auto'."
+                "engine.name = 'native' requires a C compiler, and a model of linear layers, convolutions, pooling and "
+                "ReLU, or of an embedding and LSTM layers; "
+                f"got {type(task.module).__name__}: {error}. Use 'auto'."
             ) from error
         super().__init__(task, device)
         first = LayerRow.from_buffer(self.table[0])
@@ -180,16 +181,16 @@ class Native(GroupTrainer):
             supported_types = (torch.uint8, torch.int64 if samples.kind == "tokens" else torch.float32)
             if device.type != "cpu" or samples.x.dtype not in supported_types:
                 raise ConfigError(
-                    "engine.name = 'native' needs examples of bytes or float32 in main memory; got "
+                    "engine.name = 'native' requires examples of type uint8 or float32 on the CPU; got "
                     f"{samples.x.dtype} on {device}. Use 'auto'."
                 )
             largest = int(samples.x.max()) if vocabulary is not None and len(samples) else 0
             if vocabulary is not None and largest >= vocabulary:
-                raise ConfigError(f"Tokens must be below {vocabulary}, as the model knows so many; got {largest}.")
+                raise ConfigError(f"Tokens must be less than {vocabulary}, the model's vocabulary size; got {largest}.")
             low, high = samples.y.aminmax() if len(samples) else (0, 0)
             if low < 0 or high >= d.num_classes:
                 raise ConfigError(
-                    f"Labels must be from 0 to {d.num_classes - 1}, as there are {d.num_classes} classes; got "
+                    f"Labels must be from 0 to {d.num_classes - 1} for {d.num_classes} classes; got labels from "
                     f"{int(low)} to {int(high)}."
                 )
         self.uncorrected = is_identity(task.solver)
@@ -198,18 +199,18 @@ class Native(GroupTrainer):
         self.ranges = ClientIndex(*(np.ascontiguousarray(numbers, np.int64) for numbers in ranges))
         self.memory = np.empty(0, np.float32)
         self.room = np.empty(0, np.int64)
-        self.products = 3 * products_of(layers)  # of an example in a step
-        self.first_outputs = first.outputs  # an implicit layer needs fewer examples
+        self.products = 3 * products_of(layers)  # multiplications per example in a step
+        self.first_outputs = first.outputs  # a layer is implicit for fewer examples than outputs
         sizes = np.diff(self.ranges.offsets)
         self.work = examples_per_round(sizes, self.local) * self.products + PRODUCTS_OF_A_CLIENT  # multiplications
-        # Steps of each client, unless they differ between rounds.
+        # Number of steps of each client, unless it differs between rounds.
         uneven = isinstance(self.local.steps, UnevenSteps)
         self.steps = None if uneven else self.local.steps_of(sizes, np.arange(len(sizes)), self.seed, 1)
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return groups of clients with enough work each, the largest clients first.
 
-        Unlike in other engines, groups depend on `concurrency`, because a client's result does not depend on its group.
+        Unlike in other engines, groups depend on `concurrency`. A client's result does not depend on its group.
         """
         order = np.argsort(-self.ranges.sizes_of(ids), kind="stable")
         done = np.cumsum(self.work[ids[order]])
@@ -228,7 +229,7 @@ class Native(GroupTrainer):
         clients, group = (np.ascontiguousarray(numbers, np.int64) for numbers in (ids[group], group))
         sizes = self.ranges.sizes_of(clients)
         if not sizes.all():
-            raise TrainingError(f"Client {clients[sizes == 0][0]} has no examples to train on.")
+            raise TrainingError(f"Client {clients[sizes == 0][0]} must have training examples; got none.")
         k, local = len(clients), self.local
         pull, shift = (None, None) if self.uncorrected else self._correction(k, start, terms, group)
         shifts = self.shifts_of(clients)
@@ -290,7 +291,7 @@ class Native(GroupTrainer):
             return super().add_up(weights, update)
         total, weights = np.empty(d), np.ascontiguousarray(weights, np.float64)
         if weights.shape != (k,):
-            raise ValueError(f"There must be one weight for each of the {k} updates; got {weights.shape}.")
+            raise ValueError(f"weights must have shape ({k},), one per update; got {weights.shape}.")
         self.library.add_up(k, d, weights.ctypes.data, update.ctypes.data, stride // 4, total.ctypes.data)
         return total
 
@@ -308,7 +309,7 @@ class Native(GroupTrainer):
     def _predict(
         self, params: Float32s, split: Split, index: Ints, right: AnyArray, loss: Float32s, logits: Any = None
     ) -> None:
-        """Write the results for these examples, in calls that Ctrl-C can interrupt."""
+        """Write the results for these examples, in short calls of C between which Ctrl-C takes effect."""
         memory = self._memory_at(self.library.memory_for_predicting(*self._layers()))
         begin = 0
         while begin < len(index):
@@ -331,17 +332,17 @@ class Native(GroupTrainer):
         return len(self.table), self.table.ctypes.data
 
     def _memory_at(self, size: int) -> int:
-        """Return the address of working memory for `size` numbers, aligned to a cache line."""
+        """Return the address of memory for `size` numbers, aligned to a cache line."""
         if len(self.memory) < size + 16:
             self.memory = np.empty(size + 16, np.float32)
         at: int = self.memory.ctypes.data
         return at + -at % 64
 
     def _correction(self, k: int, start: Tensor, terms: Terms, group: Ints) -> tuple[Float32s | None, Float32s | None]:
-        """Return pull (k,) and shift (k, d) of a solver that adds pull (w - w0) + shift to a gradient g.
+        """Return the (k,) pull and (k, d) shift of an affine solver, which returns g + pull (w - w0) + shift.
 
-        None means zeros. Only the terms of a solver without memory are tested for zeros, because a client's training
-        must not depend on the other clients in its group.
+        None means zeros. For a solver with terms, zeros are not replaced by None, because a client's training must not
+        depend on the other clients in its group.
         """
         correct, none, rows = self.solver.correct, torch.zeros(1, 1), torch.from_numpy(group)
         terms = {name: vectors[rows] for name, vectors in terms.items()}

@@ -1,1 +1,1 @@
-"""Checks of the component types: what every component of a type must keep."""
+"""Checks that every component of a type must pass, in one module per type."""

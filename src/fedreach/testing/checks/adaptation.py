@@ -1,7 +1,4 @@
-"""Checks of adaptation rules.
-
-What is compared is what clients predict; of a rule's state, nothing is known but that it consists of named arrays.
-"""
+"""Checks of adaptation rules, which compare clients' predictions."""
 
 from __future__ import annotations
 
@@ -32,16 +29,17 @@ from fedreach.testing.adaptation import (
 from fedreach.testing.base import Subject, define_check, fail, shown
 
 ROUNDING = 1e-5
-"""Of a probability, where sums were taken in another order: a fit stops where the loss falls by less than 1e-8."""
+"""Largest difference of probabilities if sums have another order, since a fit stops at a loss decrease below 1e-8."""
 ORDER = 0.3
-"""Of class shares. Evidence counts inputs in the order in which they come: in 400 synthetic cases of `label_shift` the
-prior moved by 0.26 at most, by more than 0.07 in 22 of them."""
+"""Largest difference of class priors if inputs arrive in another order.
+
+In 400 synthetic cases of `label_shift`, the prior changed by at most 0.26, and by more than 0.07 in 22 of them."""
 NO_SHIFT = 0.1
-"""Of a probability, for a client that is all participants together: what smoothing of shares and pulls may move."""
+"""Largest change of a probability without a shift, which smoothing of the prior can cause."""
 
 
 class Rule(NamedTuple):
-    """A rule that participants have fitted."""
+    """A rule after the participants have fitted it."""
 
     component: Any
     case: AdaptationFixture
@@ -49,12 +47,12 @@ class Rule(NamedTuple):
 
     @classmethod
     def of(cls, subject: Subject, case: AdaptationFixture) -> Rule:
-        """Return the rule, fitted once for all checks."""
+        """Return the rule, which is fitted once for all checks."""
         state = subject.once(f"fitted by {case}", lambda: case.fitted(subject.component).state)
         return cls(subject.component, case, state)
 
     def predict(self, inputs: Float32s, batches: Sequence[Float32s] = ()) -> Floats:
-        """Return what is predicted of inputs for a client that has seen these batches."""
+        """Return the predictions for inputs of a client that has adapted to these batches."""
         batch_outputs = [self.case.outputs(self.component, batch) for batch in batches]
         client = client_after(self.component, self.state, batch_outputs)
         predicted: Floats = self.component.predict(self.state, client, self.case.outputs(self.component, inputs))
@@ -63,12 +61,12 @@ class Rule(NamedTuple):
 
 @define_check(adaptation_fixtures)
 def log_probabilities(subject: Subject, case: AdaptationFixture) -> None:
-    """Predictions are (m, c) finite float64 logarithms of probabilities that sum to 1, before the first input too."""
+    """Predictions are (m, c) finite float64 log probabilities that sum to 1, also before the first input."""
     for description, value in PLAYING.straight(subject, case):
         if value.dtype != np.float64 or value.ndim != 2 or value.shape[1] != case.classes:
             fail(f"{description}, of shape {value.shape} and type {value.dtype}, for {case.classes} classes")
         if not np.isfinite(value).all():
-            fail(f"{description}; give a class that seems absent a small probability instead of none")
+            fail(f"{description}; absent classes must have a small probability instead of 0")
         total = np.exp(value).sum(axis=1)
         if np.abs(total - 1).max() > 1e-9:
             fail(f"{description}; the probabilities of an input sum to {shown(total)}")
@@ -76,40 +74,40 @@ def log_probabilities(subject: Subject, case: AdaptationFixture) -> None:
 
 @define_check(adaptation_fixtures)
 def sums_of_one_shape(subject: Subject, case: AdaptationFixture) -> None:
-    """Every participant contributes finite float64 arrays of the same names and shapes, however little it holds."""
+    """Every participant contributes finite float64 arrays with the same names and shapes, even with few examples."""
     case.fitted(subject.component)
 
 
 @define_check(adaptation_fixtures)
-def each_input_by_itself(subject: Subject, case: AdaptationFixture) -> None:
-    """What is predicted of an input does not depend on those that are predicted with it, nor on their order.
+def inputs_are_independent(subject: Subject, case: AdaptationFixture) -> None:
+    """The prediction for an input does not depend on the other inputs that are predicted with it, nor on their order.
 
-    What a client learns from its inputs it learns in `update`.
+    Only `update` learns from inputs.
     """
     rule = Rule.of(subject, case)
     for number, batches in enumerate(case.clients, start=1):
         inputs = np.concatenate(batches)
         together = rule.predict(inputs, batches)
         turned = rule.predict(inputs[::-1].copy(), batches)[::-1]
-        _alike(f"of client {number}'s inputs turned round, it predicted", turned, together, 1e-9)
+        _alike(f"for client {number}'s inputs in reverse order, it predicted", turned, together, 1e-9)
         alone = rule.predict(inputs[:1], batches)
-        _alike(f"of client {number}'s first input alone, it predicted", alone, together[:1], 1e-9)
+        _alike(f"for client {number}'s first input alone, it predicted", alone, together[:1], 1e-9)
 
 
 @define_check(ordinary_fixtures)
-def whoever_stands_where(subject: Subject, case: AdaptationFixture) -> None:
+def participants_in_any_order(subject: Subject, case: AdaptationFixture) -> None:
     """The order of the participants changes predictions by rounding only."""
     turned = replace(case, participants=case.participants[::-1])
-    _predict_alike(subject, case, turned, "with the participants turned round")
+    _predict_alike(subject, case, turned, "with the participants in reverse order")
 
 
 @when_trusted
 @define_check(alike_fixtures)
-def whoever_holds_an_example(subject: Subject, case: AdaptationFixture) -> None:
-    """Which participant holds an example out does not matter, where all trained on the same counts.
+def examples_have_equal_weight(subject: Subject, case: AdaptationFixture) -> None:
+    """If all participants have equal label counts, it does not matter which participant holds out an example.
 
-    Pooled by client instead of by example, those who hold out little would count as much as those who hold out much. A
-    rule that refreshes statistics is checked on a model that uses none: whose inputs are normalized together matters.
+    All held-out examples must have the same weight, independent of the number of examples of their participant. The
+    model of this check uses no refreshed statistics, because these depend on the inputs that are normalized together.
     """
     case, holdings = replace(case, model=replace(case.model, refreshes=False)), case.participants
     inputs, labels = (np.concatenate([getattr(holding, key) for holding in holdings]) for key in ("inputs", "labels"))
@@ -119,26 +117,26 @@ def whoever_holds_an_example(subject: Subject, case: AdaptationFixture) -> None:
         Holding(inputs[rows], labels[rows], holding.counts)
         for rows, holding in zip(np.split(order, cuts), holdings, strict=True)
     ]
-    _predict_alike(subject, case, replace(case, participants=dealt), "with the holdings-out examples dealt out anew")
+    _predict_alike(subject, case, replace(case, participants=dealt), "with the held-out examples redistributed")
 
 
 @define_check(ordinary_fixtures)
-def classes_by_any_name(subject: Subject, case: AdaptationFixture) -> None:
-    """With the classes in another order, predictions are in that order, and are the same but for rounding."""
-    order = np.roll(np.arange(case.classes), 1)  # each gets another name, and of two the other's
+def classes_in_any_order(subject: Subject, case: AdaptationFixture) -> None:
+    """With the classes in another order, predictions have that order and change by rounding only."""
+    order = np.roll(np.arange(case.classes), 1)
     for a, b in zip(
         PLAYING.straight(subject, case), adaptation_outcomes(subject.component, case.relabelled(order)), strict=True
     ):
-        if "shares known" not in a.description:  # those would have to be put into the order, too
+        if "known prior" not in a.description:  # the known prior would need the same order
             who = a.description.partition(", it predicted")[0]
             _alike(f"with the classes in the order {order.tolist()} it predicted {who}", b.value, a.value[:, order])
 
 
 @define_check(ordinary_fixtures)
 def a_constant_in_the_logits(subject: Subject, case: AdaptationFixture) -> None:
-    """A constant added to all logits of an example changes nothing: the model's probabilities are the same.
+    """A constant added to all logits of an example does not change predictions, because probabilities stay the same.
 
-    Where a rule reads inputs, it may look at the size of logits, too: there the constant is the same for all examples.
+    A rule that reads inputs may use the size of the logits. For it, the constant is the same for all examples.
     """
     same = subject.component.reads_inputs
     model = replace(case.model, changed=lambda logits: logits + (3.0 if same else 5 * np.sin(logits[:, :1]) - 2))
@@ -149,35 +147,34 @@ def a_constant_in_the_logits(subject: Subject, case: AdaptationFixture) -> None:
 @when_trusted
 @define_check(lopsided_fixtures)
 def no_shift_no_change(subject: Subject, case: AdaptationFixture) -> None:
-    """A client that is all participants together is predicted after its inputs as before them.
+    """For a client with the pooled data of all participants, adaptation hardly changes predictions.
 
-    Before them, predictions are those of the calibrated model. Where calibration comes with the first input, it is
-    taken for a gain of adaptation; where the source prior is not that of the held-out examples, all clients are
-    corrected. A rule that does not correct the model's bias says so by the trait `keeps_bias`: it is held to this with
-    a calibrated model.
+    Predictions before the first input must be those of the calibrated model. Otherwise, calibration would count as a
+    gain of adaptation. A rule that does not correct the model's bias declares the attribute `keeps_bias`, and is
+    checked with a calibrated model.
     """
     component = subject.component
     for federation in (calibrate(case), case)[: 1 if component.keeps_bias else 2]:
         rule, inputs = Rule(component, federation, federation.fitted(component).state), federation.pooled
         before, after = rule.predict(inputs), rule.predict(inputs, [inputs])
-        what = f"of {federation}, all their inputs were predicted before and after it had learnt from them:"
+        what = f"for {federation}, predictions for all held-out inputs before and after adaptation to them:"
         _alike(what, after, before, NO_SHIFT)
 
 
 class Sealed(Outputs):
-    """Outputs that fail on access to missing fields."""
+    """Outputs that fail the check on access to other fields."""
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(name)
-        fail(f"it asked for outputs.{name}; of a client that is adapted there are {', '.join(vars(self))}, no labels")
+        fail(f"it read outputs.{name}; the outputs of unseen clients have {', '.join(vars(self))}, but no labels")
 
 
 @define_check(ordinary_fixtures)
-def no_labels_of_those_adapted(subject: Subject, case: AdaptationFixture) -> None:
-    """Adaptation reads logits of inputs only, and features, inputs and the model where it declares that.
+def no_labels_of_unseen_clients(subject: Subject, case: AdaptationFixture) -> None:
+    """Adaptation reads only logits, and features, inputs and the model if it declares that.
 
-    Whatever else the outputs carry, such as labels, changes no prediction.
+    Labels and other fields of the outputs are not available for unseen clients.
     """
     component, _, state = Rule.of(subject, case)
     outputs = case.outputs(component, np.concatenate(case.clients[0]))
@@ -188,26 +185,27 @@ def no_labels_of_those_adapted(subject: Subject, case: AdaptationFixture) -> Non
 
 
 @define_check(ordinary_fixtures, lambda rule, _: rule.knows_prior)
-def known_shares_stay_with_their_client(subject: Subject, case: AdaptationFixture) -> None:
-    """What `with_prior` learns of one client does not affect another."""
+def known_prior_affects_one_client(subject: Subject, case: AdaptationFixture) -> None:
+    """A prior passed to `with_prior` for one client does not affect other clients."""
     component = subject.component
     _stays(subject, case, "with_prior", lambda state, _: component.with_prior(state, uneven_shares(case.classes)))
 
 
 @define_check(ordinary_fixtures, lambda rule, _: rule.learns_labels)
-def known_labels_stay_with_their_client(subject: Subject, case: AdaptationFixture) -> None:
-    """What `with_labels` learns of one client does not affect another. `labels` is a whole number, 0 or more."""
+def known_labels_affect_one_client(subject: Subject, case: AdaptationFixture) -> None:
+    """Labels passed to `with_labels` for one client do not affect other clients; `labels` is at least 0."""
     component = subject.component
     if component.labels < 0:
-        fail(f"`labels` must be a whole number, 0 or more; it is {component.labels!r}")
+        fail(f"`labels` must be a whole number of at least 0; got {component.labels!r}")
     _stays(subject, case, "with_labels", lambda state, outputs: component.with_labels(state, *label_half(outputs)))
 
 
 @define_check(ordinary_fixtures, lambda rule, _: rule.knows_prior)
-def known_shares_weigh(subject: Subject, case: AdaptationFixture) -> None:
-    """With the shares pi, p is proportional to the calibrated model's p times pi_c / base_c, base the same for all.
+def known_prior_reweights(subject: Subject, case: AdaptationFixture) -> None:
+    """With a known prior pi, p is proportional to the calibrated model's p times pi_c / base_c.
 
-    So with base itself for shares a client is predicted as before its first input.
+    The base is the same for all clients. So with the base as known prior, predictions equal those before the first
+    input.
     """
     component, c = subject.component, case.classes
     state = Rule.of(subject, case).state
@@ -216,30 +214,30 @@ def known_shares_weigh(subject: Subject, case: AdaptationFixture) -> None:
     ratios = []
     for prior in (np.full(c, 1 / c), uneven_shares(c)):
         ratio = component.predict(state, component.with_prior(state, prior), outputs) - plain - np.log(prior)
-        ratios.append(ratio - ratio.mean(axis=1, keepdims=True))  # minus log base, but for a constant a row
+        ratios.append(ratio - ratio.mean(axis=1, keepdims=True))  # minus log base, up to a constant per row
     far = float(np.abs(np.concatenate(ratios) - ratios[0][0]).max())
     if far > 1e-6 * (1 + np.abs(plain).max()):
-        fail(f"log p - log pi - log p of the calibrated model differs by {far:.3g} between inputs or shares")
+        fail(f"log p - log pi - log p of the calibrated model differs by {far:.3g} between inputs or priors")
     base = np.exp(-ratios[0][0])
     repeated = component.predict(state, component.with_prior(state, base / base.sum()), outputs)
-    _alike(f"with the shares {shown(base / base.sum())}, which are base, it predicted", repeated, plain)
+    _alike(f"with the base as known prior, {shown(base / base.sum())}, it predicted", repeated, plain)
 
 
 @define_check(ordinary_fixtures, lambda rule, _: rule.learns_labels)
 def no_labels_no_change(subject: Subject, case: AdaptationFixture) -> None:
-    """Without any label, `with_labels` leaves predictions as before, to the bit."""
+    """Without any labels, `with_labels` does not change any bit of a prediction."""
     component, rule, inputs = subject.component, Rule.of(subject, case), np.concatenate(case.clients[0])
     outputs = case.outputs(component, inputs)
     client = component.with_labels(rule.state, outputs.at(slice(0)), np.zeros(0, np.int64))
     predicted = component.predict(rule.state, client, outputs)
-    _alike("told no label, it predicted", predicted, rule.predict(inputs), 0.0)
+    _alike("with no known labels, it predicted", predicted, rule.predict(inputs), 0.0)
 
 
 @define_check(ordinary_fixtures)
-def one_or_many_at_a_time(subject: Subject, case: AdaptationFixture) -> None:
-    """How many of its inputs come at once does not matter to a client, nor how many clients learn at once.
+def batches_do_not_matter(subject: Subject, case: AdaptationFixture) -> None:
+    """The sizes of a client's batches do not change predictions, nor does the number of clients that adapt at once.
 
-    `update_many(state, clients, outputs)`, where there is one, returns what `update` returns for each client.
+    `update_many(state, clients, outputs)` returns the result of `update` for each client.
     """
     rule = Rule.of(subject, case)
     component, _, state = rule
@@ -247,7 +245,7 @@ def one_or_many_at_a_time(subject: Subject, case: AdaptationFixture) -> None:
         inputs = np.concatenate(batches)
         at_once = rule.predict(inputs, [inputs])
         for pieces in (batches, np.split(inputs, len(inputs))):
-            what = f"client {number}, whose inputs came in {len(pieces)} pieces, predicted"
+            what = f"client {number}, whose inputs arrived in {len(pieces)} batches, predicted"
             _alike(what, rule.predict(inputs, pieces), at_once)
     everything = [case.outputs(component, np.concatenate(batches)) for batches in case.clients]
     clients = [component.start(state) for _ in everything]
@@ -260,22 +258,22 @@ def one_or_many_at_a_time(subject: Subject, case: AdaptationFixture) -> None:
 
 
 @define_check(ordinary_fixtures)
-def the_order_of_inputs_counts_little(subject: Subject, case: AdaptationFixture) -> None:
-    """In which order a client's inputs come changes the class shares that it predicts by 0.3 at most."""
+def order_of_inputs_matters_little(subject: Subject, case: AdaptationFixture) -> None:
+    """The order of a client's inputs changes its mean predicted probabilities by at most 0.3."""
     rule = Rule.of(subject, case)
     for number, batches in enumerate(case.clients, start=1):
         inputs = np.concatenate(batches)
         orders = inputs, inputs[::-1].copy()
         shares = [np.exp(rule.predict(inputs, [order])).mean(axis=0) for order in orders]
         if np.abs(shares[1] - shares[0]).max() > ORDER:
-            fail(f"client {number} predicts the shares {shown(shares[0])}, and {shown(shares[1])} turned round")
+            fail(f"client {number} predicts the means {shown(shares[0])}, and {shown(shares[1])} in reverse order")
 
 
 @define_check(adaptation_fixtures, lambda rule, _: rule.adapts_online)
-def nothing_that_comes_later(subject: Subject, case: AdaptationFixture) -> None:
-    """Where inputs are predicted one after the other, none is predicted by those that come after it.
+def later_inputs_change_nothing(subject: Subject, case: AdaptationFixture) -> None:
+    """In online prediction, later inputs do not change the prediction for an input.
 
-    `predict_online(state, client, outputs)` returns predictions and the client, which continues from there.
+    `predict_online(state, client, outputs)` returns the predictions and the client's new state.
     """
     component = subject.component
     state = Rule.of(subject, case).state
@@ -285,12 +283,12 @@ def nothing_that_comes_later(subject: Subject, case: AdaptationFixture) -> None:
         for j in sorted({1, len(inputs) // 2, len(inputs) - 1} - {0, len(inputs)}):
             first, client = component.predict_online(state, component.start(state), case.outputs(component, inputs[:j]))
             later, _ = component.predict_online(state, client, case.outputs(component, inputs[j:]))
-            _alike(f"without those after it, input {j} is predicted", first, together[:j], 1e-9)
-            _alike(f"going on after input {j}, the others are predicted", later, together[j:], 1e-9)
+            _alike(f"without the later inputs, the first {j} inputs are predicted", first, together[:j], 1e-9)
+            _alike(f"continued after input {j}, the later inputs are predicted", later, together[j:], 1e-9)
 
 
 def _stays(subject: Subject, case: AdaptationFixture, method: str, learn: Callable[[State, Outputs], State]) -> None:
-    """Fail if what is learnt of one client changes what is predicted for others."""
+    """Fail if learning about one client changes predictions for others."""
     rule, inputs = Rule.of(subject, case), np.concatenate(case.clients[0])
     outputs = case.outputs(subject.component, inputs)
     before = [rule.predict(inputs), rule.predict(inputs, [inputs])]
@@ -306,10 +304,10 @@ def _predict_alike(subject: Subject, case: AdaptationFixture, changed: Adaptatio
 
 
 def _alike(what: str, got: Floats, expected: Floats, within: float = ROUNDING) -> None:
-    """Compare probabilities."""
+    """Fail unless the probabilities agree."""
     far = float(np.abs(np.exp(got) - np.exp(expected)).max()) if got.shape == expected.shape else np.inf
     if not far <= within:
         if got.shape == expected.shape:
             row = int(np.abs(np.exp(got) - np.exp(expected)).max(axis=1).argmax())
             got, expected, what = got[row], expected[row], f"{what} in row {row}"
-        fail(f"{what} {shown(got)} instead of {shown(expected)}, a probability {far:.2g} apart")
+        fail(f"{what} {shown(got)} instead of {shown(expected)}, with probabilities that differ by {far:.2g}")

@@ -17,42 +17,42 @@ ROUNDS = 3
 
 @dataclass(frozen=True, eq=False)
 class Updates(Case):
-    """Updates of some clients and their weights; twice as many share the model."""
+    """Updates of some clients and their weights; half of all clients reply."""
 
     weights: Floats  # (r,)
     updates: Float32s  # (rounds, r, d)
 
 
 def updates() -> Iterator[Updates]:
-    """Yield the reports of one client and of more, of models of several sizes, some that count for nothing."""
+    """Yield updates of one or more clients, for models of several sizes, some with weight 0."""
     rng = generator(0, "testing updates")
     for r, d in ((1, 3), (2, 1), (5, 40), (9, 200)):
         weights = rng.dirichlet(np.ones(r))
         yield Updates(f"{r} updates of {d} numbers", weights, rng.standard_normal((ROUNDS, r, d)).astype(np.float32))
     same_update = np.tile(rng.standard_normal((ROUNDS, 1, 4)), (1, 3, 1)).astype(np.float32)
-    yield Updates("3 clients that send the same, one of which counts for nothing", np.array([0.5, 0.5, 0]), same_update)
+    yield Updates("3 clients with equal updates, one of them with weight 0", np.array([0.5, 0.5, 0]), same_update)
 
 
 @define_check(updates)
 def one_update_of_many(subject: Subject, case: Updates) -> None:
-    """An aggregator returns (d,) finite float64 numbers, and the new state.
+    """An aggregator returns (d,) finite float64 numbers and the new state.
 
-    One that says `remembers_updates = True` is handed what the clients sent last and how many share the model.
+    With `remembers_updates = True`, it also receives the clients' last updates and the number of clients.
     """
     PLAYING.straight(subject, case)
 
 
 @define_check(updates)
-def whatever_the_order(subject: Subject, case: Updates) -> None:
-    """Which client is in which row changes the result by rounding only."""
+def order_does_not_matter(subject: Subject, case: Updates) -> None:
+    """The order of the clients changes the result by rounding only."""
     turned = Updates(case.words, case.weights[::-1], case.updates[:, ::-1])
     for a, (_, b) in zip(combined_updates(subject.component, turned), PLAYING.straight(subject, case), strict=True):
-        must_be_close("the update, with the rows turned round", a, b, str(case), 1e-5)
+        must_be_close("the update, with the rows in reverse order,", a, b, str(case), 1e-5)
 
 
 @define_check(updates, lambda component, _: component.linear)
 def linear_is_the_weighted_sum(subject: Subject, case: Updates) -> None:
-    """One that says `linear = True` gives sum_i w_i u_i, so that secure aggregation may replace it."""
+    """An aggregator with `linear = True` returns sum_i w_i u_i, so that secure aggregation can replace it."""
     for (_, combined), sent in zip(PLAYING.straight(subject, case), case.updates, strict=True):
         must_be_close("the update", combined, case.weights @ sent.astype(np.float64), str(case), 1e-9)
 

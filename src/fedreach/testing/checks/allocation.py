@@ -15,13 +15,13 @@ from fedreach.wireless.problem import Allocation, AllocationProblem
 
 @dataclass(frozen=True, eq=False)
 class Cell(Case):
-    """Clients that all take part."""
+    """An allocation problem, in which all clients participate."""
 
     problem: AllocationProblem
 
 
 def cell(words: str, k: int) -> Cell:
-    """Return k clients of which no two are alike."""
+    """Return a cell with k different clients."""
     rng = generator(k, "testing cell")
     problem = AllocationProblem(
         upload_seconds=rng.uniform(0.04, 0.2, k),
@@ -35,13 +35,13 @@ def cell(words: str, k: int) -> Cell:
 
 
 def cells() -> Iterator[Cell]:
-    """Yield clients, ordinary and inconvenient ones."""
-    five = cell("5 clients, no two alike", 5)
+    """Yield ordinary cells and edge cases."""
+    five = cell("5 different clients", 5)
     yield five
-    yield cell("a single client", 1)
-    yield Cell("5 clients that are all alike", five.problem.only(np.zeros(5, np.int64)))
-    yield Cell("5 clients without work, which only send", replace(five.problem, cycles=np.zeros(5)))
-    yield Cell("5 clients whose joules cost nothing", replace(five.problem, energy_weight=0.0))
+    yield cell("1 client", 1)
+    yield Cell("5 equal clients", five.problem.only(np.zeros(5, np.int64)))
+    yield Cell("5 clients that send without computing", replace(five.problem, cycles=np.zeros(5)))
+    yield Cell("5 clients, with energy weight 0", replace(five.problem, energy_weight=0.0))
     yield Cell("5 clients with slow CPUs, 2 to 5 MHz", replace(five.problem, max_hertz=five.problem.max_hertz / 1e3))
     yield cell("40 clients", 40)
 
@@ -53,43 +53,47 @@ def _allocate(component: Any, case: Cell) -> Allocation:
 
 def _play(component: Any, case: Cell) -> list[Outcome]:
     got = _allocate(component, case)
-    return [Outcome(f"the shares were {shown(got.share)}, the hertz {shown(got.hertz)}", (got.share, got.hertz))]
+    text = f"the bandwidth shares were {shown(got.share)}, the CPU frequencies {shown(got.hertz)} Hz"
+    return [Outcome(text, (got.share, got.hertz))]
 
 
 PLAYING = RepeatedRuns(cells, _play, has_state=False)
 
 
 @define_check(cells)
-def band_and_frequencies_are_kept(subject: Subject, case: Cell) -> None:
-    """Everybody gets a positive share, all shares together at most 1, and a frequency in (0, max_hertz]."""
+def bandwidth_and_frequencies_in_range(subject: Subject, case: Cell) -> None:
+    """Bandwidth shares are positive with a sum of at most 1, and CPU frequencies are in (0, max_hertz]."""
     check_allocation(subject.component, "allocate", _allocate(subject.component, case), case.problem)
 
 
 @define_check(cells)
-def costs_are_those_of_the_formulas(subject: Subject, case: Cell) -> None:
-    """Seconds, joules and cost are tau / b + W / f, P tau / b + eps W f^2 and a1 T + a2 E."""
+def costs_follow_the_formulas(subject: Subject, case: Cell) -> None:
+    """Seconds, joules and cost follow tau / b + W / f, P tau / b + eps W f^2, and a1 T + a2 E."""
     got = _allocate(subject.component, case)
     right = Allocation.of(case.problem, slice(None), got.share, got.hertz)
     if not np.allclose([got.seconds, got.joules, got.cost], [right.seconds, right.joules, right.cost], rtol=1e-9):
-        fail(f"it says {got.seconds:.9g} s, {got.joules:.9g} J and {got.cost:.9g}, instead of {right.cost:.9g}")
+        fail(
+            f"it returned {got.seconds:.9g} s, {got.joules:.9g} J and cost {got.cost:.9g} instead of "
+            f"{right.seconds:.9g} s, {right.joules:.9g} J and cost {right.cost:.9g}"
+        )
 
 
 @define_check(cells)
 def never_below_the_optimum(subject: Subject, case: Cell) -> None:
-    """No rule costs less than the exact allocation, which is proven to cost least."""
+    """The cost is at least that of the exact allocation, which is optimal."""
     cost, optimum = _allocate(subject.component, case).cost, allocate(case.problem).cost
     if cost < optimum * (1 - 1e-9):
-        fail(f"it costs {cost:.12g}, and the optimum is {optimum:.12g}")
+        fail(f"its cost is {cost:.12g}, and the optimum is {optimum:.12g}")
 
 
-@define_check(lambda: [cell("5 clients, no two alike", 5), cell("12 clients, no two alike", 12)])
+@define_check(lambda: [cell("5 different clients", 5), cell("12 different clients", 12)])
 def renaming(subject: Subject, case: Cell) -> None:
-    """Clients that change places get each other's shares, unless they are drawn."""
+    """Clients in another order get the same bandwidth shares, unless the rule draws random numbers."""
     first = _allocate(subject.component, case)
     if not same(first.share, subject.component.allocate(case.problem, generator(1, "other")).share):
-        return  # drawn
+        return  # the rule draws random numbers
     order = np.roll(np.arange(len(case.problem)), 2)
     moved = replace(case.problem.only(order), ids=case.problem.ids)
     renamed = subject.component.allocate(moved, generator(0, "allocation"))
     if not np.allclose(renamed.share, first.share[order], rtol=1e-6):
-        fail(f"shares {shown(first.share)}, and {shown(renamed.share)} with places changed by {order.tolist()}")
+        fail(f"shares {shown(first.share)}, and {shown(renamed.share)} for clients in the order {order.tolist()}")

@@ -20,11 +20,11 @@ class Labels(Case):
 
 
 def labels() -> Iterator[Labels]:
-    """Yield label counts of many clients, of one, and of clients with a single class."""
+    """Yield label counts of many clients, of one client, and of clients with one class."""
     rng = generator(0, "testing labels")
     yield Labels("20 clients with 0 to 29 examples of each of 5 classes", rng.integers(0, 30, (20, 5)))
-    yield Labels("one client with 1 example of 2 classes", np.array([[1, 0]]))
-    yield Labels("4 clients with a single class each", np.eye(4, dtype=np.int64) * 100)
+    yield Labels("1 client with 1 example, 2 classes", np.array([[1, 0]]))
+    yield Labels("4 clients with one class each", np.eye(4, dtype=np.int64) * 100)
 
 
 def _play(component: Any, case: Labels) -> list[Outcome]:
@@ -36,8 +36,8 @@ PLAYING = RepeatedRuns(labels, _play, has_state=False)
 
 
 @define_check(labels)
-def counts_of_everybody(subject: Subject, case: Labels) -> None:
-    """What is released is (n, c) numbers in float64, finite unless only sums are shown."""
+def counts_of_all_clients(subject: Subject, case: Labels) -> None:
+    """Released counts are (n, c) float64 numbers, which are finite unless only their sum is released."""
     ((_, released),) = PLAYING.straight(subject, case)
     if not isinstance(released, np.ndarray) or released.shape != case.counts.shape:
         fail(f"release should return an array of shape {case.counts.shape}; got {shown(released)}")
@@ -47,8 +47,8 @@ def counts_of_everybody(subject: Subject, case: Labels) -> None:
 
 @define_check(labels, lambda component, _: not component.only_sum)
 def entropies_in_range(subject: Subject, case: Labels) -> None:
-    """The label entropies that follow from what is released are between 0 and ln c nats."""
+    """The label entropies of the released counts are between 0 and ln c nats."""
     ((_, released),) = PLAYING.straight(subject, case)
     entropy, largest = released_entropy(released), np.log(case.counts.shape[1])
     if not ((entropy >= -1e-6) & (entropy <= largest + 1e-6)).all():
-        fail(f"the entropies are {shown(entropy)}; they should be from 0 to {largest:.6g}")
+        fail(f"the entropies should be from 0 to {largest:.6g}; got {shown(entropy)}")

@@ -1,4 +1,4 @@
-"""Checks of losses, and of objectives that see more than outputs."""
+"""Checks of losses, and of their methods `objective`, `keep` and `shift`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from fedreach.testing.checks.label_statistics import Labels
 
 @dataclass(frozen=True, eq=False)
 class Moment(Case):
-    """A client in the middle of its training: a model of one hidden layer, and a batch."""
+    """A step of a client's local training, with a model with one hidden layer."""
 
-    examples: int
-    away: float  # how far the local model went from the global one
-    remembers: bool  # whether the client keeps a vector already
+    examples: int  # batch size
+    away: float  # standard deviation of the difference between local and global model
+    remembers: bool  # whether the client has a state from an earlier round
 
 
 def moments() -> Iterator[Moment]:
-    """Yield the first step of a run, and later ones."""
+    """Yield the first step of a run, and later steps."""
     yield Moment("the first step of a run, 6 examples", 6, 0.0, False)
     yield Moment("a later step, 6 examples", 6, 0.3, True)
-    yield Moment("a step on one example", 1, 0.3, True)
+    yield Moment("a later step, 1 example", 1, 0.3, True)
 
 
 of_objectives = define_check(moments, lambda component, case: component.has_objective)
@@ -36,7 +36,7 @@ of_objectives = define_check(moments, lambda component, case: component.has_obje
 
 @of_objectives
 def one_number_with_a_gradient(subject: Subject, case: Moment) -> None:
-    """An objective is one finite number whose gradient is finite."""
+    """An objective is one finite number with a finite gradient."""
     value, gradient, _ = objective_of(subject.component, case)
     if not np.isfinite(value) or not np.isfinite(gradient).all():
         fail(f"the objective is {value} and its gradient {shown(gradient)}")
@@ -44,7 +44,7 @@ def one_number_with_a_gradient(subject: Subject, case: Moment) -> None:
 
 @of_objectives
 def the_same_objective_again(subject: Subject, case: Moment) -> None:
-    """An objective depends on its step alone: asked again, it is the same to the bit."""
+    """An objective depends only on its step: computed again, it has the same bits."""
     first = objective_of(subject.component, case)
     for seed in (1, 2):
         with other_global_seeds(seed):
@@ -55,16 +55,16 @@ def the_same_objective_again(subject: Subject, case: Moment) -> None:
 
 @of_objectives
 def steps_untouched(subject: Subject, case: Moment) -> None:
-    """An objective writes neither to the batch nor to any model, and leaves the gradients of parameters alone."""
+    """An objective does not change the batch, the models or the gradients of parameters."""
     _, _, step = objective_of(subject.component, case)
     changed = [name for name, before in step.before.items() if not same(before, step.now()[name])]
     if changed:
-        fail(f"it wrote to {', '.join(changed)}; write a - b, not a -= b or a.sub_(b)")
+        fail(f"it changed {', '.join(changed)}; write a - b instead of a -= b or a.sub_(b)")
 
 
 @define_check(only=lambda component, _: component.remembers_clients)
-def keeps_its_own(subject: Subject) -> None:
-    """What a client keeps is float32, as long as before, by its own vector and model, and no argument is written to."""
+def client_states_are_independent(subject: Subject) -> None:
+    """`keep` returns float32 states that depend on the client's state and model only, and changes no argument."""
     rng = generator(0, "testing keep")
     memory, local = rng.standard_normal((2, 3, 7)).astype(np.float32)
     before = memory.copy(), local.copy()
@@ -72,14 +72,14 @@ def keeps_its_own(subject: Subject) -> None:
     if not isinstance(new_memory, np.ndarray) or new_memory.shape != memory.shape or new_memory.dtype != np.float32:
         fail(f"keep should return float32 of shape {memory.shape}; got {shown(new_memory)}")
     if not same(before[0], memory) or not same(before[1], local):
-        fail("keep wrote to its arguments")
+        fail("keep changed its arguments")
     for i in range(len(new_memory)):
         alone = subject.component.keep(memory[i : i + 1], local[i : i + 1])
-        must_be_close(f"what client {i} keeps, asked alone,", alone[0], new_memory[i])
+        must_be_close(f"the state of client {i}, computed alone,", alone[0], new_memory[i])
 
 
 class ObjectiveStep:
-    """The step that an objective was handed, and what checks read of it."""
+    """The argument of an objective, with copies of the arrays that the objective must not change."""
 
     def __init__(self, component: Any, case: Moment, moved: Float32s | None) -> None:
         import torch
@@ -111,7 +111,7 @@ class ObjectiveStep:
         self.before = self.now()
 
     def now(self) -> dict[str, Float32s]:
-        """Return what an objective must not write to."""
+        """Return copies of the arrays that an objective must not change, by name."""
         step = self.step
         named = {"x": step.x, "y": step.y, "broadcast": self.broadcast, "memory": self.memory}
         named |= {"the local model": self.vector, "the gradients": self.gradient}
@@ -125,13 +125,13 @@ def _normal(rng: np.random.Generator, *shape: int) -> Any:
 
 
 def objective_of(component: Any, case: Moment, moved: Float32s | None = None) -> tuple[float, Float32s, ObjectiveStep]:
-    """Return the objective of a step, its (p,) gradient, and the step; the local model is `moved` by this first."""
+    """Return the objective of a step, its (p,) gradient, and the step; `moved` is first added to the local model."""
     import torch
 
     step = ObjectiveStep(component, case, moved)
     value = component.objective(step.step)
     if not isinstance(value, torch.Tensor) or value.shape != () or not value.requires_grad:
-        fail(f"the objective should be a tensor of one number that torch can differentiate; got {value!r}")
+        fail(f"the objective should be a differentiable tensor with one number; got {value!r}")
     gradients = torch.autograd.grad(
         value, [*step.step.module.parameters()], retain_graph=True, allow_unused=True, materialize_grads=True
     )
@@ -140,14 +140,14 @@ def objective_of(component: Any, case: Moment, moved: Float32s | None = None) ->
 
 @dataclass(frozen=True, eq=False)
 class Batch(Case):
-    """Outputs of a model on some examples, and their classes or numbers."""
+    """Outputs of a model for some examples, and their targets."""
 
-    outputs: Float32s  # (b, c), or (b, t) of numbers
+    outputs: Float32s  # (b, c), or (b, t) for numbers
     targets: Ints | Float32s  # (b,) classes, or (b, t) numbers
 
 
 def batches() -> Iterator[Batch]:
-    """Yield batches of one example and more, of a model that is unsure and of one that is certain."""
+    """Yield batches of one or more examples, with uncertain and certain predictions."""
     rng = generator(0, "testing batches")
     for b, c, size in ((1, 2, 1.0), (7, 3, 1.0), (40, 10, 5.0), (4, 3, 60.0)):
         outputs = (size * rng.standard_normal((b, c))).astype(np.float32)
@@ -161,31 +161,31 @@ def _fits(component: Any, case: Batch) -> bool:
     return component.declares("needs_numbers") is (case.targets.dtype.kind == "f")
 
 
-of_batches = define_check(batches, _fits)  # of classes, or of numbers where the loss needs such
+of_batches = define_check(batches, _fits)  # with classes or numbers, as the loss requires
 
 
 @of_batches
-def one_number_an_example(subject: Subject, case: Batch) -> None:
-    """A loss is one finite number for each example."""
+def one_number_per_example(subject: Subject, case: Batch) -> None:
+    """A loss returns one finite number per example."""
     loss, _ = loss_and_gradient(subject.component, case.outputs, case.targets)
     if loss.shape != (len(case.targets),) or not np.isfinite(loss).all():
         fail(f"the losses should be {len(case.targets)} finite numbers; got {shown(loss)} of shape {loss.shape}")
 
 
 @of_batches
-def each_example_by_itself(subject: Subject, case: Batch) -> None:
-    """What an example costs does not depend on the others of its batch, nor on their order."""
+def examples_are_independent(subject: Subject, case: Batch) -> None:
+    """The loss of an example does not depend on the other examples of the batch, nor on their order."""
     loss, _ = loss_and_gradient(subject.component, case.outputs, case.targets)
     order = np.arange(len(loss))[::-1]
     turned, _ = loss_and_gradient(subject.component, case.outputs[order], case.targets[order])
-    must_be_close("the losses in the order turned round", turned[order], loss, str(case))
+    must_be_close("the losses for examples in reverse order", turned[order], loss, str(case))
     alone, _ = loss_and_gradient(subject.component, case.outputs[:1], case.targets[:1])
-    must_be_close("the first loss, asked alone", alone, loss[:1], str(case))
+    must_be_close("the first loss, computed alone,", alone, loss[:1], str(case))
 
 
 @of_batches
 def downhill(subject: Subject, case: Batch) -> None:
-    """A small step against its gradient, which is finite, does not make the loss larger."""
+    """The gradient is finite, and a small step against it does not increase the loss."""
     loss, gradient = loss_and_gradient(subject.component, case.outputs, case.targets)
     if not np.isfinite(gradient).all():
         fail(f"the gradient is {shown(gradient)}")
@@ -195,24 +195,24 @@ def downhill(subject: Subject, case: Batch) -> None:
 
 
 def labels() -> Iterator[Labels]:
-    """Yield clients with all classes, with one, with as many of each, and with none at all."""
+    """Yield label counts of clients with all classes, with one class, with equal counts, and without examples."""
     counts = np.array([[5, 0, 2], [7, 0, 0], [4, 4, 4], [0, 1, 600], [0, 0, 0]])
     yield Labels("clients with labels of three classes", counts)
     yield Labels("one client with labels of ten classes", np.arange(10)[None])
 
 
 @define_check(labels, lambda component, _: component.shifts_outputs)
-def shifts_by_what_each_has(subject: Subject, case: Labels) -> None:
-    """What a loss adds to outputs is one finite number a class, by what labels a client itself has."""
+def shifts_by_own_labels(subject: Subject, case: Labels) -> None:
+    """`shift` returns one finite number per class, which depends on the client's own label counts only."""
     shifts = np.asarray(subject.component.shift(case.counts))
     if shifts.shape != case.counts.shape or not np.isfinite(shifts).all():
         fail(f"the shifts should be finite numbers of shape {case.counts.shape}; got {shown(shifts)}")
     alone = np.concatenate([subject.component.shift(row[None]) for row in case.counts])
-    must_be_close("the shifts of each client asked alone", alone, shifts, str(case))
+    must_be_close("the shifts of each client, computed alone,", alone, shifts, str(case))
 
 
 def loss_and_gradient(component: Any, outputs: Float32s, targets: Ints | Float32s) -> tuple[Floats, Float32s]:
-    """Return the losses (b,) and the gradient (b, c) of their sum."""
+    """Return the (b,) losses, and the (b, c) gradient of their sum."""
     import torch
 
     z = torch.from_numpy(outputs.copy()).requires_grad_()

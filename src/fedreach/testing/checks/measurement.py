@@ -19,7 +19,7 @@ class OutputsCase(Case):
 
 
 def outputs() -> Iterator[OutputsCase]:
-    """Yield outputs of models that are unsure, certain, wrong, and of a single example."""
+    """Yield outputs of uncertain, certain and wrong models, also for one example."""
     rng = generator(0, "testing outputs")
     for m, c in ((1, 2), (5, 3), (100, 10)):
         logits, before = (rng.standard_normal((m, c)).astype(np.float32) for _ in range(2))
@@ -28,8 +28,8 @@ def outputs() -> Iterator[OutputsCase]:
     zero = np.zeros_like(ordinary.logits)
     yield OutputsCase("100 examples, all logits 0", replace(ordinary, logits=zero, before=zero))
     certain = np.where(np.arange(10) == ordinary.labels[:, None], 1e4, -1e4).astype(np.float32)
-    yield OutputsCase("100 examples, the model certain and right", replace(ordinary, logits=certain))
-    yield OutputsCase("100 examples, the model certain and wrong", replace(ordinary, logits=-certain))
+    yield OutputsCase("100 examples, all predictions certain and correct", replace(ordinary, logits=certain))
+    yield OutputsCase("100 examples, all predictions certain and wrong", replace(ordinary, logits=-certain))
     yield OutputsCase("100 examples, all of class 3", replace(ordinary, labels=np.full(100, 3)))
 
 
@@ -44,15 +44,15 @@ PLAYING = RepeatedRuns(outputs, _play, has_state=False)
 
 @define_check()
 def has_a_name(subject: Subject) -> None:
-    """A measurement has a name, the key of its number in the reports, and says whether it wants the outputs before."""
+    """A measurement has a name, which is its key in the replies, and a Boolean `wants_before`."""
     name, wants = subject.component.name, subject.component.wants_before
     if not (isinstance(name, str) and name and isinstance(wants, bool)):
-        fail(f"name should be a word and wants_before a flag; got {name!r} and {wants!r}")
+        fail(f"name should be a string and wants_before a Boolean; got {name!r} and {wants!r}")
 
 
 @define_check(outputs)
 def a_finite_number(subject: Subject, case: OutputsCase) -> None:
-    """A measurement is one finite number, whatever the model says."""
+    """A measurement is one finite number for all outputs of the model."""
     ((description, number),) = PLAYING.straight(subject, case)
     if np.ndim(number) != 0 or not np.isfinite(number):
         fail(description)

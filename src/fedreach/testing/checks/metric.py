@@ -14,14 +14,14 @@ from fedreach.testing.base import Case, Outcome, RepeatedRuns, Subject, define_c
 
 @dataclass(frozen=True, eq=False)
 class Answers(Case):
-    """Outputs of a model on some examples, and the truth."""
+    """Outputs of a model for some examples, and the true targets."""
 
     labels: AnyArray  # (m,) classes, or (m, t) numbers
     scores: Floats  # (m, c), or (m, t)
 
 
 def answers() -> Iterator[Answers]:
-    """Yield answers of good and bad models, to one example, to examples of one class, and of many."""
+    """Yield outputs of good and bad models, for one or more examples of one or more classes."""
     rng = generator(0, "testing answers")
     for m, c, skill in ((1, 2, 0.0), (20, 3, 0.0), (50, 4, 3.0), (200, 10, 1.0)):
         labels = rng.integers(0, c, m)
@@ -29,18 +29,18 @@ def answers() -> Iterator[Answers]:
     yield Answers("5 examples of one class", np.zeros(5, np.int64), rng.standard_normal((5, 3)))
     labels = rng.integers(0, 2, 40)
     ties = rng.integers(0, 3, (40, 2)) + np.eye(2)[labels]
-    yield Answers("40 examples of 2 classes, many with the same outputs", labels, ties)
+    yield Answers("40 examples of 2 classes, many with equal outputs", labels, ties)
     lacking = np.repeat([0, 3], [9, 6])
     yield Answers("15 examples of 2 of 5 classes", lacking, rng.standard_normal((15, 5)) + np.eye(5)[lacking])
     for m, t, skill in ((1, 1, 0.0), (30, 1, 0.9), (12, 3, 0.5), (200, 1, 0.0)):
         numbers = 40 + 10 * rng.standard_normal((m, t))
         noise = 10 * rng.standard_normal((m, t))
         yield Answers(f"{m} examples with {t} numbers", numbers, 40 + skill * (numbers - 40) + (1 - skill) * noise)
-    yield Answers("6 examples with the same number", np.full((6, 1), 2.5), rng.standard_normal((6, 1)))
+    yield Answers("6 examples with equal numbers", np.full((6, 1), 2.5), rng.standard_normal((6, 1)))
 
 
 def is_suitable(component: Metric, case: Answers) -> bool:
-    """Say whether a metric is asked about such answers: numbers only if it needs them."""
+    """Return whether a metric supports the targets: classes, or numbers."""
     return component.needs_numbers is (case.labels.dtype.kind == "f")
 
 
@@ -49,21 +49,21 @@ of_answers = define_check(answers, is_suitable)
 
 @of_answers
 def one_number(subject: Subject, case: Answers) -> None:
-    """A metric is one number, and may be undefined, nan, but not infinite; its name can end a column's."""
+    """A metric returns one number, which can be NaN but not infinite, and its name can be part of a column's name."""
     value, name = subject.component.of(case.labels.copy(), case.scores.copy()), subject.component.name
     if not isinstance(value, float | np.floating) or np.isinf(value):
-        fail(f"of() must return a number that is not infinite; got {value!r}")
+        fail(f"of() must return a finite number or NaN; got {value!r}")
     if not (isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)):
-        fail(f"its name must be small letters, digits and _; got {name!r}")
+        fail(f"its name must consist of lowercase letters, digits and _; got {name!r}")
 
 
 @of_answers
-def whatever_the_order(subject: Subject, case: Answers) -> None:
-    """The order of the examples does not matter."""
+def order_does_not_matter(subject: Subject, case: Answers) -> None:
+    """The order of the examples does not change the metric."""
     value = subject.component.of(case.labels, case.scores)
     turned = subject.component.of(case.labels[::-1].copy(), case.scores[::-1].copy())
     if not np.isclose(value, turned, rtol=1e-9, atol=1e-9, equal_nan=True):
-        fail(f"it is {value}, and {turned} with the examples turned round")
+        fail(f"it is {value}, and {turned} with the examples in reverse order")
 
 
 def _play(component: Metric, case: Answers) -> list[Outcome]:

@@ -1,4 +1,4 @@
-"""Checks of participations."""
+"""Checks of participation models."""
 
 import numpy as np
 
@@ -9,18 +9,18 @@ SIZES = 1, 7, 100
 
 
 @define_check(lambda: SIZES)
-def a_flag_for_each(subject: Subject, case: int) -> None:
-    """Each participant gets a flag from `available`, each that worked one from `replies` if there is such a method."""
+def one_flag_per_client(subject: Subject, case: int) -> None:
+    """`available` returns a Boolean per participant, and `replies`, if defined, a Boolean per client that trained."""
     for method, count in (("available", case), ("replies", case), ("replies", 0)):
         if method == "available" or subject.component.loses_replies:
             answer = getattr(subject.component, method)(count, generator(0, method))
             if not isinstance(answer, np.ndarray) or answer.shape != (count,) or answer.dtype != np.bool_:
-                fail(f"{method} should return {count} flags; got {shown(answer)}", f"{case} participants")
+                fail(f"{method} should return {count} Booleans; got {shown(answer)}", f"{case} participants")
 
 
 @define_check(lambda: SIZES)
-def same_again(subject: Subject, case: int) -> None:
-    """The same stream gives the same flags, in whatever order the rounds are asked for."""
+def reproducible(subject: Subject, case: int) -> None:
+    """The same stream gives the same result, for any order of the rounds."""
     words = f"{case} participants"
     for method in ("available", "replies"):
         if method == "replies" and not subject.component.loses_replies:
@@ -32,4 +32,4 @@ def same_again(subject: Subject, case: int) -> None:
                 answers.append(getattr(subject.component, method)(case, generator(0, method, number)))
         for number, a, b in zip(rounds, answers, answers[::-1], strict=True):
             if not same(a, b):
-                fail(f"{method} was {shown(a)} in round {number} and {shown(b)} when asked again", words)
+                fail(f"{method} was {shown(a)} in round {number} and {shown(b)} when repeated", words)

@@ -1,4 +1,4 @@
-"""Checks of server steps; those that learn from data of the server are run on softmax regression in numpy."""
+"""Checks of server optimizers; those that train on the server's data are checked on softmax regression in numpy."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,14 +19,14 @@ D = INPUTS * CLASSES
 
 @dataclass(eq=False)
 class Regression:
-    """The `ServerOperations` of softmax regression without bias, in numpy: every number is known."""
+    """Softmax regression without bias in numpy, with the interface `ServerOperations`."""
 
     x: Floats  # (EXAMPLES, INPUTS)
     y: Ints
     round: int
-    local: Float32s  # (r, D) the clients' local models
+    local: Float32s  # (r, D) local models of the clients
     rng: np.random.Generator = field(init=False)
-    requests: list[tuple[str, Ints]] = field(default_factory=list)  # what it was asked for, and of which examples
+    requests: list[tuple[str, Ints]] = field(default_factory=list)  # kind of each request, and its examples
     read_locals: bool = False
     drawn_from: int = EXAMPLES
 
@@ -51,7 +51,7 @@ class Regression:
         return self.moved(params, index, softmax(teacher), lr)
 
     def moved(self, params: Float32s, index: Ints, target: Floats, lr: float) -> Float32s:
-        """Return the model after one step down the gradient of the mean cross-entropy to (b, CLASSES) shares."""
+        """Return the model after one gradient step on the mean cross-entropy with (b, CLASSES) target probabilities."""
         away = softmax(self.outputs(params, index)) - target
         gradient = self.x[index].T @ away / len(index)
         return (params - lr * gradient.reshape(-1)).astype(np.float32)
@@ -76,12 +76,12 @@ class Regression:
 
 
 def softmax(logits: Floats | Float32s) -> Floats:
-    """Return (b, c) shares of the classes."""
+    """Return the (b, c) probabilities of the classes."""
     return np.asarray(np.exp(log_softmax(logits.astype(np.float64))))
 
 
 def server_data(number: int) -> Regression:
-    """Return the data of the server in a round; clients' models differ from round to round."""
+    """Return the server's data in a round; the clients' models differ between rounds."""
     rng = generator(0, "testing server data")
     y = rng.integers(CLASSES, size=EXAMPLES)
     x = np.eye(CLASSES, INPUTS)[y] + rng.standard_normal((EXAMPLES, INPUTS))
@@ -100,39 +100,39 @@ def learn_rounds(
     rounds: int = LESSONS,
     change: Callable[[Regression], Regression] = lambda data: data,
 ) -> tuple[list[Float32s], list[Regression]]:
-    """Return the models after each round in which the server learns, and what it looked at; none of others."""
+    """Return the model after each round, and the data with the requests; empty for a server that does not learn."""
     params, state, models, looked = first_model(), NO_STATE, [], []
     if not (component.trains_server or component.tunes_server):
         return [], []
     for number in range(1, rounds + 1):
         data = change(server_data(number))
         new, state = component.learn(params, state, data)
-        params, state = _params_like(params, new, f"in its lesson {number}"), keep(state)
+        params, state = _params_like(params, new, f"after learning in round {number}"), keep(state)
         models.append(params.copy())
         looked.append(data)
     return models, looked
 
 
-# -------------------- Checks of servers that learn
+# -------------------- Checks of servers that train on their data
 
 
 @define_check()
 def other_batches_in_other_rounds(subject: Subject) -> None:
-    """Batches that are not all of the server's data are drawn again in every round."""
+    """The server draws different batches in each round, unless a batch contains all of its data."""
     drawn = []
     for data in learn_rounds(subject.component)[1]:
         batches = [*data.batches("step"), *data.batches("distill")]
         if batches and all(len(batch) < data.drawn_from for batch in batches):
             drawn.append(tuple(batch.tobytes() for batch in batches))
     if len(drawn) > 1 and len(set(drawn)) < len(drawn):
-        fail(f"of {len(drawn)} rounds only {len(set(drawn))} had batches of their own", f"{EXAMPLES} examples")
+        fail(f"only {len(set(drawn))} of {len(drawn)} rounds had different batches", f"{EXAMPLES} examples")
 
 
 @define_check()
-def says_that_it_reads_updates(subject: Subject) -> None:
-    """A server step that looks at the clients' local models says so: `reads_updates = True`."""
+def declares_reads_updates(subject: Subject) -> None:
+    """A server that reads the clients' local models declares `reads_updates = True`."""
     if any(data.read_locals for data in learn_rounds(subject.component)[1]) and not subject.component.reads_updates:
-        fail("it asked for local models; `reads_updates` is not set")
+        fail("it read local models; set `reads_updates = True`")
 
 
 ROUNDS = 5
@@ -140,24 +140,24 @@ ROUNDS = 5
 
 @dataclass(frozen=True, eq=False)
 class Moves(Case):
-    """A model and the mean updates of a few rounds."""
+    """A model and the mean updates of several rounds."""
 
     params: Float32s  # (d,)
     updates: Floats  # (rounds, d)
 
 
 def moves() -> Iterator[Moves]:
-    """Yield models of several sizes, with updates of several lengths."""
+    """Yield models of several sizes, with mean updates of several sizes."""
     rng = generator(0, "testing moves")
     for d in (1, 5, 1000):
         yield Moves(
-            f"{ROUNDS} rounds of a model of {d} numbers",
+            f"{ROUNDS} rounds of a model of {d} parameters",
             rng.standard_normal(d).astype(np.float32),
             0.1 * rng.standard_normal((ROUNDS, d)),
         )
     start = rng.standard_normal(6).astype(np.float32)
     yield Moves(
-        "a model of 6 numbers, of which three are not updated", start, np.tile([0, 0, 0, 1e-12, 1, 1e6], (3, 1))
+        "a model of 6 parameters, three of which are not updated", start, np.tile([0, 0, 0, 1e-12, 1, 1e6], (3, 1))
     )
 
 
@@ -167,7 +167,7 @@ def _run(component: Any, case: Moves, keep: Callable[[State], State] = lambda st
     for number, update in enumerate(case.updates, start=1):
         answer = component.apply(params, state, update.copy())
         if not (isinstance(answer, tuple) and len(answer) == 2):
-            fail(f"apply must return a pair, the parameters and the state; got {type(answer).__name__}")
+            fail(f"apply must return the parameters and the state; got {type(answer).__name__}")
         new, state = answer
         params, state = _params_like(params, new, f"in round {number}"), keep(state)
         models.append(params.copy())
@@ -186,7 +186,7 @@ def _params_like(params: Float32s, new: Any, when: str) -> Float32s:
 def _play(component: Any, case: Moves, keep: Callable[[State], State] = lambda state: state) -> list[Outcome]:
     return [
         Outcome(f"after {what} {number} the model was {shown(model)}", model)
-        for what, models in (("round", _run(component, case, keep)), ("its lesson", learn_rounds(component, keep)[0]))
+        for what, models in (("round", _run(component, case, keep)), ("learning", learn_rounds(component, keep)[0]))
         for number, model in enumerate(models, start=1)
     ]
 
@@ -196,38 +196,38 @@ PLAYING = RepeatedRuns(moves, _play)
 
 @define_check(moves)
 def a_new_model(subject: Subject, case: Moves) -> None:
-    """A server step returns the new (d,) parameters in float32, all finite, and the new state."""
+    """A server optimizer returns the new (d,) parameters as finite float32 numbers, and the new state."""
     PLAYING.straight(subject, case)
 
 
 @define_check(moves)
-def where_nobody_moved(subject: Subject, case: Moves) -> None:
-    """If the mean update is zero from the start, the model stays as it is."""
+def zero_updates_change_nothing(subject: Subject, case: Moves) -> None:
+    """If all mean updates are zero, the model does not change."""
     zero = Moves("", case.params, np.zeros_like(case.updates))
     for number, params in enumerate(_run(subject.component, zero), start=1):
         if not np.array_equal(params, case.params):
-            fail(f"after {number} rounds of zero updates the model {shown(case.params)} had become {shown(params)}")
+            fail(f"after {number} rounds of zero updates, {shown(case.params)} became {shown(params)}")
 
 
 @define_check(moves)
-def where_the_clients_went(subject: Subject, case: Moves) -> None:
-    """If the mean update is the same u in each round, the model moves along u and not against it."""
+def moves_along_the_update(subject: Subject, case: Moves) -> None:
+    """If the mean update is the same u in each round, the change of the model has a positive product with u."""
     component, u = subject.component, case.updates[0]
     if component.trains_server and all(component.trains(generator(0, "coin", number)) for number in range(100)):
-        return  # clients are never asked
+        return  # clients never train
     for number, params in enumerate(_run(subject.component, Moves("", case.params, np.tile(u, (ROUNDS, 1)))), start=1):
         moved = params.astype(np.float64) - case.params
         if not moved @ u > 0:
-            fail(f"after {number} rounds the model had moved by {shown(moved)}, for the update u = {shown(u)}")
+            fail(f"after {number} rounds, the model changed by {shown(moved)} for the update u = {shown(u)}")
 
 
 @define_check(only=lambda component, _: component.trains_server)
-def trains_as_the_coin_says(subject: Subject) -> None:
-    """Where a server step trains on the server's own data, the round's stream alone decides when."""
+def training_depends_on_the_stream(subject: Subject) -> None:
+    """In which rounds the server trains on its data depends only on the random stream of the round."""
     for number in range(1, 30):
         answers = []
-        for seed in (number, number + 1000):  # the first numbers of two seeds alone may be alike
+        for seed in (number, number + 1000):  # different seeds, because the first numbers of two seeds may be equal
             with other_global_seeds(seed):
                 answers.append(subject.component.trains(generator(0, "coin", number)))
         if not all(isinstance(answer, bool | np.bool_) for answer in answers) or answers[0] != answers[1]:
-            fail(f"trains() must be the same flag again; got {answers}", f"the stream of round {number}")
+            fail(f"trains() must return the same Boolean when repeated; got {answers}", f"the stream of round {number}")

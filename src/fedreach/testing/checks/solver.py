@@ -12,14 +12,14 @@ from fedreach.federation.base import LocalSolver
 from fedreach.federation.types import NO_STATE, ClientResults, State
 from fedreach.testing.base import Case, Outcome, RepeatedRuns, Subject, define_check, fail, same, shown
 
-ROUNDS, LOOK, STEPS, LR = 3000, 200, 10, 0.1  # of the training in which clients must balance
+ROUNDS, LOOK, STEPS, LR = 3000, 200, 10, 0.1  # of the training in `stops_where_the_clients_balance`
 NEAR = 1e-4
-"""Of 1 + cos of the angle between the clients' gradients, three looks running. FedAvg stops at 0.03 or more."""
+"""Largest 1 + cos of the angle between the clients' gradients, in three tests in a row. FedAvg reaches 0.03 or more."""
 
 
 @dataclass(frozen=True, eq=False)
 class MidRound(Case):
-    """k clients in the middle of their local training."""
+    """A step of local training of k clients."""
 
     gradient: Float32s  # (k, p)
     params: Float32s  # (k, p)
@@ -41,13 +41,13 @@ def stacks() -> Iterator[MidRound]:
 
 
 def _play(solver: Any, case: MidRound, keep: Callable[[State], State] = lambda state: state) -> list[Outcome]:
-    """Train for three rounds; each client's memory is 0 at first."""
+    """Return the corrected gradients and server steps of three rounds; the clients' states are 0 at first."""
     state: State = {}
     outcomes, now = [], replace(case, memory=np.zeros_like(case.memory))
     for number in range(1, 4):
         terms = _terms(solver, now, state)
         followed = _corrected(solver, now, terms)
-        outcomes.append(Outcome(f"in round {number} the clients followed {shown(followed)}", followed))
+        outcomes.append(Outcome(f"in round {number} the corrected gradients were {shown(followed)}", followed))
         if solver.is_stateful:
             new_memory = _new_memory(solver, now, state)
             step, state = _conclude(solver, now, state, new_memory)
@@ -60,8 +60,8 @@ PLAYING = RepeatedRuns(stacks, _play)
 
 
 @define_check(stacks)
-def number_by_number(subject: Subject, case: MidRound) -> None:
-    """A correction acts on each number by itself: a stack of clients gets what each client gets alone."""
+def numbers_are_independent(subject: Subject, case: MidRound) -> None:
+    """A solver corrects each number independently, so that a stack of clients gets the results of single clients."""
     solver, arrays = subject.component, (case.gradient, case.params, case.broadcast)
     for number, state in _states(solver, case):
         terms = _terms(solver, case, state)
@@ -74,12 +74,12 @@ def number_by_number(subject: Subject, case: MidRound) -> None:
         half = slice(0, (together.shape[1] + 1) // 2)
         cut = {key: term if term.shape[1] == 1 else term[:, half] for key, term in terms.items()}
         component = np.asarray(solver.correct(*(a[:, half] for a in arrays), **cut))
-        _alike(together[:, half], component, "the first numbers were {} among all and {} by themselves")
+        _alike(together[:, half], component, "the first numbers were {} with the others and {} alone")
 
 
 @define_check(stacks)
 def the_same_in_torch(subject: Subject, case: MidRound) -> None:
-    """The correction is the same for torch tensors as for numpy arrays, and writes to none of them."""
+    """The correction is the same for torch tensors and numpy arrays, and changes no argument."""
     import torch
 
     solver, arrays = subject.component, (case.gradient, case.params, case.broadcast)
@@ -92,13 +92,13 @@ def the_same_in_torch(subject: Subject, case: MidRound) -> None:
         names = ("gradient", "params", "broadcast", *named)
         for name, old, new in zip(names, before, (*tensors, *named.values()), strict=True):
             if not torch.equal(old, new):
-                fail(f"correct wrote to the tensor `{name}`; write a - b, not a -= b or a.sub_(b)")
-        _alike(_corrected(solver, case, terms), answer.numpy(), "numpy got {} and torch {}", within=1e-5)
+                fail(f"correct changed the tensor `{name}`; write a - b instead of a -= b or a.sub_(b)")
+        _alike(_corrected(solver, case, terms), answer.numpy(), "it was {} in numpy and {} in torch", within=1e-5)
 
 
 @define_check(stacks, lambda solver, _: solver.affine)
-def affine_if_it_says_so(subject: Subject, case: MidRound) -> None:
-    """A solver that says ``affine = True`` returns g + pull (w - w0) + shift, pull the same for all numbers."""
+def affine_as_declared(subject: Subject, case: MidRound) -> None:
+    """A solver with ``affine = True`` returns g + pull (w - w0) + shift, with the same pull for all numbers."""
     solver, none = subject.component, np.zeros_like(case.gradient)
     for number, state in _states(solver, case):
         terms = _terms(solver, case, state)
@@ -108,14 +108,14 @@ def affine_if_it_says_so(subject: Subject, case: MidRound) -> None:
         _alike(
             _corrected(solver, case, terms),
             expected,
-            f"in round {number} it returned {{}}; affine would be {{}}",
+            f"in round {number} it returned {{}}; the affine formula gives {{}}",
             within=1e-4,
         )
 
 
 @define_check(stacks, lambda solver, _: solver.is_stateful)
-def own_memory(subject: Subject, case: MidRound) -> None:
-    """What a client is handed and what it keeps depends on its own memory and update, not on who else was chosen."""
+def client_memory_is_independent(subject: Subject, case: MidRound) -> None:
+    """A client's terms and new state depend only on its own state and update, not on the other clients."""
     solver = subject.component
     for number, state in _states(solver, case):
         handed, new_memory = solver.prepare(case.memory, state, case.share), _new_memory(solver, case, state)
@@ -125,19 +125,20 @@ def own_memory(subject: Subject, case: MidRound) -> None:
             single = _pick(case, slice(i, i + 1))
             alone = solver.prepare(single.memory, state, single.share)
             for key in handed:
-                text = f"client {i} was handed {key} = {{}} with the others and {{}} alone, in round {number}"
+                text = f"client {i} received {key} = {{}} with the others and {{}} alone, in round {number}"
                 _alike(handed[key][i], alone[key][0], text)
-            text = f"client {i} kept {{}} with the others and {{}} alone, in round {number}"
+            text = f"the state of client {i} was {{}} with the others and {{}} alone, in round {number}"
             _alike(new_memory[i], _new_memory(solver, single, state)[0], text)
 
 
 @define_check(lambda: (1.0, 0.6), lambda solver, _: solver.is_stateful and _clients_follow_it(solver))
 def stops_where_the_clients_balance(subject: Subject, case: float) -> None:
-    """Where clients follow their memory, training stops only where a weighted sum of their gradients is zero.
+    """If a solver uses client states, training converges to a point where a weighted sum of the gradients is zero.
 
-    There their gradients point opposite ways, whichever client is away. FedAvg stops elsewhere: local steps bias it. A
-    memory that only the server learns of, such as the number of local steps by which FedNova divides, leaves this bias.
-    The input is the probability with which each of two clients takes part; they minimize 1/2 (w - b)' A (w - b).
+    There, the gradients of two clients have opposite directions, even if clients are sometimes absent. FedAvg converges
+    to another point, because its local steps are biased. Solvers whose clients do not read their states, such as
+    FedNova, keep this bias. The input is the probability with which each of two clients participates. They minimize
+    1/2 (w - b)' A (w - b).
     """
     solver, state = subject.component, NO_STATE
     A, b = np.array([[1.0, 2.0], [3.0, 0.5]]), np.array([[1.0, -1.0], [-2.0, 4.0]])  # A diagonal
@@ -162,12 +163,12 @@ def stops_where_the_clients_balance(subject: Subject, case: float) -> None:
             near = near + 1 if off < NEAR else 0
             if near == 3:
                 return
-    fail(f"after {ROUNDS} rounds the clients' gradients are {shown(first)} and {shown(second)}: no weights add up to 0")
+    fail(f"after {ROUNDS} rounds, no weighted sum of the gradients {shown(first)} and {shown(second)} is zero")
 
 
 @define_check()
 def the_same_in_both_engines(subject: Subject) -> None:
-    """Clients trained one by one and in a stack give the same model."""
+    """The engines `sequential` and `vmap` give the same model."""
     from fedreach.engines.engine import TorchEngine
     from fedreach.engines.sequential import Sequential
     from fedreach.engines.vmap import Vmap
@@ -176,17 +177,17 @@ def the_same_in_both_engines(subject: Subject) -> None:
     toy, models = tiny_simulation(), []
     federation = replace(toy.federation, solver=subject.component)
     task = replace(toy.engine.task, solver=subject.component)
-    for trainer in (Sequential, Vmap):  # not by name: an engine that differs would give way
+    for trainer in (Sequential, Vmap):  # by class, because by name FedReach would replace an engine that differs
         simulation = replace(toy, federation=federation, engine=TorchEngine(trainer, task))
         state = simulation.start()
         for _ in range(3):
             state = simulation.step(state).state
         models.append(state.params)
-    _alike(models[0], models[1], "after 3 rounds the models are {} and {}", within=1e-5)
+    _alike(models[0], models[1], "after 3 rounds, the models are {} and {}", within=1e-5)
 
 
 def _states(solver: Any, case: MidRound) -> Iterator[tuple[int, State]]:
-    """Yield rounds and the server's state in them: empty at first, and after two rounds."""
+    """Yield the server's state in rounds 1 and 3, with the number of the round."""
     yield 1, {}
     if solver.is_stateful:
         state: State = {}
@@ -196,7 +197,7 @@ def _states(solver: Any, case: MidRound) -> Iterator[tuple[int, State]]:
 
 
 def _clients_follow_it(solver: LocalSolver) -> bool:
-    """Say whether what clients are handed depends on their memory."""
+    """Return whether the terms of clients depend on their states."""
     *_, case = stacks()
     blank = replace(case, memory=np.zeros_like(case.memory))
     for _, state in _states(solver, case):
@@ -209,7 +210,7 @@ def _clients_follow_it(solver: LocalSolver) -> bool:
 def _conclude(
     solver: LocalSolver, case: MidRound, state: State, new_memory: Float32s, n: int = 8
 ) -> tuple[Floats, State]:
-    """Return the step and the state after a round in which all k clients of n replied."""
+    """Return the step and the state after a round in which k of n clients replied."""
     update, k = case.params - case.broadcast, len(case.params)
     note = (new_memory - case.memory).astype(np.float32) if solver.sends_note else None
     metrics = {"num_examples": case.share * 10, "loss": np.ones(k)}

@@ -14,7 +14,7 @@ from fedreach.testing.problems import ReportSeries, report_series
 
 
 def _play(component: Any, case: ReportSeries, keep: Callable[[State], State] = lambda state: state) -> list[Outcome]:
-    """Weigh the reports of each round."""
+    """Return the weights of the replies in each round."""
     state: State = NO_STATE
     outcomes = []
     for number, reports in enumerate(case.reports(component), start=1):
@@ -29,13 +29,13 @@ PLAYING = RepeatedRuns(report_series, _play)
 
 @define_check(report_series)
 def simplex(subject: Subject, case: ReportSeries) -> None:
-    """The weights are not negative and sum to 1, one for each report."""
+    """A weighting returns one weight per reply; the weights are not negative and sum to 1."""
     PLAYING.straight(subject, case)
 
 
 @define_check(report_series)
-def order_does_not_count(subject: Subject, case: ReportSeries) -> None:
-    """ClientResults in another order, by clients with other ids, get their weights in that order."""
+def order_does_not_matter(subject: Subject, case: ReportSeries) -> None:
+    """Replies in another order get the same weights, independent of the clients' ids."""
     reports, *_ = case.reports(subject.component)
     straight, rows = _weights(subject.component, reports), np.arange(len(reports.ids))
     for order in (rows[::-1], np.roll(rows, 1)):
@@ -46,24 +46,24 @@ def order_does_not_count(subject: Subject, case: ReportSeries) -> None:
 
 @define_check(report_series, lambda component, _: component.has_own_weights)
 def raw_gives_the_weights(subject: Subject, case: ReportSeries) -> None:
-    """Where there is a method `raw`, its numbers divided by their sum are the weights."""
+    """The weights are the numbers of the method `raw`, if defined, divided by their sum."""
     reports, *_ = case.reports(subject.component)
     raw, weights = np.asarray(subject.component.raw(reports.metrics)), _weights(subject.component, reports)
     if raw.shape != weights.shape or not np.isfinite(raw).all() or (raw < 0).any() or raw.sum() <= 0:
-        fail(f"raw must be {len(weights)} numbers that are not negative and not all 0; got {shown(raw)}")
+        fail(f"raw must return {len(weights)} numbers that are not negative and not all 0; got {shown(raw)}")
     if not np.allclose(raw / raw.sum(), weights, rtol=1e-9, atol=1e-12):
-        fail(f"raw / its sum is {shown(raw / raw.sum())}, the weights are {shown(weights)}")
+        fail(f"raw divided by its sum is {shown(raw / raw.sum())}, but the weights are {shown(weights)}")
 
 
 @define_check(report_series, lambda component, _: component.has_own_weights)
-def raw_is_each_clients_own(subject: Subject, case: ReportSeries) -> None:
-    """Each number of `raw` depends on that client's own metrics only, so that the client can compute it alone."""
+def raw_depends_on_own_metrics(subject: Subject, case: ReportSeries) -> None:
+    """Each number of `raw` depends only on the client's own metrics, so that the client can compute it alone."""
     metrics = case.reports(subject.component)[0].metrics
     together = np.asarray(subject.component.raw(metrics))
     for i, number in enumerate(together):
         alone = np.asarray(subject.component.raw({key: values[i : i + 1] for key, values in metrics.items()}))
         if not np.allclose(alone, number, rtol=1e-9, atol=0):
-            fail(f"client {i} of {len(together)} gets {number:.9g} among the others, and {shown(alone)} alone")
+            fail(f"client {i} of {len(together)} gets {number:.9g} with the others, and {shown(alone)} alone")
 
 
 def _weights(component: Any, reports: ClientResults) -> Floats:
