@@ -8,7 +8,7 @@ from typing import Any
 import griffe
 
 LITERAL = re.compile(r"::\n\n")
-WORDS = re.compile(r"^(References?|Use when|When|Cover): *\n? *", re.MULTILINE)
+WORDS = re.compile(r"^(References?|Use when|Cover): *\n? *", re.MULTILINE)
 
 
 class Docstrings(griffe.Extension):

@@ -63,7 +63,7 @@ def _entry(kind: str, name: str, thing: Any) -> dict[str, Any]:
         text = inspect.getdoc(thing) or ""
         described = re.search(rf'- "{name}": (.*?)(?=\n- "|\n\n)', text, re.DOTALL) if kind == "noise" else None
         summary = " ".join((described[1] if described else text.partition("\n\n")[0]).split())
-        when, reference = registry.paragraph(thing, "(?:Use when|When)"), registry.paragraph(thing, "References?")
+        when, reference = registry.paragraph(thing, "Use when"), registry.paragraph(thing, "References?")
         about = summary, when, _options(kind, name, thing), reference
     return dict(zip(("kind", "name", "summary", "when", "options", "reference"), (kind, name, *about), strict=True))
 

@@ -101,7 +101,7 @@ NUMBERS = 4_000_000  # number of log-probabilities in memory at a time
 class Manual(GroupTrainer):
     """An engine that trains groups of clients with gradients in explicit formulas.
 
-    When: no C compiler is available, and the model is a sequence of dense or convolution layers.
+    Use when: no C compiler is available, and the model is a sequence of dense or convolution layers.
     """
 
     name = "manual"

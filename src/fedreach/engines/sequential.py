@@ -208,7 +208,7 @@ def check_augmentation(augmentation: Augmentation, x: Tensor) -> None:
 class Sequential(GroupTrainer):
     """The readable engine, which trains one client at a time in torch.
 
-    When: the other engines do not support the model. It supports any module, and tests compare the others with it.
+    Use when: the other engines do not support the model. It supports any module, and tests compare the others with it.
     """
 
     name = "sequential"

@@ -34,7 +34,7 @@ STACK_BYTES = 16_000_000
 class Vmap(GroupTrainer):
     """An engine that trains the clients of a cohort together with `torch.vmap`.
 
-    When: a GPU is available, and `torch.func` supports the module.
+    Use when: a GPU is available, and `torch.func` supports the module.
     """
 
     name = "vmap"

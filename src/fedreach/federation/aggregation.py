@@ -53,7 +53,7 @@ def weighted_sum(weights: Floats, update: Float32s) -> Floats:
 class Mean(Aggregator):
     """Weighted mean of the updates, sum_i w_i u_i.
 
-    When: always, as the baseline. Secure aggregation allows no other aggregator.
+    Use when: always, as the baseline. Secure aggregation allows no other aggregator.
 
     Example:
         >>> update = np.array([[1, 2], [3, 6]], np.float32)
@@ -99,8 +99,8 @@ class FedVARP(Aggregator):
     paper. They are stored per unit of the local learning rate, as in the paper, so a schedule scales stored updates
     too. The server stores 4 p bytes per participant, in files from 16 MiB on. Clients send the same as in FedAvg.
 
-    When: cohorts are uniform, labels differ between clients, each client is selected every few dozen rounds, and the
-    server can store one update per client. For long absences use `fedau` or `mifa`; if clients can store a vector,
+    Use when: cohorts are uniform, labels differ between clients, each client is selected every few dozen rounds, and
+    the server can store one update per client. For long absences use `fedau` or `mifa`; if clients can store a vector,
     `scaffold` reduces variance further at twice the bytes.
 
     Reference: Jhunjhunwala, Sharma, Nagarkatti and Joshi, "FedVARP: Tackling the Variance Due to Partial Client
@@ -143,8 +143,8 @@ class MIFA(Aggregator):
     Updates include their weights and are stored per unit of the local learning rate, as in `FedVARP`. The server stores
     4 p bytes per participant, in files from 16 MiB on.
 
-    When: availability is unknown (`population.participation`), some clients are absent for long, and all should count.
-    Updates of long absences are outdated: lower `local.lr` then, or use `fedau`, which stores no updates.
+    Use when: availability is unknown (`population.participation`), some clients are absent for long, and all should
+    count. Updates of long absences are outdated: lower `local.lr` then, or use `fedau`, which stores no updates.
 
     Reference: Gu, Huang, Zhang and Huang, "Fast Federated Learning in the Presence of Arbitrary Device Unavailability",
     NeurIPS 2021, Algorithm 1.

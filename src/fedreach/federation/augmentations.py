@@ -63,7 +63,7 @@ class FlipAndCrop(Augmentation):
     Each image is flipped with probability `flip`, padded with `padding` zeros on each side, and cropped to its size at
     a uniformly random offset. Inputs are normalized, so 0 is the mean color of the data set.
 
-    When: photographs such as CIFAR-10. Not for digits or letters, which a flip turns into other classes.
+    Use when: photographs such as CIFAR-10. Not for digits or letters, which a flip turns into other classes.
 
     Args:
         flip: Probability of a flip, in [0, 1].

@@ -40,7 +40,7 @@ class Exact(LabelStatistics):
 
     The server always knows the number of examples of each client: sizes are public in FedReach.
 
-    When: the server may know label counts, and in simulations without privacy requirements.
+    Use when: the server may know label counts, and in simulations without privacy requirements.
 
     Example:
         >>> Exact().release(np.array([[3, 0]]), np.random.Generator(np.random.Philox(0)))
@@ -86,7 +86,7 @@ class DiscreteGaussian(Noised):
     number of examples is public. For any set of outputs S, P(S) <= exp(epsilon) P'(S) + delta. Updates are not covered,
     and the noise of a simulation follows from its seed, see `DiscreteLaplace`.
 
-    When: like `discrete_laplace`, with less noise for many classes, at the price of delta.
+    Use when: like `discrete_laplace`, with less noise for many classes, at the price of delta.
 
     Args:
         epsilon: Privacy parameter, at least 0.001.
@@ -181,7 +181,7 @@ class DiscreteLaplace(Noised):
     events of probability 1e-15. Clients share no examples, so this holds for each client independently. Only counts are
     covered, not updates. In a simulation the noise follows from the seed of the run, which an attacker must not know.
 
-    When: label counts must be private, with a single privacy parameter.
+    Use when: label counts must be private, with a single privacy parameter.
 
     Args:
         epsilon: Privacy parameter, at least 0.001; smaller is more private. 1 gives noise of about 3 examples per

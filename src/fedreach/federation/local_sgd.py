@@ -37,7 +37,7 @@ class Adam(Options):
     m and v start from 0 in every round; they are neither sent nor stored. A step moves each parameter by about `lr`,
     whatever the gradient, so choose about a hundredth of a suitable learning rate of plain steps, such as 0.001.
 
-    When: plain steps train the model badly, as with embeddings or attention, and a round has many steps. With few
+    Use when: plain steps train the model badly, as with embeddings or attention, and a round has many steps. With few
     steps, use plain steps and Adam at the server (`server = "adam"`).
 
     Args:
@@ -91,7 +91,7 @@ class AdamW(Adam):
     With weight_decay 0 it is `Adam`. In Adam, weight decay is part of the gradient, so it is small where gradients are
     large; here all weights decay equally.
 
-    When: like `Adam`, with weight decay.
+    Use when: like `Adam`, with weight decay.
 
     Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, Algorithm 2; as in torch, the
     decay is multiplied by the learning rate.
@@ -177,7 +177,7 @@ class TorchSteps:
     It gets the corrected and clipped gradient, and the learning rate of the round as its ``lr``. It starts again in
     every round, so its state is neither sent nor stored. Only the engine `sequential` trains with it.
 
-    When: an optimizer of PyTorch that is not built in, such as RMSprop, NAdam or Adafactor, should be tried.
+    Use when: an optimizer of PyTorch that is not built in, such as RMSprop, NAdam or Adafactor, should be tried.
 
     Args:
         optimizer: Name of a class of `torch.optim` that steps from gradients alone; LBFGS and SparseAdam do not.
@@ -234,7 +234,7 @@ class UnevenSteps(Options):
     The draw depends only on the seed of the run, the client and the round. So all methods of a comparison use the same
     numbers, and a client on a real network knows its number as the server does.
 
-    When: methods should be tried on clients of different speed, as with the weighting `fednova`.
+    Use when: methods should be tried on clients of different speed, as with the weighting `fednova`.
 
     Args:
         min: Smallest number of steps, at least 1.

@@ -40,7 +40,7 @@ class CrossEntropy(Loss):
 
     l(z, y) = log sum_c exp(z_c) - z_y, in nats, for model outputs z and class y.
 
-    When: the targets are classes; the default.
+    Use when: the targets are classes; the default.
 
     Example:
         >>> import torch
@@ -96,7 +96,7 @@ class LabelSmoothing(Loss):
     The target is (1 - share) on class y plus share / C on every class: l(z, y) = log sum_c exp(z_c) - (1 - share) z_y -
     (share / C) sum_c z_c, in nats. With share 0 it is cross-entropy.
 
-    When: labels are noisy, or predictions are overconfident.
+    Use when: labels are noisy, or predictions are overconfident.
 
     Args:
         share: Share of a label to spread over all classes, in [0, 1].
@@ -134,7 +134,7 @@ class LogitAdjusted(CrossEntropy):
     appearance of classes instead of their frequency at the client. With uniform classes, or strength 0, it is
     cross-entropy.
 
-    When: label distributions of clients differ, in particular with adaptation, which adds the frequencies back.
+    Use when: label distributions of clients differ, in particular with adaptation, which adds the frequencies back.
 
     Args:
         strength: Factor of the logarithm; tau in the paper.
@@ -168,7 +168,7 @@ class FedLC(CrossEntropy):
     l(z, y) = log sum_c exp(z_c - m_c) - (z_y - m_y) in nats, with m_c = strength n_c^(-1/4), where n_c of the client's
     training examples have class c. Margins apply in training only. With strength 0 it is cross-entropy.
 
-    When: like `logit_adjusted`, if rare classes should keep a wider margin.
+    Use when: like `logit_adjusted`, if rare classes should keep a wider margin.
 
     Args:
         strength: Factor of the margins, at least 0; tau in the paper.
@@ -219,7 +219,7 @@ class MSE(OfNumbers):
     of 1 on their training rows. Predictions and reported errors are in the units of the targets. Classes are rejected
     as targets, because metrics and adaptation read a classifier's outputs as log-odds.
 
-    When: the targets are numbers with few outliers; otherwise `huber`.
+    Use when: the targets are numbers with few outliers; otherwise `huber`.
 
     Args:
         scale: Train on the participants' scale. False: train on the targets as they are.
@@ -249,7 +249,7 @@ class Huber(OfNumbers):
     l(z, y) = (1/t) sum_j h(z_j - y_j), with h(e) = e^2 / 2 where |e| <= delta and delta (|e| - delta / 2) elsewhere.
     The gradient of an example is bounded by delta. With delta above all errors it is half of `MSE`.
 
-    When: the targets are numbers with outliers, such as costs of single patients.
+    Use when: the targets are numbers with outliers, such as costs of single patients.
 
     Args:
         delta: Largest error with a squared loss, positive, in standard deviations of the participants' targets.
@@ -287,7 +287,8 @@ class MOON(ExtendsLoss):
     client's model after the last round in which its reply counted. Each client stores the last one. In a client's first
     round the term is 0.
 
-    When: image models whose features drift. Each step takes two more forward passes, and each client stores a model.
+    Use when: image models whose features drift. Each step takes two more forward passes, and each client stores a
+    model.
 
     Args:
         mu: Weight of the term, at least 0. With 0 this is the loss alone, bit for bit.
@@ -334,7 +335,7 @@ class FedDecorr(ExtendsLoss):
     batch. As in the authors' code, 1e-8 is added to each variance, so a constant feature has correlation 0. A batch of
     one example has no term.
 
-    When: clients have few classes each, so that features collapse into few dimensions. Each step takes b d^2 more
+    Use when: clients have few classes each, so that features collapse into few dimensions. Each step takes b d^2 more
     products.
 
     Args:
@@ -376,7 +377,8 @@ class FedNTD(ExtendsLoss):
     The term is mean_i sum_(c != y) q_g(c) log(q_g(c) / q_l(c)), where q is the softmax of outputs / tau without the
     true class y, q_l of the local model and q_g of the broadcast model. Clients store nothing.
 
-    When: clients have few classes each, and training forgets the other classes. Each step takes one more forward pass.
+    Use when: clients have few classes each, and training forgets the other classes. Each step takes one more forward
+    pass.
 
     Args:
         beta: Weight of the term, at least 0. With 0 this is the loss alone, bit for bit.
@@ -420,7 +422,7 @@ class FedSAM(ExtendsLoss):
     Each step uses the gradient at the perturbed parameters on the same batch; the perturbation counts as a constant. If
     g is 0, the gradient is taken at w. Solvers, clipping and weight decay act on the resulting gradient.
 
-    When: local models reach sharp minima, so that their average is worse than each of them. Each step takes two
+    Use when: local models reach sharp minima, so that their average is worse than each of them. Each step takes two
     gradients.
 
     Args:

@@ -23,7 +23,7 @@ class LossRMS(Measurement):
 
     For numeric targets, l_i is the mean squared error.
 
-    When: the selection `oort` or a custom component requests it.
+    Use when: the selection `oort` or a custom component requests it.
 
     Reference: Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided Participant
     Selection", OSDI 2021, eq. (2). The paper uses the losses seen during training; here all losses are of the broadcast
@@ -63,7 +63,7 @@ class Disagreement(Measurement):
     eta is the same for error rates q and 1 - q. It is therefore measured after local training, as in Algorithm 1 of the
     paper and unlike its Fig. 1.
 
-    When: the weighting `disagreement` or a custom component requests it.
+    Use when: the weighting `disagreement` or a custom component requests it.
 
     Args:
         loss: Loss in [0, 1], ``"jsd"`` or ``"zero_one"``.
@@ -122,7 +122,7 @@ class WLRC(Measurement):
     clients use the same B. A client with m < B examples has one batch of m, which raises its score by up to sqrt(B/m):
     choose a B that small clients can fill.
 
-    When: the selection `rademacher` or a custom component requests it.
+    Use when: the selection `rademacher` or a custom component requests it.
 
     Args:
         outputs: Outputs to correlate. ``"softmax"``: probabilities; ``"logits"``; ``"excess_loss"``: C = 1 and F_b[i]

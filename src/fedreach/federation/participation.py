@@ -32,7 +32,7 @@ class Participation(Component):
 class Always(Participation):
     """Full availability: every participant is available in every round.
 
-    When: a cross-silo federation, or to exclude availability from an experiment.
+    Use when: a cross-silo federation, or to exclude availability from an experiment.
 
     Example:
         >>> Always().available(3, None)
@@ -50,7 +50,7 @@ class Bernoulli(Participation):
     A round without available clients leaves the model unchanged, and its row reports that. FedDyn's code draws again
     instead.
 
-    When: phones and sensors that are often offline, or replies that get lost.
+    Use when: phones and sensors that are often offline, or replies that get lost.
 
     Args:
         act_prob: Probability that a participant is available, in (0, 1].

@@ -218,7 +218,7 @@ class SecureAggregation(LabelStatistics):
     neither labels nor updates. Sizes are public in FedReach, and so is the cohort; and a sum over a single client
     is that client's update.
 
-    When: the server must see nothing of any single client; then only sums can be used.
+    Use when: the server must see nothing of any single client; then only sums can be used.
     """
 
     only_sum = True

@@ -30,7 +30,7 @@ class Average(ServerOptimizer):
     v <- momentum * v + u;  x <- x + lr * v.  With learning rate 1 and momentum 0 the new model is the weighted mean of
     the local models, as in FedAvg. With momentum it is `FedAvgM`.
 
-    When: always, as the baseline.
+    Use when: always, as the baseline.
 
     Args:
         lr: Server learning rate, positive.
@@ -67,7 +67,7 @@ class FedAvgM(Average):
     constant u moves the model by up to u / (1 - momentum) per round, ten times as far with 0.9. If the loss oscillates,
     reduce `local.lr` or `lr`.
 
-    When: labels differ much between clients and cohorts are small, so that mean updates vary between rounds.
+    Use when: labels differ much between clients and cohorts are small, so that mean updates vary between rounds.
 
     Args:
         lr: Server learning rate, positive.
@@ -126,7 +126,7 @@ class FedAdam(Adaptive):
     Steps are about `lr` long, whatever the length of the updates. As in the paper, m and v have no bias correction;
     torch's Adam has one, see ``torch_optim``.
 
-    When: parameters move by very different amounts, as in embeddings and text models.
+    Use when: parameters move by very different amounts, as in embeddings and text models.
 
     Args:
         lr: Server learning rate, positive. The paper tunes it per data set; the other defaults are the paper's.
@@ -162,7 +162,7 @@ class FedYogi(Adaptive):
     So small updates cannot make a large v small in a few rounds, as they do in Adam. The other options are those of
     `FedAdam`.
 
-    When: like `adam`, if its steps grow too fast and training is unstable.
+    Use when: like `adam`, if its steps grow too fast and training is unstable.
 
     Args:
         beta2: Limits the change of v to (1 - beta2) u^2; in [0, 1).
@@ -193,7 +193,7 @@ class TorchOptimizer(ServerOptimizer):
     SGD with learning rate 1 is `Average`. The optimizer computes in float64 on one thread. Its state is the state of
     this component, so a resumed run continues with the same bits.
 
-    When: another optimizer of PyTorch should be tried at the server.
+    Use when: another optimizer of PyTorch should be tried at the server.
 
     Args:
         optimizer: Name of a class of `torch.optim`, such as ``"Adam"``. It must step from gradients alone; L-BFGS and
@@ -331,8 +331,8 @@ class FedDF(WithInner):
     schedule from 1e-3 and early stopping by labels replace the plain gradient step of eq. 1. Dropout and BatchNorm are
     in evaluation mode here, in training mode in the authors' code.
 
-    When: the server holds unlabeled inputs like the clients', and local models differ so much that their mean is worse
-    than their ensemble. Labels in `server_data` may be arbitrary, such as 0.
+    Use when: the server holds unlabeled inputs like the clients', and local models differ so much that their mean is
+    worse than their ensemble. Labels in `server_data` may be arbitrary, such as 0.
 
     Args:
         inner: Server optimizer whose result the distillation starts from.
@@ -391,7 +391,7 @@ class FineTune(WithInner):
     This happens after each round, so that clients start from the tuned model, or once at the end. It sends no bytes. As
     the control experiment of `Safari`, it uses the server's data in addition to all clients' rounds.
 
-    When: the server holds labeled data, and every round may use them.
+    Use when: the server holds labeled data, and every round may use them.
 
     Args:
         inner: Server optimizer for the mean update.
@@ -444,7 +444,7 @@ class ServerOnly(ServerOptimizer):
     numbers). Training stops after `patience` rounds without improvement. The test set and clients' data are never used.
     On few held-out examples the loss often rises before it falls, so choose `steps` times `patience` of a few hundred.
 
-    When: always, next to `safari` and `fine_tune`, to see what the server's data achieve alone.
+    Use when: always, next to `safari` and `fine_tune`, to see what the server's data achieve alone.
 
     Args:
         lr: Learning rate, positive.
@@ -529,7 +529,7 @@ class Safari(WithInner):
     equal rounds. Compare also with the server's data alone (`ServerOnly` with early stopping) and with the same data
     after clients' rounds (`FineTune`, `FedDF`), which the paper does not do.
 
-    When: the server holds some labeled data, and many clients never train.
+    Use when: the server holds some labeled data, and many clients never train.
 
     Args:
         inner: Server optimizer for clients' rounds.

@@ -19,7 +19,7 @@ from fedreach.federation.types import ClientResults, State
 class FedAvg(LocalSolver):
     """FedAvg local training (McMahan et al., 2017): plain gradient steps.
 
-    When: always, as the baseline. Clients store nothing and send the fewest bytes.
+    Use when: always, as the baseline. Clients store nothing and send the fewest bytes.
 
     Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS
     2017, Algorithm 1.
@@ -44,7 +44,7 @@ class FedProx(LocalSolver):
 
     The local objective is F_i(w) + mu / 2 ||w - w0||^2, so the gradient is g + mu (w - w0).
 
-    When: clients drift in many local steps and cannot store a vector between rounds.
+    Use when: clients drift in many local steps and cannot store a vector between rounds.
 
     Args:
         mu: Strength of the proximal term, at least 0. With mu = 0 this is FedAvg, bit for bit.
@@ -86,7 +86,7 @@ class FedDyn(LocalSolver):
     `clip_norm` clips the whole of g + a_i (w - w0 + h_i). The authors' code clips g + a_i (h_i - w0) and adds a_i w as
     weight decay.
 
-    When: clients drift and return often, and the bytes of SCAFFOLD are too many.
+    Use when: clients drift and return often, and the bytes of SCAFFOLD are too many.
 
     Args:
         alpha: Strength of the regularization, positive.
@@ -143,7 +143,7 @@ class Scaffold(LocalSolver):
     With momentum, K is the equivalent number of plain steps, see `LocalSGD.moved_steps`. A client whose reply is lost
     returns to its state before the round, so c remains the mean of the c_i.
 
-    When: clients drift and return often enough for c_i to be recent, and twice the bytes are affordable.
+    Use when: clients drift and return often enough for c_i to be recent, and twice the bytes are affordable.
 
     Args:
         memory_dtype: Type of the stored c_i. ``"float16"`` halves their bytes; each value is off by at most 2^-11 of

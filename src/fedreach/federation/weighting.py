@@ -64,7 +64,7 @@ class FunctionWeighting(OfFunction, Weighting):
 class Equal(OwnWeight):
     """Equal weights: w_i = 1 / r for r replies.
 
-    When: every client should count the same, whatever its number of examples.
+    Use when: every client should count the same, whatever its number of examples.
     """
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
@@ -78,7 +78,7 @@ class Equal(OwnWeight):
 class ByExamples(OwnWeight):
     """Weights by number of examples: w_i = m_i / sum_j m_j, where m_i is client i's number of examples.
 
-    When: every example should count the same; the default, and what most theory is about.
+    Use when: every example should count the same; the default, and what most theory is about.
 
     Reference: McMahan et al., AISTATS 2017, Algorithm 1.
     """
@@ -97,7 +97,7 @@ class ByDraws(OwnWeight):
     This is the mean over draws: a client that was drawn twice counts twice. Lost replies drop out together with their
     draws. If each client is drawn once, the weights are those of `equal`.
 
-    When: the selection draws with replacement and its probabilities already count examples: `multinomial`,
+    Use when: the selection draws with replacement and its probabilities already count examples: `multinomial`,
     `urns_by_size` and `urns_by_similarity`. With other weightings large clients would count twice.
 
     Reference: Fraboni, Vidal, Kameni and Lorenzi, "Clustered Sampling", ICML 2021, section 2.
@@ -186,7 +186,7 @@ class Clip(Weighting):
 
     Weights depend on the numbers of all clients, so secure aggregation excludes this weighting.
 
-    When: another weighting might let one client dominate.
+    Use when: another weighting might let one client dominate.
 
     Args:
         inner: Weighting to clip.
@@ -250,7 +250,7 @@ class Mix(Several):
 
     Weights depend on the numbers of all clients, so secure aggregation excludes this weighting.
 
-    When: several criteria should be balanced, and none of them should exclude a client.
+    Use when: several criteria should be balanced, and none of them should exclude a client.
 
     Args:
         parts: Weightings, at least one.
@@ -286,7 +286,7 @@ class Product(Several):
     w_i is proportional to prod_j (w_ij)^e_j, where w_ij is the weight of client i by part j. By entropy and number of
     examples: ``{ name = "product", parts = ["entropy", "by_examples"] }``.
 
-    When: a client must satisfy several criteria at once.
+    Use when: a client must satisfy several criteria at once.
 
     Args:
         parts: Weightings, at least one.
@@ -342,7 +342,7 @@ class ByDisagreement(OwnWeight):
     With the default options, a client whose examples the model fits perfectly has 1 / eta = 3.3; one whose examples it
     does not fit has 0.3. Clients with a single class, or with memorized noise, therefore also get large weights.
 
-    When: data of some clients may be noisy or narrow, and clients can afford extra passes over their data.
+    Use when: data of some clients may be noisy or narrow, and clients can afford extra passes over their data.
 
     Args:
         loss: Option of `Disagreement`, as are `radius`, `step` and `confidence`.
@@ -386,7 +386,7 @@ class ByEntropy(OwnWeight):
     nats. Two weights differ by at most a factor of c^(1/T) for c classes; with T = 1, a client with one class counts 1
     and a client with a uniform mix counts c.
 
-    When: label counts may be known, and clients hold few classes each.
+    Use when: label counts may be known, and clients hold few classes each.
 
     Args:
         temperature: Temperature T in nats, at least 0.02. The paper uses 1. A large T gives equal weights, a small T
@@ -441,8 +441,8 @@ class FedAU(Weighting):
     first steps are short: with k of n clients, k / n of the mean in round 1. Inside `product`, `mix` and `clip` only
     the ratios of the a_i count.
 
-    When: clients differ in availability (`population.participation`) by unknown amounts, and every client should count
-    the same. If all are available equally often, `equal` gives the same without the short first steps.
+    Use when: clients differ in availability (`population.participation`) by unknown amounts, and every client should
+    count the same. If all are available equally often, `equal` gives the same without the short first steps.
 
     Args:
         cutoff: Largest length K of an interval in rounds, at least 1; 50 or no limit in the authors' code. A small K
@@ -522,7 +522,7 @@ class FedNova(Weighting):
     `product`, `mix` and `clip` only the ratios of the w_i count. Secure aggregation excludes FedNova, because the
     factor depends on all clients.
 
-    When: clients take different numbers of local steps: `local.epochs` with unequal numbers of examples, or
+    Use when: clients take different numbers of local steps: `local.epochs` with unequal numbers of examples, or
     `local.steps` as a table.
 
     Args:

@@ -193,7 +193,7 @@ class TensorBoard(Callback):
     Every number of a round is a scalar, and the round is its step. Its wall time is the start of the run, or of the
     resumed run, plus the seconds of training and evaluation.
 
-    When: you compare runs while they are running.
+    Use when: you compare runs while they are running.
     """
 
     file: Any = field(init=False, repr=False, default=None)
@@ -268,7 +268,7 @@ class MLflow(Callback):
     It has tags with method, seed, id and git revision, and a resumed run continues the same MLflow run. The store is
     MLFLOW_TRACKING_URI, as everywhere in MLflow, else ``mlflow.db`` in the current folder: ``mlflow ui``.
 
-    When: you have an MLflow server, or collect many experiments in one place.
+    Use when: you have an MLflow server, or collect many experiments in one place.
 
     Args:
         uri: Store, instead of that variable. run.json contains it, so put passwords into MLFLOW_TRACKING_PASSWORD.

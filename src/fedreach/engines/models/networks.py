@@ -22,7 +22,7 @@ from fedreach.engines.models.outputs import TakeOutput
 def linear(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
     """Multinomial logistic regression: one linear layer on the flattened example.
 
-    When: data are tables, or theory requires a convex problem.
+    Use when: data are tables, or theory requires a convex problem.
 
     Args:
         sample_shape: Shape of one example, which is flattened.
@@ -38,7 +38,7 @@ def linear(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
 def mlp(sample_shape: Sequence[int], num_classes: int, hidden: Sequence[int] = (200, 100)) -> nn.Module:
     """Multilayer perceptron: fully connected layers with ReLU between them.
 
-    When: data are tables or small images. It is the default model, because it trains within seconds.
+    Use when: data are tables or small images. It is the default model, because it trains within seconds.
 
     Args:
         sample_shape: Shape of one example, which is flattened.
@@ -69,7 +69,7 @@ def lenet(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
 
     The two convolutions have 6 and 16 filters of 5 x 5, the two hidden layers 120 and 84 units.
 
-    When: data are 28 x 28 images, and the model should have few parameters.
+    Use when: data are 28 x 28 images, and the model should have few parameters.
 
     Args:
         sample_shape: (channels, height, width) of an image, at least 16 x 16.
@@ -92,7 +92,7 @@ def cnn(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
 
     The two convolutions have 64 filters of 5 x 5 with max pooling, the two hidden layers 384 and 192 units.
 
-    When: data are 32 x 32 color images, or results should be comparable with FedDyn and related papers.
+    Use when: data are 32 x 32 color images, or results should be comparable with FedDyn and related papers.
 
     Args:
         sample_shape: (channels, height, width) of an image, at least 16 x 16.
@@ -146,7 +146,7 @@ def lstm(
 ) -> nn.Module:
     """Next-character model of LEAF (Caldas et al., 2018): an embedding, stacked LSTM layers and a linear layer.
 
-    When: data are text, and the model predicts the next character.
+    Use when: data are text, and the model predicts the next character.
 
     Args:
         sample_shape: (length,) of a window of tokens. Tokens are from 0 to num_classes - 1.
@@ -194,7 +194,7 @@ def resnet20(sample_shape: Sequence[int], num_classes: int, width: int = 16, nor
 
     The three stages have three residual blocks each, with `width`, 2 `width` and 4 `width` filters.
 
-    When: data are 32 x 32 color images, and accuracy matters more than training time.
+    Use when: data are 32 x 32 color images, and accuracy matters more than training time.
 
     Args:
         sample_shape: (channels, height, width) of an image.

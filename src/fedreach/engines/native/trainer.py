@@ -147,7 +147,8 @@ NUMBERS = 4_000_000  # number of gradient corrections passed to C at a time
 class Native(GroupTrainer):
     """An engine that trains one client after another in C, without torch.
 
-    When: a model of dense, convolution, LSTM, GroupNorm and dropout layers trains on a CPU. `auto` usually selects it.
+    Use when: a model of dense, convolution, LSTM, GroupNorm and dropout layers trains on a CPU. `auto` usually selects
+    it.
     """
 
     name = "native"

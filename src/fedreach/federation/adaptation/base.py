@@ -53,7 +53,7 @@ def fixed_signs(rows: int, columns: int) -> Floats:
 class Unadapted(Adaptation):
     """No adaptation: log softmax of the logits, without exchanges and state.
 
-    When: always, as the baseline of the other prediction modes.
+    Use when: always, as the baseline of the other prediction modes.
 
     Example:
         >>> import numpy as np

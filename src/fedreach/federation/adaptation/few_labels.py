@@ -115,7 +115,7 @@ class FewLabels(Adaptation):
     others. With `evaluation.inputs` of N, the client has at most N labels. A client with at most m examples keeps one
     of them to be scored on. Participants are not involved. The rule is marked as a reference and cannot be exported.
 
-    When: clients could label a few examples, and you want to know how much that would gain.
+    Use when: clients could label a few examples, and you want to know how much that would gain.
 
     Args:
         labels: Number m of labeled examples per client, at least 0.
@@ -267,7 +267,7 @@ class FewShot(OnLabelShift):
     Without labels it is `LabelShift`. The result does not depend on the order or grouping of labels and inputs. An
     input whose label arrives later counts as a labeled example from then on.
 
-    When: clients have a few labels, or see labels after they predicted, as in a shop, a keyboard or a hospital.
+    Use when: clients have a few labels, or see labels after they predicted, as in a shop, a keyboard or a hospital.
 
     Args:
         labels: Number of labeled examples per client in the evaluation, the first ones, at least 0. A deployed client

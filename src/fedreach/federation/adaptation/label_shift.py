@@ -47,8 +47,8 @@ class LabelShift(Adaptation):
     abstains. It needs features and inputs, and is off with logits alone. A client that may receive more inputs stores
     its inputs, because the decision concerns all of them.
 
-    When: label distributions of clients differ from the participants'. Participants test whether adaptation corrects
-    that, so nothing needs to be known in advance. Start here.
+    Use when: label distributions of clients differ from the participants'. Participants test whether adaptation
+    corrects that, so nothing needs to be known in advance. Start here.
 
     Args:
         odds: Prior odds of no shift against a shift, at least 0; 0 always adapts.

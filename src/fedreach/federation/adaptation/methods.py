@@ -80,7 +80,7 @@ class BBSE(_ByConfusion):
     If C is singular, such as for a class that no participant holds, w is the solution closest to 1. A class with w_y =
     0 is never predicted. If all w_y are 0, pi = base.
 
-    When: as the textbook estimate to compare with, or with many inputs per client and well separated classes.
+    Use when: as the textbook estimate to compare with, or with many inputs per client and well separated classes.
 
     Args:
         hard: Use the argmax of the model as f.
@@ -112,7 +112,7 @@ class RLLS(_ByConfusion):
 
         Delta = 3 strength (2 L/(3 m) + sqrt(2 L/m))
 
-    When: like `bbse`, for clients with few inputs.
+    Use when: like `bbse`, for clients with few inputs.
 
     Args:
         strength: Strength of the regularization, at least 0; 0 is BBSE.
@@ -187,7 +187,7 @@ class OraclePrior(OnLabelShift):
 
     a, b and base are those of `LabelShift`, which estimates pi. By chance an estimate can beat the true prior.
 
-    When: as the reference, to see the value of knowing the class prior exactly. It needs labels.
+    Use when: as the reference, to see the value of knowing the class prior exactly. It needs labels.
 
     Args:
         calibration: Parameters to fit. ``"bias"``: a and b; ``"temperature"``: a only; ``"none"``: neither.
@@ -238,7 +238,8 @@ class BatchNormRefresh(OnLabelShift):
     statistics of all. Before its first input, predictions are those of the calibrated model. Without a safeguard,
     inputs that remain unusual mislead the prior.
 
-    When: the model has BatchNorm after convolutions, and the inputs of whole clients are darker, flatter or noisier.
+    Use when: the model has BatchNorm after convolutions, and the inputs of whole clients are darker, flatter or
+    noisier.
 
     Args:
         strength: Number of inputs that the running statistics count for, at least 0; 0 ignores them.

@@ -22,8 +22,8 @@ class EntropyTopK(Selection):
     This choice minimizes b/K sum_{i not selected} H_i, the tight form of the bound in "Advocating for the Silent"
     (arXiv 2310.07171, proof of Theorem 2).
 
-    When: label counts may be known, to see what balanced labels alone contribute. The cohort is the same in every round
-    unless availability changes.
+    Use when: label counts may be known, to see what balanced labels alone contribute. The cohort is the same in every
+    round unless availability changes.
     """
 
     needs = ("label_entropy",)
@@ -51,7 +51,7 @@ class KLFilter(DivergenceFilter):
     With few examples per client, hardly any client passes the paper's 0.2 nats: fewer than 1% of clients with 750
     examples from Dirichlet(0.5).
 
-    When: label counts may be known, and clients whose labels differ from all others should not train.
+    Use when: label counts may be known, and clients whose labels differ from all others should not train.
 
     Args:
         threshold: Largest divergence e1 in nats, at least 0.
@@ -208,7 +208,7 @@ class Clustered(KeepsUpdates):
     The cohort is drawn as by `Uniform`. With a small cohort, a cluster may never have three replies in a round, and
     then never splits. In the paper all clients reply, and updates have equal weights.
 
-    When: groups of clients need different models.
+    Use when: groups of clients need different models.
 
     Args:
         eps1: Upper limit of the length of the mean update, positive. Smaller values delay splits.
@@ -336,8 +336,8 @@ class HiCS(Selection):
     Clients send no labels, but the server infers how varied they are. It stores c numbers per client for c classes. The
     model must end in a linear layer with a bias. The paper uses equal weights: ``weighting = "equal"``.
 
-    When: some clients have varied labels, most have few classes, and label counts must stay private. With label counts,
-    use `entropy_topk`. Late in training small updates look varied, whatever the labels.
+    Use when: some clients have varied labels, most have few classes, and label counts must stay private. With label
+    counts, use `entropy_topk`. Late in training small updates look varied, whatever the labels.
 
     Args:
         temperature: Temperature T, positive; 0.0025 (Fashion-MNIST) and 0.0015 in the paper. It separates clients best

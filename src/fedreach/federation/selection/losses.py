@@ -26,7 +26,7 @@ class PowerOfChoice(Selection):
     candidates with the largest loss on the current global model. Each candidate of a probe downloads the model and
     uploads 4 bytes; both are counted. Ties go to the lower id. A candidate that did not reply comes last.
 
-    When: clients with high loss are the ones left behind, and an extra exchange per round is affordable.
+    Use when: clients with high loss are the ones left behind, and an extra exchange per round is affordable.
 
     Args:
         candidates: Number of candidates, at least the cohort size; smaller values are raised to it. None: all available
@@ -98,7 +98,7 @@ class Oort(Selection):
     s_i. The preferred time T is the `pace` quantile of s. It rises by `pace_step` after each `window` rounds whose
     utilities sum to less than those of the window before. Without a radio, speed is ignored.
 
-    When: both loss and speed matter; with `[radio]` it trades one for the other.
+    Use when: both loss and speed matter; with `[radio]` it trades one for the other.
 
     Args:
         exploration: Share of new clients in the cohort of round 1, in [0, 1].
@@ -228,7 +228,7 @@ class Minimax(NearestTable):
 
     Cosines are computed in float64, block by block: n^2 p products for n clients and rows of p numbers.
 
-    When: the cohort should be as diverse as possible, and all clients can send updates now and then.
+    Use when: the cohort should be as diverse as possible, and all clients can send updates now and then.
 
     Reference: "Advocating for the Silent" (arXiv 2310.07171), Algorithm 1 and eq. 11.
 
@@ -266,7 +266,7 @@ class Rademacher(KeepsUpdates):
     Replies of the cohort change neither clusters nor scores, because a score is comparable only with scores under the
     same model. Scores of clients that missed the last probe are less comparable. Memory is n^2 numbers for n clients.
 
-    When: to reproduce the paper, or to select among groups of clients with similar updates.
+    Use when: to reproduce the paper, or to select among groups of clients with similar updates.
 
     Args:
         use: Rule from scores to clients, ``"best"`` or ``"soft"``; the paper gives none.

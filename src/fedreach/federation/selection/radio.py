@@ -23,7 +23,7 @@ class BestChannels(Selection):
     Compares the rates R over the whole band (see `fedreach.wireless.radio.bits_per_second`); ties go to the lower id.
     Distant clients are hardly ever selected, so the model learns nothing from their data.
 
-    When: only time matters, and as the baseline that ignores the data. Needs `[radio]`.
+    Use when: only time matters, and as the baseline that ignores the data. Needs `[radio]`.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section V-A,
     baseline (a), called SAE there. The paper gives no further details.
@@ -63,7 +63,7 @@ class CSRA(DivergenceFilter):
     ``allocation`` of a method replaces it. That gives the baselines of the paper: CS-Greedy is ``allocation =
     "greedy"``, GA-Random is ``search = "genetic"`` with ``allocation = "random"``.
 
-    When: clients, bandwidth and CPU frequencies should be chosen together at the least cost. Needs `[radio]`.
+    Use when: clients, bandwidth and CPU frequencies should be chosen together at the least cost. Needs `[radio]`.
 
     Args:
         threshold: Largest divergence e1 in nats, as in `KLFilter`, like `direction` and `smoothing`.

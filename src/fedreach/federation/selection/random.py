@@ -43,7 +43,7 @@ class FunctionSelection(OfFunction, Selection):
 class Uniform(Selection):
     """Uniform random selection of k available clients; each set of k clients is equally likely.
 
-    When: always, as the baseline. It is unbiased and needs no information about clients.
+    Use when: always, as the baseline. It is unbiased and needs no information about clients.
 
     Example:
         >>> view = ServerView.of(np.arange(5), np.full(5, 10))
@@ -62,7 +62,7 @@ class Uniform(Selection):
 class Full(Selection):
     """Full participation: all available participants, whatever the cohort size.
 
-    When: there are few clients, or as the reference that shows the price of selection.
+    Use when: there are few clients, or as the reference that shows the price of selection.
 
     Example:
         >>> Full().select({}, ServerView.of(np.arange(3), np.full(3, 10)), 1, None).ids
@@ -166,7 +166,7 @@ class Multinomial(Urns):
     and the weight of client i has variance p_i (1 - p_i) / k. With the weighting `by_examples`, large clients would
     count twice.
 
-    When: as the unbiased baseline of theory; `urns_by_size` is unbiased too and varies less. Use the weighting
+    Use when: as the unbiased baseline of theory; `urns_by_size` is unbiased too and varies less. Use the weighting
     `by_draws`.
 
     Reference: Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith, "Federated Optimization in Heterogeneous Networks", MLSys
@@ -199,8 +199,8 @@ class UrnsBySize(Urns):
 
     M counts the available clients. A client with m_i > M / k is drawn in every round.
 
-    When: clients differ much in size and the mean over all examples is the goal. It needs only numbers of examples and
-    works under secure aggregation. Use the weighting `by_draws`.
+    Use when: clients differ much in size and the mean over all examples is the goal. It needs only numbers of examples
+    and works under secure aggregation. Use the weighting `by_draws`.
 
     Reference: Fraboni, Vidal, Kameni and Lorenzi, "Clustered Sampling: Low-Variance and Improved Representativity for
     Clients Selection in Federated Learning", ICML 2021, Algorithm 1. `clustered` is another method.

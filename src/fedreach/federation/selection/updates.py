@@ -23,7 +23,7 @@ class MaxSimilarity(geometry.NearestTable):
     Selects the k largest m_i = max_{j != i} cos(g_i, g_j). Ties go to the client whose second largest cosine is larger,
     then the third, and so on, and finally to the lower id. A client with a zero update has m_i = 1.
 
-    When: only as the contrast to `minimax`.
+    Use when: only as the contrast to `minimax`.
 
     Reference: "Advocating for the Silent" (arXiv 2310.07171), section 5, baseline b).
 
@@ -61,7 +61,7 @@ class ConvexHull(Hull):
     is filled exactly: of too many vertices, those farthest apart; of too few, further vertices of the hull of the rest.
     `HullDistance` needs no projection.
 
-    When: the cohort should span all clients in the few directions in which updates differ most.
+    Use when: the cohort should span all clients in the few directions in which updates differ most.
 
     Args:
         components: Number of principal axes, 1 to 5.
@@ -108,7 +108,7 @@ class HullDistance(geometry.GradientTable):
 
     The cost is n quadratic programs with n variables each, on the inner products of the updates.
 
-    When: like `convex_hull`, with all directions of the updates and a ranking of all clients.
+    Use when: like `convex_hull`, with all directions of the updates and a ranking of all clients.
 
     Reference: the hull of "Advocating for the Silent" (arXiv 2310.07171), appendix C.2.2, turned into a ranking.
 
@@ -218,7 +218,7 @@ class Interior(Hull):
     If fewer than k clients are inside, all of them are selected. If all clients are vertices, k clients are drawn from
     all. The remark of the round reports both cases.
 
-    When: only as the contrast to `convex_hull`.
+    Use when: only as the contrast to `convex_hull`.
 
     Args:
         components: Number of principal axes of the `ConvexHull` to compare with, like `normalize`. More axes leave
@@ -260,7 +260,7 @@ class DivFL(geometry.GradientTable):
 
     Distances are computed in float64, block by block. Memory is n^2 numbers for n clients.
 
-    When: a small cohort should represent all clients, and all clients can send updates.
+    Use when: a small cohort should represent all clients, and all clients can send updates.
 
     Args:
         candidates: Number of clients to compare for each place, drawn anew per place (stochastic greedy), at least 1.
@@ -339,7 +339,7 @@ class UrnsBySimilarity(geometry.KeepsUpdates, Urns):
     No probe is needed: a client without an update has a row of zeros, with angle pi/2 to all others. Distances take
     memory for a^2 numbers; ``"l1"`` takes a^2 passes over the updates.
 
-    When: clients come in kinds that updates reveal, such as a few classes each, and every cohort should contain all
+    Use when: clients come in kinds that updates reveal, such as a few classes each, and every cohort should contain all
     kinds without bias. It reads single updates, so secure aggregation excludes it. Use the weighting `by_draws`.
 
     Args:
