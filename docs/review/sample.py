@@ -52,7 +52,7 @@ def sentences(text: str) -> Iterator[str]:
 def prose(page: Path) -> Iterator[Place]:
     """Yield the sentences of a Markdown page, without code, tables, headings, pictures and comments."""
     text = re.sub(r"^```.*?^```|<!--.*?-->", "\n", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", re.sub(r"!\[.*?\]\(.*?\)", "", text))
+    text = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", re.sub(r"!\[.*?\]\(.*?\)", "", text)).replace("**", "")
     lines = ["" if line.startswith(("|", "#", "[!")) else line for line in text.splitlines()]
     yield from ((page.relative_to(ROOT).as_posix(), sentence) for sentence in sentences("\n".join(lines)))
 

@@ -28,15 +28,15 @@ def check_ids(policy: object, method: str, ids: Ints, view: ServerView) -> Ints:
     if ids.size == 0:
         raise ComponentError(f"{where} must return at least one of the {int(view.available.sum())} available clients.")
     rows = view.rows(ids)  # an id above all others would be placed after the last
-    repeated, known = ids[1:] == ids[:-1], view.ids.take(rows, mode="clip") == ids
+    repeated, is_known = ids[1:] == ids[:-1], view.ids.take(rows, mode="clip") == ids
     available = view.available.take(rows, mode="clip")
-    if np.count_nonzero(known & available) == len(ids) and not np.count_nonzero(repeated):
+    if np.count_nonzero(is_known & available) == len(ids) and not np.count_nonzero(repeated):
         return ids
     if repeated.any():
         raise ComponentError(f"{where} must not return a client twice; client {ids[1:][repeated][0]} comes twice.")
-    if not known.all():
+    if not is_known.all():
         raise ComponentError(
-            f"{where} must return participants only; client {ids[~known][0]} is not one of the {len(view.ids)} "
+            f"{where} must return participants only; client {ids[~is_known][0]} is not one of the {len(view.ids)} "
             "participants. Return values of `view.ids`, not positions."
         )
     raise ComponentError(f"{where} must return available clients only; client {ids[~available][0]} is not available.")
