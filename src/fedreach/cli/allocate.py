@@ -161,8 +161,8 @@ def _changes(plan: Plan) -> list[str]:
     band = "" if question.bandwidth_hertz is None else f" ({1.1 * question.bandwidth_hertz / 1e6:.4g} MHz)"
     how = "" if "distance_meters" in plan.clients.numbers else ", given rates growing in proportion"
     for what, solution in (
-        (f"10 % more bandwidth{band}{how}", plan.more_band),
-        (f"10 % more examples ({plan.examples_asked})", plan.more_examples),
+        (f"10% more bandwidth{band}{how}", plan.more_band),
+        (f"10% more examples ({plan.examples_asked})", plan.more_examples),
     ):
         lines.append(f"{what}: {_change(plan, solution)}")
     if plan.band_price is not None:
@@ -182,6 +182,6 @@ def _change(plan: Plan, changed: Solution | None) -> str:
     now, old = set(changed.allocation.ids.tolist()), set(before.allocation.ids.tolist())
     swaps = f"{len(now - old)} in and {len(old - now)} out" if now != old else "the same clients"
     return (
-        f"cost {changed.cost:.5g} ({100 * (changed.cost / before.cost - 1):+.2f} %), "
+        f"cost {changed.cost:.5g} ({100 * (changed.cost / before.cost - 1):+.2f}%), "
         f"{changed.allocation.seconds:.4g} s, {changed.allocation.joules:.4g} J, {swaps}"
     )

@@ -109,7 +109,7 @@ def unknown_letters(text: str) -> str:
 def _tables(table: Table, name: str, seeds: str, provenance: str) -> list[str]:
     label = f"tab:{label_of(name)}-{table.name}"
     title = table.caption[0].lower() + table.caption[1:]
-    caption = " ".join(filter(None, [f"{name}: {title}.", seeds, table.note, table.stated, provenance]))
+    caption = " ".join(filter(None, [f"{name}: {title}.", seeds, table.note, table.details, table.stated, provenance]))
     main_columns, *extra_groups = group_columns(table, TEXT_WIDTH)
     environments = [_environment(table, main_columns, escape(caption), label)]
     for number, columns in enumerate(extra_groups, start=2):

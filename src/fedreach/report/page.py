@@ -1,47 +1,76 @@
 """The HTML report."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jinja2
 from markupsafe import Markup, escape
 
-from fedreach.report.adaptation import tabulate_adaptation
 from fedreach.report.figures import Picture
 from fedreach.report.figures.style import METHOD, METHOD_ON_DARK, TEMPLATES
 from fedreach.report.findings import find, gather_facts
-from fedreach.report.formats import group_columns
+from fedreach.report.formats import group_columns, tables_of
 from fedreach.report.overview import Analysis
-from fedreach.report.tables import tabulate, tabulate_contrasts, tabulate_metrics, tabulate_tuning
-from fedreach.report.theory import recorded_terms, tabulate_theory, worst_case
+from fedreach.report.tables import Table
+from fedreach.report.theory import recorded_terms, worst_case
 
 LETTERS = 136  # letters of a row that fit on a screen of 1280 pixels and on paper
 MAX_METHODS = 10  # methods above which the main figure is too tall next to the findings
 
 
+class Section(NamedTuple):
+    """A folded section of the page."""
+
+    title: str
+    tables: Sequence[Table]
+    figures: Sequence[Picture]
+    name: str = ""  # anchor
+
+
+FOLDED = (  # title, tables and figures of each folded section
+    ("Accuracy of single clients, and the participation gap over rounds", ("gap",), ("distribution", "gap")),
+    ("Log loss and calibration", ("probabilities",), ()),
+    ("Best round", ("best",), ()),
+    ("Other metrics", ("metrics",), ()),
+    ("Tuned settings", ("tuning",), ()),
+    ("Simulated time and energy of the rounds", (), ("spending", "round_time")),
+    ("Selection and aggregation weights", (), ("chosen", "weights")),
+    ("Terms of the papers' bounds", ("theory",), ("theory",)),
+    ("Partition", (), ("partition",)),
+)
+SHOWN = ("accuracy", "cost", "accuracy_seconds", "accuracy_joules")  # figures that are not folded
+
+
 def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str]) -> str:
     """Return the page with the pictures of `gallery`, and links to the files of pictures and tables."""
-    main, theory = _main_figure(analysis, pictures), tabulate_theory(analysis)
+    by_name = {table.name: table for table in tables_of(analysis)}
+    drawn = {picture.name: picture for picture in pictures}
+    main = _main_figure(analysis, drawn)
+    sections = [
+        Section(
+            title,
+            [by_name[name] for name in names if name in by_name],
+            [drawn[name] for name in figures if name in drawn],
+            names[0] if names else figures[0],
+        )
+        for title, names, figures in FOLDED
+    ]
+    theory = by_name.get("theory")
     return render_template(
         "page.html",
         comparison=analysis.comparison,
         findings=find(analysis),
         facts=gather_facts(analysis.comparison),
-        tables=[
-            {"table": tabulate(analysis, when), "leading": leaders.methods}
-            for when, leaders in analysis.leaders.items()
-            if analysis.judged(when)
-        ],
-        baselines=analysis.baselines,
-        contrasts=tabulate_contrasts(analysis),
-        metrics=tabulate_metrics(analysis),
-        adaptation=tabulate_adaptation(analysis),
-        tuning=tabulate_tuning(analysis.comparison),
-        theory=theory,
+        tables=by_name if analysis.judged() else {},
+        leading={name: leaders.methods for name, leaders in analysis.leaders.items()},
+        baselines=[row.method for row in analysis.baselines],
+        sections=[section for section in sections if section.tables or section.figures] if analysis.judged() else [],
         terms=[term.name for term in recorded_terms(analysis)],
         worst_case=worst_case(analysis.comparison) if theory is not None else None,
         main=main,
-        figures=[picture for picture in pictures if picture is not main],
+        adaptation_figure=drawn.get("adaptation"),
+        figures=[drawn[name] for name in SHOWN if name in drawn and drawn[name] is not main],
         files=tables,
     )
 
@@ -52,7 +81,6 @@ def render_template(file: str, **values: object) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     environment.filters |= {
-        "tied": lambda text: text.replace(" %", "\u00a0%"),  # no line break between a number and its percent sign
         "breakable": _breakable,
         "folded": lambda table: group_columns(table, LETTERS),
     }
@@ -63,12 +91,11 @@ def render_template(file: str, **values: object) -> str:
     )
 
 
-def _main_figure(analysis: Analysis, pictures: Sequence[Picture]) -> Picture | None:
+def _main_figure(analysis: Analysis, drawn: Mapping[str, Picture]) -> Picture | None:
     """Return the figure that a reader should see first; None if it would push the table off the first screen."""
     if len(analysis.comparison.methods) > MAX_METHODS:
         return None
-    named = {picture.name: picture for picture in pictures}
-    return named.get("differences") or named.get("accuracy")
+    return drawn.get("differences") or drawn.get("accuracy")
 
 
 def _breakable(name: str) -> Markup:

@@ -74,112 +74,110 @@ def figure_specs(analysis: Analysis) -> list[FigureSpec]:
     if not comparison.all_counted:
         return []
     where, score = POPULATION[comparison.primary].words, comparison.score
-    called_score = score.words.capitalize()
+    words = score.words.capitalize()
+    unit, points = (", %", ", points") if score.percent else ("", "")
     several = any(len(comparison.counted(method)) > 1 for method in comparison.methods)
-    band = "Bands: ± sd over seeds." if several else "Bands: 95 % interval over clients."
-    over_seeds = f" {band}" if several else ""
-    means = f"Both are means over seeds at the same round.{over_seeds}" if several else band
-    ring = "A ring: all seeds have reached the target, here on average."
+    spread = "± sd over seeds" if several else "95% CI over clients"
+    band = f"Lines: mean over clients{' and seeds' * several}. Bands: {spread}."
+    over_seeds = " Bands: ± sd over seeds." * several
+    ring = " A ring marks the cost at which all seeds have reached the target, on average."
+    ring *= comparison.target_accuracy is not None
     first = comparison.all_counted[0].partition
-    shaded = "" if comparison.margin is None else " Shaded: the margin within which methods are as good as equal."
-    bars = "Without a second seed there is no interval, and nothing is decided."
+    bars = "One seed: no interval and no test."
     if any(row.difference.low is not None for row in analysis.last):
-        bars = (
-            "Bars: intervals over seeds by the same correction as the table's p; a bar across 0 shows no clear "
-            "difference."
-        )
-    gap = f"Participants' held-out {score.words} minus that of unseen clients"
+        bars = "Bars: 95% CI, adjusted as in the table. A bar that crosses 0 is no significant difference."
+    shaded = "" if comparison.margin is None else " Shaded: equivalence margin."
+    order = "participants minus unseen clients"
     if score.lower_is_better:
-        gap = f"Unseen clients' {score.words} minus that of participants' held-out data"
+        order = "unseen clients minus participants"
     specs = [
         FigureSpec(
             "differences",
-            f"Who is better than {comparison.baseline}?",
-            f"Difference on {where}, seed by seed. {bars}{shaded}",
+            f"Difference to {comparison.baseline} on {where}{points}",
+            f"Dots: mean over seeds. {bars}{shaded}",
             lambda: curves.differences(analysis),
         ),
         FigureSpec(
             "adaptation",
-            "How many inputs does adaptation need?",
-            "What clients gain in accuracy over the model as it is; 0 is no gain. Each estimates its class shares from "
-            "so many of its inputs and is scored on the others, right of the dotted line on these very inputs."
-            + " Bars: intervals over seeds, corrected for the number of methods."
+            "Gain of adaptation by number of inputs, points",
+            "Adapted minus unadapted accuracy of a client that has this many unlabeled inputs, scored on its other "
+            "inputs. Right of the dotted line: adapted by all inputs and scored on the same inputs."
+            + " Bars: 95% CI over seeds, adjusted for the number of methods."
             * several,
             lambda: clients.gain_by_inputs(analysis),
         ),
         FigureSpec(
             "accuracy",
-            f"{called_score} over the rounds",
-            f"Mean over clients. {band} The first fifth of the rounds may lie below the frame.",
+            f"{words} over rounds{unit}",
+            f"{band} The axis may cut off the first fifth of the rounds.",
             lambda: curves.accuracy(comparison),
         ),
         FigureSpec(
-            "gap",
-            "The participation gap",
-            f"{gap}, of the same model. {band}",
-            lambda: curves.gap(comparison),
-        ),
-        FigureSpec(
-            "distribution",
-            "Client by client",
-            "Each dot stands for an equal share of the clients, all seeds together. The spread here is over "
-            "clients, not over seeds.",
-            lambda: clients.distribution(comparison),
-        ),
-        FigureSpec(
             "cost",
-            "What the accuracy costs" if score.percent else "What a small error costs",
-            f"{band} {ring}",
+            f"{words} on {where} by communication{unit}",
+            f"{band} Communication counts both directions and probes.{ring}",
             lambda: curves.accuracy(comparison, "megabytes"),
         ),
         FigureSpec(
             "accuracy_seconds",
-            f"{called_score} in the time it takes",
-            f"{means} The radio and the processors are simulated. {ring}",
+            f"{words} by simulated time{unit}",
+            f"{band} Radio and processors are simulated.{ring}",
             lambda: curves.accuracy(comparison, "seconds"),
         ),
         FigureSpec(
             "accuracy_joules",
-            f"{called_score} for the energy it takes",
-            f"{means} The energy is that of sending and computing. {ring}",
+            f"{words} by simulated energy{unit}",
+            f"{band} Energy of the clients for sending and computing.{ring}",
             lambda: curves.accuracy(comparison, "joules"),
         ),
         FigureSpec(
+            "gap",
+            f"Participation gap over rounds{points}",
+            f"{score.words.capitalize()} of {order}, by the same model. {band}",
+            lambda: curves.gap(comparison),
+        ),
+        FigureSpec(
+            "distribution",
+            f"{words} of single clients{unit}",
+            "Each dot is an equal share of the clients of all seeds. Filled: participants. Open: unseen clients.",
+            lambda: clients.distribution(comparison),
+        ),
+        FigureSpec(
             "spending",
-            "Time and energy over the rounds",
-            f"Simulated, of all rounds so far, probes included.{over_seeds}",
+            "Simulated time and energy over rounds",
+            f"Sum of all rounds so far, probes included.{over_seeds}",
             lambda: curves.spending(comparison),
         ),
         FigureSpec(
             "round_time",
-            "Where a round's time goes",
-            "Means over chosen clients, rounds and seeds: a client computes, sends, and waits for the slowest. "
-            "To the right: the mean round's simulated time and energy.",
+            "Parts of a round's simulated time, %",
+            "Mean over selected clients, rounds and seeds. A client computes, sends, and waits for the slowest client. "
+            "Right: time and energy of the mean round.",
             lambda: clients.round_times(comparison),
         ),
         FigureSpec(
             "chosen",
-            "Who was chosen",
-            "Share of the rounds in which each participant was in the cohort, all seeds together. Dashed: the mean.",
+            "Rounds in which each participant was selected, %",
+            "All seeds together. Dashed line: mean over participants.",
             lambda: clients.selection_shares(comparison),
         ),
         FigureSpec(
             "weights",
-            "Whose report counted",
-            "Mean weight of each participant's report in stretches of rounds; a round without its report counts 0.",
+            "Aggregation weight of each participant over rounds, %",
+            "Mean over groups of rounds; 0 in rounds without its update.",
             lambda: clients.weights(comparison),
         ),
         FigureSpec(
             "theory",
-            "What the bounds look at",
-            f"Means over stretches of rounds.{over_seeds} Dashed: all "
-            "participants, each counting the same (entropy) or by examples (gap).",
+            "Terms of the papers' bounds over rounds",
+            f"Means over groups of rounds.{over_seeds} Dashed lines: all participants with equal weights (entropy) or "
+            "weighted by examples (label gap).",
             lambda: curves.theory(analysis),
         ),
         FigureSpec(
             "partition",
-            "Who holds what",
-            f"Classes of each client's examples, seed {comparison.all_counted[0].seed}.",
+            "Label distribution of each client, %",
+            f"Examples by class, seed {comparison.all_counted[0].seed}. Gray bars: number of examples.",
             lambda: clients.partition_heatmap(
                 first.label_counts, first.participants, first.unseen, first.client_names, first.class_names
             ),
