@@ -281,11 +281,9 @@ def _probabilities(analysis: Analysis) -> Table:
     loss, calibration = ([row.change[score] for row in rows] for score in TESTED_CHANGES)
 
     def scores(name: str, score: str, unit: str) -> Iterator[Column[AdaptationSummary]]:
+        ranks = {"unadapted": 1, "adapted": 2} if score == "loss" else {}
         for mode in ("unadapted", "calibrated", "adapted", "oracle_prior"):
-            rank = {"unadapted": 1, "adapted": 2}.get(mode, 0) + (3 if score == "calibration_error" else 0)
-            yield Column(
-                f"{name}, {PREDICTION_MODES[mode]}", unit, _score(mode, score), rank if mode.endswith("adapted") else 0
-            )
+            yield Column(f"{name}, {PREDICTION_MODES[mode]}", unit, _score(mode, score), ranks.get(mode, 0))
 
     return table_of(
         [
@@ -299,7 +297,7 @@ def _probabilities(analysis: Analysis) -> Table:
                 "calibration change, points",
                 adjusted_unit(comparison, calibration),
                 lambda row: estimate(row.change["calibration_error"]),
-                6,
+                4,
             ),
             Column("p of calibration", "adjusted", lambda row: p_text(row.change["calibration_error"].p_corrected)),
         ],

@@ -369,7 +369,8 @@ def _adaptation_sentence(analysis: Analysis) -> str:
     if not rows:
         return ""
     several = sum(row.gain.p is not None for row in analysis.adaptation) > 1
-    subject = f"Adapting the model to a {'client' if rows[0].population == 'unseen' else 'participant'}'s unlabeled inputs (“adapted”)"
+    whose = "client" if rows[0].population == "unseen" else "participant"
+    subject = f"Adapting the model to a {whose}'s unlabeled inputs (“adapted”)"
     sentences = []
     for conclusion in ("better", "worse", "equivalent", "inconclusive", ""):
         group = [row for row in rows if row.gain.conclusion == conclusion]
