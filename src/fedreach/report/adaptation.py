@@ -228,7 +228,10 @@ def _modes(analysis: Analysis) -> Table:
         "time to fit": costs("seconds", _spent("seconds"), rows),
         "energy to fit": costs("joules", _spent("joules"), rows),
     }
-    ranks = {"unadapted": 1, "adapted": 2, "oracle_prior": 4}
+
+    def mode(name: str, rank: int = 0, unit: str = "") -> Column[AdaptationSummary]:
+        return Column(PREDICTION_MODES[name], unit, _score(name, "accuracy"), rank)
+
     where = POPULATION_WORDS[rows[0].population]
     few = [f" Gain with {inputs[0]} inputs: scored on the other inputs of the client."] if inputs else []
     return table_of(
@@ -236,11 +239,10 @@ def _modes(analysis: Analysis) -> Table:
             METHOD_COLUMN,
             NEEDS,
             Column("rule", "", lambda row: row.rule.partition("(")[0]),
-            *(
-                Column(head, "(needs labels)" * (mode == "oracle_prior"), _score(mode, "accuracy"), ranks.get(mode, 0))
-                for mode, head in PREDICTION_MODES.items()
-            ),
+            *(mode(name, rank) for rank, name in enumerate(("unadapted", "adapted"), 1)),
             Column("gain, points", adjusted_unit(comparison, family), lambda row: estimate(row.gain), 3),
+            mode("oracle_prior", 4, "(needs labels)"),
+            *map(mode, ("calibrated", "online")),
             Column("expected gain, points", "[95% CI]", _expected_gain),
             Column("p", "adjusted", lambda row: p_text(row.gain.p_corrected)),
             Column("MDE", "points", lambda row: detectable(row.gain)),

@@ -407,10 +407,12 @@ def _power_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
         return ""
     seeds = max(judged.count for judged in family)
     needed = [judged.seeds_needed for judged in family if judged.seeds_needed is not None]
-    more = f" About {number(max(needed))} seeds would decide all pairs if the observed differences are true."
+    more = ""
+    if needed:
+        more = f" About {number(max(needed))} seeds would decide all pairs if the observed differences are true."
     return (
         f"With {seeds} seeds, the smallest true difference detected with 80% power (MDE) is "
-        f"{_span(detectable, comparison.score)}.{more * bool(needed)} {seeds_scope(comparison.config)}"
+        f"{_span(detectable, comparison.score)}.{more} {seeds_scope(comparison.config)}"
     )
 
 

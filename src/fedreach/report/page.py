@@ -12,7 +12,7 @@ from fedreach.report.figures.style import METHOD, METHOD_ON_DARK, TEMPLATES
 from fedreach.report.findings import find, gather_facts
 from fedreach.report.formats import group_columns, tables_of
 from fedreach.report.overview import Analysis
-from fedreach.report.tables import Table
+from fedreach.report.tables import Table, allocations
 from fedreach.report.theory import recorded_terms, worst_case
 
 LETTERS = 136  # letters of a row that fit on a screen of 1280 pixels and on paper
@@ -66,6 +66,7 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
         leading={name: leaders.methods for name, leaders in analysis.leaders.items()},
         baselines=[row.method for row in analysis.baselines],
         sections=[section for section in sections if section.tables or section.figures] if analysis.judged() else [],
+        allocations=allocations(analysis.comparison),
         terms=[term.name for term in recorded_terms(analysis)],
         worst_case=worst_case(analysis.comparison) if theory is not None else None,
         main=main,

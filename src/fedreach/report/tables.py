@@ -393,10 +393,12 @@ def _note(comparison: RunSet, rows: Sequence[MethodSummary]) -> str:
         for name in ("participants", "unseen", "test", "gap")
         if "have no number" in row.at[name].note
     ]
+    no_pooled = dict.fromkeys(record.left_out for record in baselines_of(comparison) if record.left_out)
     return join_sentences(
         star_sentence(comparison, [row.difference for row in rows]),
         "One seed: no spread over seeds, no test." * any(row.seeds == 1 for row in rows),
         *(f"{method}: {reason}." for method, reason in dict.fromkeys(reasons) if reason and "one seed" not in reason),
+        *(f"No pooled linear model: {reason}." for reason in no_pooled),
         probabilities_note(comparison),
         refit_sentence([run.refit_rounds for run in comparison.all_counted if run.refit_rounds is not None]),
     )
@@ -412,7 +414,7 @@ def _details(analysis: Analysis, rows: Sequence[MethodSummary]) -> str:
     if any(row.seeds > 1 for row in rows):
         parts.append(seeds_scope(comparison.config))
     if comparison.radio:
-        parts.append(f"Time and energy are simulated and include probes; {_allocations(comparison)}.")
+        parts.append(f"Time and energy are simulated and include probes; {allocations(comparison)}.")
     if comparison.target_accuracy is not None:
         parts.append(
             f"To {100 * comparison.target_accuracy:g}%: first round with this score on "
@@ -423,8 +425,7 @@ def _details(analysis: Analysis, rows: Sequence[MethodSummary]) -> str:
         parts.append(f"{names[0].capitalize()}: of the participants' training rows.")
         if len(names) > 1:
             parts.append(f"{names[1].capitalize()}: trained on all these rows in one place, unlike a federation.")
-    reasons = dict.fromkeys(record.left_out for record in baselines_of(comparison) if record.left_out)
-    return join_sentences(*parts, *(f"No pooled linear model: {reason}." for reason in reasons))
+    return join_sentences(*parts)
 
 
 def probabilities_note(comparison: RunSet) -> str:
@@ -445,7 +446,7 @@ def probabilities_note(comparison: RunSet) -> str:
     return f"{text}; AUROC is the mean over clients with both classes ({clients})."
 
 
-def _allocations(comparison: RunSet) -> str:
+def allocations(comparison: RunSet) -> str:
     """Return in words how each method allocates the bandwidth: by its rule, by its policy, or exactly."""
     methods_by_rule: dict[str, list[str]] = {}
     for run in comparison.runs:

@@ -42,7 +42,7 @@ class Term:
 
 TERMS = (
     Term("entropy", "label entropy", "Label entropy of the averaged clients, nats", "nats", 2),
-    Term("left_out", "distance to cohort", "Label distance of the others to the nearest averaged client, %", "%", 1),
+    Term("left_out", "distance to cohort", "Label distance to the cohort, %", "%", 1),
     Term("label_gap", "label gap", "Label gap of each round, %", "%", 1),
     Term("label_gap_so_far", "label gap, all rounds", "Label gap of all rounds so far, %", "%", 1),
     Term("label_gap_alone", "label gap, single clients", "Mean label gap of single clients, %", "%", 1),
