@@ -82,7 +82,7 @@ def test_the_method_with_smaller_errors_is_the_better_one(study: Path) -> None:
     assert quick.difference.conclusion == "better"
     assert best_of(comparison, [slow, quick]) is quick
     found = find(analysis)
-    assert found.headline.startswith("quick is best on unseen clients: a mean absolute error of ")
+    assert found.headline.startswith("quick is best on unseen clients: mean absolute error ")
     assert " lower than slow" in found.headline
     everything = " ".join([found.headline, *found.bullets, *(f"{c.value} {c.unit} {c.detail}" for c in found.cards)])
     assert "%" not in everything.replace("95%", "").replace("80% power", "")

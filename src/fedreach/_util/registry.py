@@ -61,20 +61,20 @@ def _part(table: str, meaning: str, base: str, default: str, handed: tuple[str, 
 KINDS: Mapping[str, Kind] = {
     "data": Kind(
         "fedreach.data.sets:LOADERS",
-        "Whose examples: a data set, or data of your own.",
+        "Data set: one of these, or your own.",
         given=("place", "source"),
         path=(),
     ),
     "partition": Kind(
         "fedreach.data.partition:PARTITIONS",
-        "Which client holds which example.",
+        "Division of the examples among clients.",
         handed=("labels", "num_clients", "rng"),
         given=("owners",),
         path=(),
     ),
     "noise": Kind(
         "fedreach.data.noise:NOISES",
-        "Which training labels are wrong; those of held-out and test data stay true.",
+        "Label noise in training data; held-out and test labels stay correct.",
         handed=("labels", "rng"),
         given=("kind", "num_classes", "partition"),
         path=(),
@@ -82,81 +82,85 @@ KINDS: Mapping[str, Kind] = {
     ),
     "shift": Kind(
         "fedreach.data.shifts:SHIFTS",
-        "How unseen clients differ from the participants in more than their classes.",
+        "Shift of the inputs of unseen clients.",
         "fedreach.data.shifts:Shift",
         path=(),
     ),
     "participation": Kind(
         "fedreach.federation.participation:PARTICIPATIONS",
-        "Which participants can be reached in a round, and whose replies arrive.",
+        "Availability of participants, and loss of their replies.",
         "fedreach.federation.participation:Participation",
         path=("population",),
         checked=True,
     ),
-    "model": Kind(
-        "fedreach.engines.models.networks:MODELS", "What is trained.", given=("sample_shape", "num_classes"), path=()
-    ),
+    "model": Kind("fedreach.engines.models.networks:MODELS", "Model.", given=("sample_shape", "num_classes"), path=()),
     "augmentation": Kind(
         "fedreach.federation.augmentations:AUGMENTATIONS",
-        "How the inputs of clients' training batches are changed at random; in the engine `sequential`.",
+        "Random augmentation of training inputs, with the engine `sequential`.",
         "fedreach.federation.augmentations:Augmentation",
         handed=("inputs",),
         path=(),
     ),
-    "selection": _part("selection:SELECTIONS", "Who trains in a round.", "Selection", "uniform", ("view", "k", "rng")),
-    "weighting": _part(
-        "weighting:WEIGHTINGS", "How much each report counts.", "Weighting", "by_examples", ("reports",)
+    "selection": _part(
+        "selection:SELECTIONS",
+        "Selection of the clients that train in a round.",
+        "Selection",
+        "uniform",
+        ("view", "k", "rng"),
     ),
-    "solver": _part("solvers:SOLVERS", "How a client trains.", "LocalSolver", "fedavg"),
+    "weighting": _part(
+        "weighting:WEIGHTINGS", "Aggregation weights of client results.", "Weighting", "by_examples", ("reports",)
+    ),
+    "solver": _part("solvers:SOLVERS", "Local training rule of a client.", "LocalSolver", "fedavg"),
     "server": _part(
         "server:SERVERS",
-        "What the server does with the mean update, and what it adds of its own.",
+        "Server update, and training on server data.",
         "ServerOptimizer",
         "average",
     ),
-    "aggregation": _part("aggregation:AGGREGATIONS", "How reports become one.", "Aggregator", "mean"),
-    "loss": _part("losses:LOSSES", "What a client makes small.", "Loss", "cross_entropy", ("outputs", "targets")),
+    "aggregation": _part("aggregation:AGGREGATIONS", "Aggregator of client results.", "Aggregator", "mean"),
+    "loss": _part("losses:LOSSES", "Training loss of a client.", "Loss", "cross_entropy", ("outputs", "targets")),
     "adaptation": _part(
         "adaptation:ADAPTATIONS",
-        "What a client that never took part does with the model before it predicts.",
+        "Test-time adaptation of the model to an unseen client.",
         "Adaptation",
         "none",
     ),
     "label_statistics": _part(
-        "labels:LABEL_STATISTICS", "What the server is told of clients' labels.", "LabelStatistics", "exact"
+        "labels:LABEL_STATISTICS", "Label statistics that the server learns.", "LabelStatistics", "exact"
     ),
     "allocation": Kind(
         "fedreach.wireless.rules:RULES",
-        "Who gets which share of the band, and which CPU frequency.",
+        "Allocation of bandwidth and CPU frequencies.",
         "fedreach.wireless.rules:AllocationRule",
         path=METHOD,
         checked=True,
     ),
     "measurement": Kind(
         "fedreach.federation.measurements:MEASUREMENTS",
-        "A number that a client measures of its own examples and reports.",
+        "Measurement that a client reports.",
         "fedreach.federation.base:Measurement",
         checked=True,
     ),
     "metric": Kind(
         "fedreach.evaluation.metrics:METRICS",
-        "How predictions are scored.",
+        "Metric of predictions.",
         "fedreach.evaluation.metrics:Metric",
         handed=("y_true", "scores"),
         checked=True,
     ),
     "radio": Kind(
         "fedreach.wireless.radio:RADIOS",
-        "Channels, devices and prices: what a round's seconds and joules come from.",
+        "Simulated channels and devices, which determine time and energy.",
         "fedreach.wireless.radio:Radio",
         path=(),
     ),
     "tracker": Kind(
         "fedreach.runs.trackers:TRACKERS",
-        "Who else is told of a run as it goes on, in `run.trackers` or by `--track`; no number depends on it.",
+        "Experiment tracker, for `run.trackers` or `--track`.",
         "fedreach.runs.callbacks:Callback",
     ),
-    "engine": Kind("fedreach.engines:ENGINES", "What computes the training; decisions do not depend on it."),
+    "engine": Kind("fedreach.engines:ENGINES", "Engine that computes local training."),
 }
 """All component types, in the order in which they are listed."""
 

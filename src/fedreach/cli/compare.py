@@ -80,7 +80,7 @@ def compare(
     as_json: bool,
     **table: Any,
 ) -> None:
-    """Compare methods on the same clients, and write tables, figures and an HTML report.
+    """Compare methods on the same clients, and write an HTML report.
 
     Runs every [methods.NAME] with every seed in parallel processes. Rerun the command to resume it; after you add a
     method, only its runs are computed. Exits with status 1 if a run failed.

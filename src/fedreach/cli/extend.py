@@ -41,7 +41,7 @@ def extend(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Extend a finished run, or the runs of a comparison, to more rounds.
+    """Extend finished runs to more rounds.
 
     FOLDER then equals that of a run of this length, except for timing. A run cannot be extended if its result depends
     on its length: with a cosine schedule, a budget, early stopping, or client state, which finished runs do not keep.

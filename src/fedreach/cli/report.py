@@ -50,7 +50,7 @@ def report(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Write tables, figures and an HTML report of finished runs.
+    """Write the HTML report, tables and figures of runs.
 
     FOLDERS are those of comparisons, runs or one sweep. Several comparisons become one report that lists the options
     in which they differ. They must use the same data and scores.
