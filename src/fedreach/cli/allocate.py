@@ -32,64 +32,36 @@ MAX_LISTED = 10  # clients in the table on the terminal without --verbose
 )
 @click.argument("clients", metavar="CLIENTS.csv", type=options.path)
 @click.option("--min-examples", type=int, required=True, help="Require this total number of examples.")
-@click.option(
-    "--bandwidth", "bandwidth_hertz", type=float, metavar="HERTZ", help="Set the bandwidth that the clients share."
-)
+@click.option("--bandwidth", "bandwidth_hertz", type=float, metavar="HERTZ", help="Set the shared bandwidth.")
 @click.option("--report-bits", type=float, metavar="BITS", help="Set the size of a client's upload.")
-@click.option(
-    "--model-parameters", type=int, metavar="N", help="Set the upload by the number of parameters, 32 bits each."
-)
-@click.option(
-    "--bits-per-example",
-    type=float,
-    metavar="BITS",
-    help="Set the size of an example, for cycles_per_bit (32x32 RGB: 24576).",
-)
-@click.option(
-    "--epochs", type=int, metavar="N", help="Set the passes over the examples, for cycles_per_bit (default: 1)."
-)
-@click.option(
-    "--max-divergence",
-    type=float,
-    metavar="NATS",
-    help="Exclude clients whose label distribution diverges more than this.",
-)
-@click.option(
-    "--smoothing", type=float, metavar="N", help="Add this number of pseudo-examples to each class (default: 1)."
-)
+@click.option("--model-parameters", type=int, metavar="N", help="Set the upload: 32 bits per parameter.")
+@click.option("--bits-per-example", type=float, metavar="BITS", help="Set the size of an example (32x32 RGB: 24576).")
+@click.option("--epochs", type=int, metavar="N", help="Set the passes over the examples (default: 1).")
+@click.option("--max-divergence", type=float, metavar="NATS", help="Exclude clients with a larger label divergence.")
+@click.option("--smoothing", type=float, metavar="N", help="Add pseudo-examples to each class (default: 1).")
 @click.option("--time-weight", type=float, default=1.0, show_default=True, help="Set the cost of a second.")
 @click.option("--energy-weight", type=float, default=1.0, show_default=True, help="Set the cost of a joule.")
+@click.option("--capacitance", type=float, default=1e-27, show_default=True, help="Set that of CPUs, J/(cycle Hz^2).")
+@click.option("--noise-dbm", type=float, metavar="DBM", help="Set the noise per hertz (default: -174).")
 @click.option(
-    "--capacitance", type=float, default=1e-27, show_default=True, help="Set the CPUs' capacitance, J / (cycle Hz^2)."
+    "--carrier", "carrier_hertz", type=float, metavar="HERTZ", help="Set the carrier frequency (default: 2.4e9)."
 )
-@click.option("--noise-dbm", type=float, metavar="DBM", help="Set the noise per hertz, for distances (default: -174).")
-@click.option(
-    "--carrier",
-    "carrier_hertz",
-    type=float,
-    metavar="HERTZ",
-    help="Set the carrier frequency, for distances (default: 2.4e9).",
-)
-@click.option("--path-loss", type=float, metavar="N", help="Set the path loss exponent, for distances (default: 2.7).")
-@click.option(
-    "--tolerance", type=float, default=1e-6, show_default=True, help="Stop at this gap between cost and lower bound."
-)
+@click.option("--path-loss", type=float, metavar="N", help="Set the exponent of path loss (default: 2.7).")
+@click.option("--tolerance", type=float, default=1e-6, show_default=True, help="Stop at this gap of the bound.")
 @click.option(
     "--time-limit",
     "time_limit_seconds",
     type=float,
     default=30.0,
     show_default=True,
-    help="Limit the seconds of each of the three searches.",
+    help="Limit the seconds of each search.",
 )
 @click.option("--figure", type=options.path, help="Draw the allocation into this svg, png or pdf file.")
 @click.option("--out", type=options.path, help="Write the selected clients to this CSV file.")
 @options.quiet
 @options.verbose
 @options.as_json
-def allocate(
-    clients: Path, figure: Path | None, out: Path | None, quiet: bool, verbose: bool, as_json: bool, **settings: Any
-) -> None:
+def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, as_json: bool, **settings: Any) -> None:
     """Plan a round: clients, bandwidth and CPU frequencies.
 
     Finds the clients that hold MIN_EXAMPLES together at the least cost, with a proven lower bound on the cost of all
@@ -114,7 +86,7 @@ def allocate(
     if as_json:
         options.set_json(record)
     else:
-        click.echo(text(answer, record, options.width(), verbose=verbose))
+        click.echo(text(answer, record, options.width(), None if options.is_verbose() else MAX_LISTED))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(csv_text(record["clients"]), encoding="utf-8")
@@ -137,9 +109,9 @@ _COLUMNS = (  # in `client_rows`, head, unit, scale
 )
 
 
-def text(plan: Plan, record: Mapping[str, Any], width: int, *, verbose: bool) -> str:
+def text(plan: Plan, record: Mapping[str, Any], width: int, most: int | None = None) -> str:
     """Return the plan, and its record, as tables and sentences."""
-    table = _table(record["clients"], width, None if verbose else MAX_LISTED)
+    table = _table(record["clients"], width, most)
     return "\n".join([*_counts(plan, record), table, *_outcome(plan), "", *_changes(plan)])
 
 

@@ -27,21 +27,11 @@ if TYPE_CHECKING:
 @run.add_table_options
 @click.option("--seeds", type=click.IntRange(1, 10_000), help="Use the seeds 0, 1, ..., N-1.")
 @click.option(
-    "--detect",
-    type=float,
-    metavar="POINTS",
-    help="Run the number of seeds that detects this difference; `seeds` (at least 10) are the pilot.",
+    "--detect", type=float, metavar="POINTS", help="Run the seeds that detect this difference, after a pilot."
 )
-@click.option(
-    "--max-seeds",
-    "max_seeds",
-    type=click.IntRange(1, 10_000),
-    help="Limit the seeds of --detect (default: 200).",
-)
+@click.option("--max-seeds", type=click.IntRange(1, 10_000), help="Limit the seeds of --detect (default: 200).")
 @click.option("--add-seeds", is_flag=True, help="Add seeds to finished results. The report then draws no conclusion.")
-@click.option(
-    "--rerun", multiple=True, metavar="METHOD", help="Rerun this method; its old runs are moved aside. Repeatable."
-)
+@click.option("--rerun", multiple=True, metavar="METHOD", help="Rerun a method; keep its old runs. Repeatable.")
 @click.option("--out", type=options.path, help="Write the comparison to this folder (default: runs/NAME).")
 @options.workers
 @click.option(
@@ -51,9 +41,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Run on this machine or on a Ray cluster.",
 )
-@click.option(
-    "--address", help="Connect to this Ray cluster: auto, HOST:PORT or ray://HOST:PORT (default: start one here)."
-)
+@click.option("--address", help="Connect to Ray: auto, HOST:PORT, ray://HOST:PORT (default: start it here).")
 @options.formats
 @options.device
 @options.track
@@ -76,7 +64,6 @@ def compare(
     device: str | None,
     tracked: tuple[str, ...],
     quiet: bool,
-    verbose: bool,
     as_json: bool,
     **table: Any,
 ) -> None:
@@ -119,7 +106,7 @@ def compare(
         lambda: options.first_seed_data(experiment, base, shared=True),
         quiet=silent,
         trains_here=executor == "local",
-        verbose=verbose,
+        verbose=options.is_verbose(),
     )
     with terminal.compare_progress(quiet=silent) as progress:
         callbacks = [begin, *progress]
@@ -134,15 +121,13 @@ def compare(
             rerun=rerun,
             further=seeds_to_detect,
         )
-    print_outcome(status, out, figure_formats, as_json, verbose)
+    print_outcome(status, out, figure_formats, as_json)
 
 
-def print_outcome(
-    status: ComparisonStatus, out: Path, figure_formats: tuple[str, ...] | None, as_json: bool, verbose: bool
-) -> None:
+def print_outcome(status: ComparisonStatus, out: Path, figure_formats: tuple[str, ...] | None, as_json: bool) -> None:
     """Print the report of finished runs, and raise FedReachError if a run failed."""
     if status.finished:
-        write([out], out, figure_formats, as_json, verbose)
+        write([out], out, figure_formats, as_json)
     for job, cause in status.failed.items():
         click.secho(f"failed: {job.label}: {cause}", fg="red", err=True)
     if status.failed and as_json:

@@ -21,7 +21,7 @@ from fedreach.cli import options
     "--base",
     type=options.path,
     default=Path(),
-    help="Resolve files named in the TOML file in this folder (default: current folder).",
+    help="Resolve file names of the experiment in this folder (default: current).",
 )
 @options.workers
 @options.track
@@ -38,7 +38,6 @@ def extend(
     tracked: tuple[str, ...],
     formats: str,
     quiet: bool,
-    verbose: bool,
     as_json: bool,
 ) -> None:
     """Extend finished runs to more rounds.
@@ -71,7 +70,7 @@ def extend(
                 callbacks=comparison_callbacks,
                 trackers=tracked,
             )
-        print_outcome(status, folder, figure_formats, as_json, verbose)
+        print_outcome(status, folder, figure_formats, as_json)
         return
     if restart:
         raise ConfigError(
@@ -82,4 +81,4 @@ def extend(
     length = Experiment.model_construct(**{**dict(Experiment()), "name": stored.method, "rounds": rounds})
     with terminal.run_progress(length, folder, quiet=silent) as callbacks:
         result = extend_run(folder, rounds, base=base, callbacks=callbacks, trackers=tracked)
-    print_result(folder, result, as_json, verbose)
+    print_result(folder, result, as_json)

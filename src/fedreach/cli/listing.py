@@ -25,7 +25,7 @@ INDENT = 18  # letters of the column of types
 @click.argument("kind", metavar="[TYPE]", required=False, shell_complete=options.complete(lambda: registry.KINDS))
 @options.verbose
 @options.as_json
-def list_(kind: str | None, verbose: bool, as_json: bool) -> None:
+def list_(kind: str | None, as_json: bool) -> None:
     """List components and data sets.
 
     Without TYPE, prints the names of all types; with TYPE, a line for each component. --verbose adds options, when to
@@ -36,7 +36,7 @@ def list_(kind: str | None, verbose: bool, as_json: bool) -> None:
     rows = entries([kind] if kind else list(registry.KINDS))
     if as_json:
         options.set_json(rows)
-    elif verbose:
+    elif options.is_verbose():
         click.echo(text(rows))
     else:
         click.echo(_names_text(rows, options.width()) if kind is None else _summaries_text(rows, options.width()))

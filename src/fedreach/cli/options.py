@@ -113,6 +113,7 @@ add_completion_class(Bash)
 # ---- Options of several commands
 
 LOG_WIDTH = 120  # width of text in a file or a pipe
+VERBOSE = "fedreach.verbose"  # key of click's context for the flag --verbose
 JSON = "fedreach.json"  # key of click's context for the JSON document of the command
 
 path = click.Path(path_type=Path)
@@ -123,25 +124,18 @@ overrides = click.option(
     multiple=True,
     metavar="A.B=C",
     shell_complete=settings,
-    help="Set an option of the experiment, such as local.lr=0.05. Repeatable.",
+    help="Set an option, such as local.lr=0.05. Repeatable.",
 )
 seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Use this seed (default: the first of `seeds`).")
-workers = click.option(
-    "--workers",
-    type=click.IntRange(1),
-    help="Run this many processes at a time (default: number of cores). Results do not change.",
-)
+workers = click.option("--workers", type=click.IntRange(1), help="Run N processes at a time (default: cores).")
 formats = click.option(
     "--formats",
     default="page",
     show_default=True,
-    help="Draw figures in the HTML report only (page), also as files (svg,png,pdf or some of them), or none.",
+    help="Draw figures in the HTML report (page), also as files (svg,png,pdf), or none.",
 )
 figure_files = click.option(
-    "--formats",
-    default="svg,png,pdf",
-    show_default=True,
-    help="Write figures in these formats, separated by commas; none: draw no figures.",
+    "--formats", default="svg,png,pdf", show_default=True, help="Write figures as svg,png,pdf, or none."
 )
 device = click.option("--device", help="Train on cpu, cuda or cuda:1; short for --set engine.device=...")
 track = click.option(
@@ -150,26 +144,26 @@ track = click.option(
     multiple=True,
     metavar="NAME",
     shell_complete=complete(lambda: registry.table("tracker")),
-    help="Also send rounds to tensorboard, mlflow, csv, or a custom FILE.py:NAME. Repeatable.",
+    help="Send rounds to tensorboard, mlflow, csv or FILE.py:NAME. Repeatable.",
 )
 quiet = click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
-verbose = click.option("-v", "--verbose", is_flag=True, help="Print all tables, columns and file names.")
+verbose = click.option(
+    *("-v", "--verbose"),
+    is_flag=True,
+    expose_value=False,
+    callback=lambda context, _, value: context.meta.update({VERBOSE: value}),
+    help="Print all tables, columns and file names.",
+)
 _OF_RUN = (
     click.option("--method", help="Choose the run of this method in a comparison."),
     click.option("--seed", type=click.IntRange(0), help="Choose the run of this seed in a comparison."),
     click.option(
-        "--which",
-        type=click.Choice(["last", "best", "refit"]),
-        help="Choose the model (default: refit if the run has it, else last).",
+        "--which", type=click.Choice(["last", "best", "refit"]), help="Choose the model (default: refit, else last)."
     ),
-    click.option(
-        "--cluster", type=click.IntRange(0), help="Choose the model of this cluster, if the run has one per cluster."
-    ),
+    click.option("--cluster", type=click.IntRange(0), help="Choose the model of a cluster of clients."),
     click.option("--base", type=path, help="Resolve FILE.py:NAME in this folder (default: current folder)."),
 )
-as_json = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document, including errors, and no progress."
-)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, including errors.")
 
 
 @dataclass(frozen=True)
@@ -296,6 +290,11 @@ def save_figure(figure: Figure, path: Path, *, as_json: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     save(figure, path.with_suffix(""), [path.suffix[1:].lower()])
     click.echo(f"Figure  {path}", err=as_json)
+
+
+def is_verbose() -> bool:
+    """Return whether the command has the flag --verbose."""
+    return bool(click.get_current_context().meta.get(VERBOSE))
 
 
 def width() -> int:

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 @options.overrides
 @options.seed
 @click.option("--save", type=options.path, help="Save the partition to this file, for [partition] file.")
-@click.option(
-    "--plot", type=options.path, help="Draw the label distribution of clients into this svg, png or pdf file."
-)
+@click.option("--plot", type=options.path, help="Draw label distributions into this svg, png or pdf file.")
 @options.verbose
 @options.as_json
 def partition(
@@ -35,7 +33,6 @@ def partition(
     seed: int | None,
     save: Path | None,
     plot: Path | None,
-    verbose: bool,
     as_json: bool,
 ) -> None:
     """Show how examples are divided among clients."""
@@ -50,7 +47,7 @@ def partition(
     if as_json:
         options.set_json(record.to_json())
     else:
-        click.echo(_text(experiment, data, options.width(), verbose=verbose))
+        click.echo(_text(experiment, data, options.width()))
     if save is not None:
         data.partition.save(save)
         click.echo(f"Saved   {save}", err=as_json)
@@ -65,8 +62,8 @@ def partition(
         options.save_figure(figure, plot, as_json=as_json)
 
 
-def _text(experiment: Experiment, data: FederatedData, width: int, *, verbose: bool) -> str:
-    """Return the statistics of a partition, and if `verbose` the label counts of each client."""
+def _text(experiment: Experiment, data: FederatedData, width: int) -> str:
+    """Return the statistics of a partition, and with --verbose the label counts of each client."""
     from fedreach._util.text_tables import folded, text_table
     from fedreach.api import terminal
     from fedreach.data.assignment import statistics
@@ -86,7 +83,7 @@ def _text(experiment: Experiment, data: FederatedData, width: int, *, verbose: b
     spreads = {label: stats.summary()[key] for key, label in labels.items()}
     rows = [[label, *(f"{spread[name]:.4g}" for name in statistic_names)] for label, spread in spreads.items()]
     parts = [summary, text_table(["per client", *statistic_names], rows, width)]
-    if verbose:
+    if options.is_verbose():
         counts = data.partition.label_counts(d.train_y, d.num_classes)
         unseen = set(data.population.unseen.tolist())
         names = d.class_names or tuple(map(str, range(d.num_classes)))
@@ -101,5 +98,5 @@ def _text(experiment: Experiment, data: FederatedData, width: int, *, verbose: b
             for client, row in enumerate(counts)
         ]
         parts.append(text_table(["client", "role", *names, "examples", "entropy"], client_rows, width, left=2))
-    more = "" if verbose else "     Clients one by one: --verbose"
+    more = "" if options.is_verbose() else "     Clients one by one: --verbose"
     return "\n\n".join([*parts, f"{federation}{more}"])

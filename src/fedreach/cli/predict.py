@@ -19,15 +19,9 @@ from fedreach.cli import options
 @click.argument("run", type=options.path)
 @click.argument("file", type=options.path, required=False)
 @click.option("--schema", is_flag=True, help="Print what each column must contain, and predict nothing.")
-@click.option(
-    "--out", type=options.path, help="Write predictions to this CSV file (default: stdout, with the summary on stderr)."
-)
-@click.option(
-    "--client",
-    metavar="COLUMN",
-    help="Name the column with the client of each row (default: as in the run's data, or `client`).",
-)
-@click.option("--label", metavar="COLUMN", help="Name the column with the true class or number, used for scores only.")
+@click.option("--out", type=options.path, help="Write predictions to this CSV file (default: stdout).")
+@click.option("--client", metavar="COLUMN", help="Name the column with clients (default: that of the run's data).")
+@click.option("--label", metavar="COLUMN", help="Name the column with the truth, used only for scores.")
 @click.option("--unadapted", is_flag=True, help="Predict without the adaptation rule of the run.")
 @options.of_run
 @options.as_json

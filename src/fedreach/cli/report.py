@@ -30,12 +30,10 @@ if TYPE_CHECKING:
     type=click.Choice(["page", "paper"]),
     default="page",
     show_default=True,
-    help="Also write figures for a paper (PDF at column width, captions in LaTeX) into report/paper.",
+    help="Write figures for a paper, too (PDF and LaTeX).",
 )
 @click.option(
-    "--width",
-    metavar="INCHES",
-    help="Set the width of --style paper: single (3.25), double (6.75), or inches (default: single).",
+    "--width", metavar="INCHES", help="Set the width for a paper: single, double, or inches (default: single)."
 )
 @options.track
 @options.verbose
@@ -47,7 +45,6 @@ def report(
     style: str,
     width: str | None,
     tracked: tuple[str, ...],
-    verbose: bool,
     as_json: bool,
 ) -> None:
     """Write the HTML report, tables and figures of runs.
@@ -59,7 +56,7 @@ def report(
     if width is not None and style != "paper":
         raise click.UsageError("--width needs --style paper.")
     paper = (width or "single") if style == "paper" else None
-    write(folders, out, options.figure_formats(formats), as_json, verbose, paper)
+    write(folders, out, options.figure_formats(formats), as_json, paper)
     if tracked:
         _track(folders, tracked)
 
@@ -86,12 +83,7 @@ def _track(folders: Sequence[Path], names: Sequence[str]) -> None:
 
 
 def write(
-    folders: Sequence[Path],
-    out: Path,
-    formats: tuple[str, ...] | None,
-    as_json: bool,
-    verbose: bool,
-    paper: str | None = None,
+    folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, as_json: bool, paper: str | None = None
 ) -> None:
     """Write the report of comparisons, runs or one sweep, and print its main table, or its numbers as JSON."""
     from fedreach.runs.schema import SweepRecord
@@ -99,9 +91,7 @@ def write(
     swept = [folder for folder in folders if (folder / SweepRecord.FILE).exists()]
     if swept and len(folders) > 1:
         raise click.UsageError(f"{swept[0]} is a sweep and has its own report. Name its cells: {swept[0]}/cells/....")
-    written, comparison, document, text = (_write_sweep if swept else _write_runs)(
-        folders, out, formats, paper, verbose
-    )
+    written, comparison, document, text = (_write_sweep if swept else _write_runs)(folders, out, formats, paper)
     if written.paper and comparison is not None:
         from fedreach.api.comparison import write_bibliography
 
@@ -111,20 +101,11 @@ def write(
         options.set_json({**document, "page": str(written.page), "files": files})
         return
     click.echo(text)
-    more = "" if verbose else "     All columns: --verbose"
-    click.echo(f"\nReport  {written.page}{more}")
-    for label, paths in (("Data", written.tables), ("Figures", written.figures), ("Paper", written.paper)):
+    click.echo(f"\nReport  {written.page}" + "     All columns: --verbose" * (not options.is_verbose()))
+    click.echo(f"Data    {written.page.parent}/table.{{{','.join(path.suffix[1:] for path in written.tables)}}}")
+    for label, paths in (("Figures", written.figures), ("Paper", written.paper)):
         if paths:
-            click.echo(f"{label:<7} {_names(paths)}")
-
-
-def _names(paths: Sequence[Path]) -> str:
-    """Return paths of one folder in short, as a shell would expand them."""
-    stems, suffixes = (list(dict.fromkeys(parts)) for parts in ([p.stem for p in paths], [p.suffix[1:] for p in paths]))
-    stem, suffix = (names[0] if len(names) == 1 else f"{{{','.join(names)}}}" for names in (stems, suffixes))
-    if len(stems) * len(suffixes) == len(paths):
-        return f"{paths[0].parent / stem}.{suffix}"
-    return f"{paths[0].parent}/{{{','.join(path.name for path in paths)}}}"
+            click.echo(f"{label:<7} {paths[0].parent} ({len(paths)} files)")
 
 
 class _Report(NamedTuple):
@@ -136,9 +117,7 @@ class _Report(NamedTuple):
     text: str
 
 
-def _write_runs(
-    folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, paper: str | None, verbose: bool
-) -> _Report:
+def _write_runs(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, paper: str | None) -> _Report:
     from fedreach.report.formats import findings_text, full_text, summary_text, tables_of
     from fedreach.report.records import as_document
     from fedreach.report.write import write_report
@@ -146,21 +125,19 @@ def _write_runs(
     written, width = write_report(folders, out, formats=formats, paper=paper), options.width()
     analysis = written.analysis
     text = summary_text(analysis, width)
-    if verbose:
+    if options.is_verbose():
         tables = [full_text(table, width) for table in tables_of(analysis)]
         text = "\n\n".join([*tables, findings_text(analysis, width, most=None)])
     return _Report(written, analysis.comparison, as_document(analysis), text)
 
 
-def _write_sweep(
-    folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, paper: str | None, verbose: bool
-) -> _Report:
+def _write_sweep(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, paper: str | None) -> _Report:
     from fedreach.report.formats import full_text, to_text
     from fedreach.report.sweep import as_sweep_document, tabulate_sweep, write_sweep_report
     from fedreach.report.tables import setting_text, tabulate_tuning
 
     written, width = write_sweep_report(folders[0], out, formats=formats, paper=paper), options.width()
-    swept = written.analysis
+    swept, verbose = written.analysis, options.is_verbose()
     text = (full_text if verbose else to_text)(tabulate_sweep(swept), width)
     for cell in swept.cells if verbose else ():
         if (table := tabulate_tuning(cell.analysis.comparison)) is not None:

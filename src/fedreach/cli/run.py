@@ -26,21 +26,17 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     click.option("--data", type=options.path, help="Read your own table (.csv or .parquet) with one example per row."),
-    click.option("--client", metavar="COLUMN", help="Name the column of --data with the client of each row."),
-    click.option("--label", metavar="COLUMN", help="Name the column of --data with the class of each row."),
+    click.option("--client", metavar="COLUMN", help="Name the column with the client of each row."),
+    click.option("--label", metavar="COLUMN", help="Name the column with the class of each row."),
     click.option(
         "--target",
         "targets",
         metavar="COLUMN",
         multiple=True,
-        help="Name the column of --data with the number to predict, instead of --label. Repeatable.",
+        help="Name the column with the number to predict. Repeatable.",
     ),
-    click.option(
-        "--group",
-        metavar="COLUMN",
-        help="Hold out rows with the same value in this column together, such as a patient.",
-    ),
-    click.option("--time", metavar="COLUMN", help="Hold out the latest rows by this column of --data."),
+    click.option("--group", metavar="COLUMN", help="Hold out rows of the same group together, such as a patient."),
+    click.option("--time", metavar="COLUMN", help="Hold out the latest rows by this column."),
     click.option(
         "--participants",
         help='Train this number of clients of --data, or these: north,"St. Mary, London" (default: 40%).',
@@ -151,9 +147,7 @@ def _toml(value: object) -> str:
 @click.option("--resume", is_flag=True, help="Fail if there is no checkpoint to resume from.")
 @options.device
 @options.track
-@click.option(
-    "--explain", is_flag=True, help="Show which engine would train, with the times of the others, and run nothing."
-)
+@click.option("--explain", is_flag=True, help="Show which engine would train, and run nothing.")
 @options.quiet
 @options.verbose
 @options.as_json
@@ -168,7 +162,6 @@ def run(
     tracked: tuple[str, ...],
     explain: bool,
     quiet: bool,
-    verbose: bool,
     as_json: bool,
     **table: Any,
 ) -> None:
@@ -194,7 +187,7 @@ def run(
                 _explain(resolved, base, seed, folder, as_json)
             return
         silent = quiet or as_json or is_helper
-        with terminal.run_progress(resolved, folder, quiet=silent, verbose=verbose) as callbacks:
+        with terminal.run_progress(resolved, folder, quiet=silent, verbose=options.is_verbose()) as callbacks:
             result = run_one(
                 resolved,
                 seed=seed,
@@ -205,10 +198,10 @@ def run(
                 callbacks=callbacks,
             )
     if result is not None:  # None in a process that only helps with another one's run
-        print_result(folder, result, as_json, verbose)
+        print_result(folder, result, as_json)
 
 
-def print_result(folder: Path, result: Result, as_json: bool, verbose: bool) -> None:
+def print_result(folder: Path, result: Result, as_json: bool) -> None:
     """Print the outcome of a run, and where it is stored."""
     from fedreach._util.text_tables import folded
     from fedreach.api import terminal
@@ -228,7 +221,7 @@ def print_result(folder: Path, result: Result, as_json: bool, verbose: bool) -> 
     texts = ["\n".join(folded(text, width)) for text in sentences]
     click.echo("\n\n".join(filter(None, [terminal.baselines_table(read, last, width), *texts])))
     click.echo(f"\nRun     {folder}")
-    if verbose:
+    if options.is_verbose():
         click.echo("\n".join(f"        {path}" for path in sorted(folder.glob("[!.]*"))))
     click.echo(f"Next    fedreach report {folder}")
 

@@ -18,13 +18,9 @@ from fedreach.cli import options
 )
 @click.argument("components", nargs=-1, shell_complete=options.complete_components)
 @click.option(
-    "--kind",
-    shell_complete=options.complete(lambda: VERIFIED),
-    help="Set the type of the components, such as selection, if it does not follow from their methods.",
+    "--kind", shell_complete=options.complete(lambda: VERIFIED), help="Set the component type, such as selection."
 )
-@click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set an option of the component. Repeatable."
-)
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set an option. Repeatable.")
 @click.option("--without", multiple=True, metavar="CHECK", help="Skip a check. Repeatable.")
 @click.option("--list", "only_list", is_flag=True, help="List all checks, and run none.")
 @options.verbose
@@ -35,7 +31,6 @@ def verify(
     settings: tuple[str, ...],
     without: tuple[str, ...],
     only_list: bool,
-    verbose: bool,
     as_json: bool,
 ) -> None:
     """Check that components satisfy their contract.
@@ -57,7 +52,7 @@ def verify(
     began, results = time.perf_counter(), []
     for result in checking.check_all(components, Path.cwd(), kind=kind, options=settings, without=without):
         results.append(result)
-        if not as_json and (verbose or components or not result.passed):
+        if not as_json and (options.is_verbose() or components or not result.passed):
             click.echo(checking.result_line(result))
     seconds = time.perf_counter() - began
     failed, skipped = [r for r in results if not r.passed], [r for r in results if r.skipped]
@@ -67,7 +62,7 @@ def verify(
     if components and skipped:
         raise ConfigError(skipped[0].skipped)
     number = len(results) - len(skipped)
-    if not as_json and not verbose and not components:
+    if not (as_json or options.is_verbose() or components):
         click.echo(checking.counts_text(results))
     if failed:
         raise FedReachError(f"{len(failed)} of {number} components fail{'s' if len(failed) == 1 else ''} a check.")

@@ -13,6 +13,7 @@ from fedreach.evaluation.statistics import PairedTest, Spread, spread
 from fedreach.report.analysis import NO_LEADERS, UNTESTED, Leaders, judge_all, leaders_by
 from fedreach.report.numbers import (
     ABSENT,
+    CAPTIONS,
     Run,
     RunSet,
     conclusion,
@@ -233,7 +234,6 @@ def _modes(analysis: Analysis) -> Table:
         return Column(PREDICTION_MODES[name], unit, _score(name, "accuracy"), rank)
 
     where = POPULATION_WORDS[rows[0].population]
-    few = [f" Gain with {inputs[0]} inputs: scored on the other inputs of the client."] if inputs else []
     return table_of(
         [
             METHOD_COLUMN,
@@ -266,13 +266,7 @@ def _modes(analysis: Analysis) -> Table:
             "Rules marked “labels” learn from labels of the clients; these examples are not scored."
             * any(row.needs_labels for row in rows),
         ),
-        details="Numbers are those of the last model. Unadapted: the model alone. Calibrated: corrected once for all "
-        "clients, by participants' held-out data. Adapted: corrected for each client by all its unlabeled inputs. "
-        "Online: by the inputs before each one. Oracle prior: by the client's true label distribution, an upper "
-        f"reference. Gain: adapted minus unadapted.{''.join(few)} Expected gain: measured by participants on their "
-        "own held-out labels. "
-        f"Clients that lose > {HARM_POINTS} points: their accuracy falls by more than that through adaptation. Worst "
-        f"client: largest loss, with its number of inputs. {tests_sentence(comparison, family)}",
+        details=CAPTIONS["adaptation"]["table"].format(harm=HARM_POINTS, tests=tests_sentence(comparison, family)),
         name="adaptation",
         stated=bold_sentence(comparison, analysis.adapted_leaders, "after adaptation without labels"),
     )
@@ -307,8 +301,7 @@ def _probabilities(analysis: Analysis) -> Table:
         caption=f"Log loss and calibration error on {POPULATION_WORDS[rows[0].population]} before and after "
         f"adaptation ({spread_text(comparison)})",
         note=join_sentences("Lower is better.", star_sentence(comparison, loss)),
-        details="Log loss: mean of −log p of the true class. Calibration error: mean difference between confidence and "
-        "accuracy over 15 bins of confidence. Change: adapted minus unadapted. p is adjusted for each score by itself.",
+        details=CAPTIONS["probabilities"]["table"],
         name="probabilities",
     )
 
@@ -328,8 +321,7 @@ def _gap_table(analysis: Analysis) -> Table:
         ],
         analysis.adaptation,
         caption="Parts of the participation gap of the unadapted model, points (mean over seeds)",
-        note="Gap = label distribution (removed by true label distributions) + rest (remains). Estimation error: loss "
-        "of unseen clients because they must estimate theirs. Majority class: accuracy of each client's largest class.",
+        note=CAPTIONS["gap"]["table"],
         name="gap",
     )
 

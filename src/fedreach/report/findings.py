@@ -249,9 +249,7 @@ def _headline(comparison: RunSet, best: MethodSummary, rows: Sequence[MethodSumm
     first = f"{best.method} has the best mean on {where}, {value}"
     if best.difference.conclusion == "equivalent":
         return f"{first}, and is equivalent to {comparison.baseline} within ±{comparison.plan.margin_points:g} points"
-    if best.difference.conclusion == "worse":  # on the seeds that both finished
-        return f"{first}, but is worse than {comparison.baseline} on the seeds that both finished"
-    return f"{first}, but the difference to {comparison.baseline} is inconclusive"
+    return f"{first}, but is not significantly better than {comparison.baseline}"
 
 
 def cost_words(row: MethodSummary, base: MethodSummary) -> list[str]:
@@ -268,8 +266,7 @@ def cost_words(row: MethodSummary, base: MethodSummary) -> list[str]:
     for name in ("megabytes", "seconds", "joules"):
         value, reference = row.at[name].mean, base.at[name].mean
         if value is not None and reference and abs(value / reference - 1) > SAME_COST:
-            change = f"{abs(100 * (value / reference - 1)):.2g}% {'more' if value > reference else 'less'}"
-            change = f"{value / reference:.3g} times the" if value >= 2 * reference else change
+            change = f"{abs(100 * (value / reference - 1)):.0f}% {'more' if value > reference else 'less'}"
             texts.append(f"{change} {QUANTITIES[name].words}")
     return texts
 
@@ -292,43 +289,28 @@ def _several_sentence(comparison: RunSet) -> str:
 def _comparison_sentence(analysis: Analysis, rows: Sequence[MethodSummary]) -> str:
     """Return the sentences that list the methods, or the pairs, by conclusion; a better one with its cost."""
     comparison, row_of = analysis.comparison, {row.method: row for row in rows}
-    by_baseline = comparison.plan.contrasts == "baseline"
-    named: dict[str, list[str]] = {}
-    mdes, counts = [], [0]
+    groups: dict[tuple[str, str], list[str]] = {}
+    unsure, mdes, counts = [], [], [0]
     for contrast in analysis.contrasts["last"]:
         first, second, conclusion = contrast.first, contrast.second, contrast.judged.conclusion
-        if conclusion == "worse" and not by_baseline:
+        if conclusion == "worse" and second != comparison.baseline:
             first, second, conclusion = second, first, "better"
-        cost = ""
-        if conclusion == "better" and {first, second} <= row_of.keys():
-            cost = "".join(f" ({', '.join(texts)})" for texts in [cost_words(row_of[first], row_of[second])] if texts)
         if conclusion == "inconclusive":
+            unsure.append(first if second == comparison.baseline else f"{first} vs. {second}")
             mdes.append(contrast.judged.mde or 0.0)
             counts.append(contrast.judged.count)
-        pair = f"{first} {'than' if conclusion == 'better' else 'and'} {second}"
-        if conclusion:
-            named.setdefault(conclusion, []).append(f"{first if by_baseline else pair}{cost}")
-    margin = f"within ±{comparison.plan.margin_points:g} points"
-    mde = f" (MDE {_span(mdes, comparison.score)})" if mdes and not comparison.looks else ""
-    unsure = "".join(
-        f"For {_list(each)}, {max(counts)} seeds are inconclusive{mde}." for each in _given(named, "inconclusive")
-    )
-    if not by_baseline:
-        better = "".join(f"Significantly better: {_list(each)}." for each in _given(named, "better"))
-        equal = "".join(f"Equivalent {margin}: {_list(each)}." for each in _given(named, "equivalent"))
-        return join_sentences(better, equal, unsure)
-    ends = {"better": f"better than {comparison.baseline}", "worse": f"worse than {comparison.baseline}"}
-    ends["equivalent"] = f"equivalent to {comparison.baseline} {margin}"
-    sentences = (
-        f"{_list(each)} {'is' if len(each) == 1 else 'are'} {end}."
-        for conclusion, end in ends.items()
-        for each in _given(named, conclusion)
-    )
-    return join_sentences(*sentences, unsure)
-
-
-def _given(named: Mapping[str, list[str]], conclusion: str) -> list[list[str]]:
-    return [named[conclusion]] if conclusion in named else []
+        elif conclusion:
+            more = cost_words(row_of[first], row_of[second]) if conclusion == "better" else []
+            groups.setdefault((conclusion, second), []).append(first + f" ({', '.join(more)})" * bool(more))
+    ends = {"equivalent": f"equivalent to {{}} within ±{comparison.plan.margin_points:g} points"}
+    sentences = []
+    for (conclusion, second), names in sorted(groups.items(), key=lambda item: item[0][0]):
+        end = ends.get(conclusion, f"{conclusion} than {{}}").format(second)
+        sentences.append(f"{_list(names)} {'is' if len(names) == 1 else 'are'} {end}.")
+    if unsure:
+        mde = "" if comparison.looks else f" (MDE {_span(mdes, comparison.score)})"
+        sentences.append(f"For {_list(unsure)}, {max(counts)} seeds are inconclusive{mde}.")
+    return join_sentences(*sentences)
 
 
 def _list(names: Sequence[str]) -> str:

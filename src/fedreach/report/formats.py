@@ -122,13 +122,9 @@ def _letters(table: Table, j: int) -> int:
 
 
 def head_lines(table: Table, j: int) -> list[str]:
-    """Return the heading of a column on one or two lines: with its unit, or parted between words."""
-    return [table.header[j], table.units[j]] if table.units[j] else two_lines(table.header[j]).split("\n")
-
-
-def two_lines(header: str) -> str:
-    """Return a header on two lines if it has several words."""
-    return header.replace(", ", ",\n") if "," in header else header.replace(" ", "\n", 1)
+    """Return the heading of a column on one or two lines: with its unit, or split between words."""
+    head, unit = table.header[j], table.units[j]
+    return [head, unit] if unit else head.replace(", ", ",\n").split("\n") if "," in head else head.split(" ", 1)
 
 
 def _escape_markdown(text: str) -> str:

@@ -1,7 +1,9 @@
 """Numbers in tables, and runs and comparisons as read."""
 
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,12 @@ from fedreach._util.arrays import Floats, Ints
 from fedreach.evaluation.scores import ACCURACY, MainScore, main_score_of
 from fedreach.evaluation.statistics import AnalysisPlan, PairedTest, Spread
 from fedreach.runs.schema import AdaptationRecord, BaselinesRecord, FederationRecord, TuningRecord
+
+# ---- Captions
+
+TEMPLATES = Path(__file__).with_name("templates")
+CAPTIONS: dict[str, dict[str, str]] = tomllib.loads((TEMPLATES / "captions.toml").read_text(encoding="utf-8"))
+"""Titles and captions of figures, and explanations of tables, by name."""
 
 # ---- Formatted numbers
 

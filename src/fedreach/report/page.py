@@ -2,61 +2,27 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import jinja2
 from markupsafe import Markup, escape
 
 from fedreach.report.figures import Picture
-from fedreach.report.figures.style import METHOD, METHOD_ON_DARK, TEMPLATES
+from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
 from fedreach.report.findings import find, gather_facts
 from fedreach.report.formats import group_columns, tables_of
+from fedreach.report.numbers import TEMPLATES
 from fedreach.report.overview import Analysis
-from fedreach.report.tables import Table, allocations
+from fedreach.report.tables import allocations
 from fedreach.report.theory import recorded_terms, worst_case
 
 LETTERS = 136  # letters of a row that fit on a screen of 1280 pixels and on paper
 MAX_METHODS = 10  # methods above which the main figure is too tall next to the findings
 
 
-class Section(NamedTuple):
-    """A folded section of the page."""
-
-    title: str
-    tables: Sequence[Table]
-    figures: Sequence[Picture]
-    name: str = ""  # anchor
-
-
-FOLDED = (  # title, tables and figures of each folded section
-    ("Accuracy of single clients, and the participation gap over rounds", ("gap",), ("distribution", "gap")),
-    ("Log loss and calibration", ("probabilities",), ()),
-    ("Best round", ("best",), ()),
-    ("Other metrics", ("metrics",), ()),
-    ("Tuned settings", ("tuning",), ()),
-    ("Simulated time and energy of the rounds", (), ("spending", "round_time")),
-    ("Selection and aggregation weights", (), ("chosen", "weights")),
-    ("Terms of the papers' bounds", ("theory",), ("theory",)),
-    ("Partition", (), ("partition",)),
-)
-SHOWN = ("accuracy", "cost", "accuracy_seconds", "accuracy_joules")  # figures that are not folded
-
-
 def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str]) -> str:
     """Return the page with the pictures of `gallery`, and links to the files of pictures and tables."""
     by_name = {table.name: table for table in tables_of(analysis)}
     drawn = {picture.name: picture for picture in pictures}
-    main = _main_figure(analysis, drawn)
-    sections = [
-        Section(
-            title,
-            [by_name[name] for name in names if name in by_name],
-            [drawn[name] for name in figures if name in drawn],
-            names[0] if names else figures[0],
-        )
-        for title, names, figures in FOLDED
-    ]
-    theory = by_name.get("theory")
     return render_template(
         "page.html",
         comparison=analysis.comparison,
@@ -65,13 +31,11 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
         tables=by_name if analysis.judged() else {},
         leading={name: leaders.methods for name, leaders in analysis.leaders.items()},
         baselines=[row.method for row in analysis.baselines],
-        sections=[section for section in sections if section.tables or section.figures] if analysis.judged() else [],
         allocations=allocations(analysis.comparison),
         terms=[term.name for term in recorded_terms(analysis)],
-        worst_case=worst_case(analysis.comparison) if theory is not None else None,
-        main=main,
-        adaptation_figure=drawn.get("adaptation"),
-        figures=[drawn[name] for name in SHOWN if name in drawn and drawn[name] is not main],
+        worst_case=worst_case(analysis.comparison) if "theory" in by_name else None,
+        main=_main_figure(analysis, drawn),
+        figures=drawn,
         files=tables,
     )
 

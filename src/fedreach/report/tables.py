@@ -30,6 +30,7 @@ from fedreach.report.analysis import (
 )
 from fedreach.report.numbers import (
     ABSENT,
+    CAPTIONS,
     RunSet,
     Unit,
     conclusion,
@@ -573,8 +574,7 @@ def tabulate_tuning(comparison: RunSet) -> Table | None:
         caption="Tuned settings by method",
         note=_tuning_note(tuning, by.words),
         name="tuning",
-        details="Participants' held-out data, unseen clients and the test set took no part in tuning. Each seed was "
-        "tuned by itself. Settings that change nothing for a method were not tried for it.",
+        details=CAPTIONS["tuning"]["table"],
     )
 
 

@@ -11,6 +11,7 @@ from fedreach._util.processes import map_forked
 from fedreach.report.analysis import POPULATION
 from fedreach.report.figures import clients, curves
 from fedreach.report.figures.style import inline_svg, save
+from fedreach.report.numbers import CAPTIONS
 from fedreach.report.overview import Analysis
 
 if TYPE_CHECKING:
@@ -73,114 +74,48 @@ def figure_specs(analysis: Analysis) -> list[FigureSpec]:
     comparison = analysis.comparison
     if not comparison.all_counted:
         return []
-    where, score = POPULATION[comparison.primary].words, comparison.score
-    words = score.words.capitalize()
-    unit, points = (", %", ", points") if score.percent else ("", "")
+    score, first = comparison.score, comparison.all_counted[0].partition
     several = any(len(comparison.counted(method)) > 1 for method in comparison.methods)
-    spread = "± sd over seeds" if several else "95% CI over clients"
-    band = f"Lines: mean over clients{' and seeds' * several}. Bands: {spread}."
-    over_seeds = " Bands: ± sd over seeds." * several
-    ring = " A ring marks the cost at which all seeds have reached the target, on average."
-    ring *= comparison.target_accuracy is not None
-    first = comparison.all_counted[0].partition
-    bars = "One seed: no interval and no test."
-    if any(row.difference.low is not None for row in analysis.last):
-        bars = "Bars: 95% CI, adjusted as in the table. A bar that crosses 0 is no significant difference."
-    shaded = "" if comparison.margin is None else " Shaded: equivalence margin."
-    order = "participants minus unseen clients"
-    if score.lower_is_better:
-        order = "unseen clients minus participants"
-    specs = [
-        FigureSpec(
-            "differences",
-            f"Difference to {comparison.baseline} on {where}{points}",
-            f"Dots: mean over seeds. {bars}{shaded}",
-            lambda: curves.differences(analysis),
-        ),
-        FigureSpec(
-            "adaptation",
-            "Gain of adaptation by number of inputs, points",
-            "Adapted minus unadapted accuracy of a client that has this many unlabeled inputs, scored on its other "
-            "inputs. Right of the dotted line: adapted by all inputs and scored on the same inputs."
-            + " Bars: 95% CI over seeds, adjusted for the number of methods."
-            * several,
-            lambda: clients.gain_by_inputs(analysis),
-        ),
-        FigureSpec(
-            "accuracy",
-            f"{words} over rounds{unit}",
-            f"{band} The axis may cut off the first fifth of the rounds.",
-            lambda: curves.accuracy(comparison),
-        ),
-        FigureSpec(
-            "cost",
-            f"{words} on {where} by communication{unit}",
-            f"{band} Communication counts both directions and probes.{ring}",
-            lambda: curves.accuracy(comparison, "megabytes"),
-        ),
-        FigureSpec(
-            "accuracy_seconds",
-            f"{words} by simulated time{unit}",
-            f"{band} Radio and processors are simulated.{ring}",
-            lambda: curves.accuracy(comparison, "seconds"),
-        ),
-        FigureSpec(
-            "accuracy_joules",
-            f"{words} by simulated energy{unit}",
-            f"{band} Energy of the clients for sending and computing.{ring}",
-            lambda: curves.accuracy(comparison, "joules"),
-        ),
-        FigureSpec(
-            "gap",
-            f"Participation gap over rounds{points}",
-            f"{score.words.capitalize()} of {order}, by the same model. {band}",
-            lambda: curves.gap(comparison),
-        ),
-        FigureSpec(
-            "distribution",
-            f"{words} of single clients{unit}",
-            "Each dot is an equal share of the clients of all seeds. Filled: participants. Open: unseen clients.",
-            lambda: clients.distribution(comparison),
-        ),
-        FigureSpec(
-            "spending",
-            "Simulated time and energy over rounds",
-            f"Sum of all rounds so far, probes included.{over_seeds}",
-            lambda: curves.spending(comparison),
-        ),
-        FigureSpec(
-            "round_time",
-            "Parts of a round's simulated time, %",
-            "Mean over selected clients, rounds and seeds. A client computes, sends, and waits for the slowest client. "
-            "Right: time and energy of the mean round.",
-            lambda: clients.round_times(comparison),
-        ),
-        FigureSpec(
-            "chosen",
-            "Rounds in which each participant was selected, %",
-            "All seeds together. Dashed line: mean over participants.",
-            lambda: clients.selection_shares(comparison),
-        ),
-        FigureSpec(
-            "weights",
-            "Aggregation weight of each participant over rounds, %",
-            "Mean over groups of rounds; 0 in rounds without its update.",
-            lambda: clients.weights(comparison),
-        ),
-        FigureSpec(
-            "theory",
-            "Terms of the papers' bounds over rounds",
-            f"Means over groups of rounds.{over_seeds} Dashed lines: all participants with equal weights (entropy) or "
-            "weighted by examples (label gap).",
-            lambda: curves.theory(analysis),
-        ),
-        FigureSpec(
-            "partition",
-            "Label distribution of each client, %",
-            f"Examples by class, seed {comparison.all_counted[0].seed}. Gray bars: number of examples.",
-            lambda: clients.partition_heatmap(
-                first.label_counts, first.participants, first.unseen, first.client_names, first.class_names
-            ),
-        ),
+    order = ("participants", "unseen clients")[:: -1 if score.lower_is_better else 1]
+    draws: dict[str, Callable[[], Figure | None]] = {
+        "differences": lambda: curves.differences(analysis),
+        "adaptation": lambda: clients.gain_by_inputs(analysis),
+        "accuracy": lambda: curves.accuracy(comparison),
+        "cost": lambda: curves.accuracy(comparison, "megabytes"),
+        "accuracy_seconds": lambda: curves.accuracy(comparison, "seconds"),
+        "accuracy_joules": lambda: curves.accuracy(comparison, "joules"),
+        "gap": lambda: curves.gap(comparison),
+        "distribution": lambda: clients.distribution(comparison),
+        "spending": lambda: curves.spending(comparison),
+        "round_time": lambda: clients.round_times(comparison),
+        "chosen": lambda: clients.selection_shares(comparison),
+        "weights": lambda: clients.weights(comparison),
+        "theory": lambda: curves.theory(analysis),
+    }
+    if first.label_counts.shape[1]:  # without classes, there is no partition of classes
+        parts = (first.label_counts, first.participants, first.unseen, first.client_names, first.class_names)
+        draws["partition"] = lambda: clients.partition_heatmap(*parts)
+    tested = any(row.difference.low is not None for row in analysis.last)
+    conditions = {
+        "seeds": several,
+        "gains": several,
+        "one_seed": not several,
+        "tested": tested,
+        "untested": not tested,
+        "margin": comparison.margin is not None,
+        "target": comparison.target_accuracy is not None,
+    }
+    optional = {name: text * conditions[name] for name, text in CAPTIONS["optional"].items()}
+    values = optional | {
+        "score": score.words.capitalize(),
+        "baseline": comparison.baseline,
+        "where": POPULATION[comparison.primary].words,
+        "order": " minus ".join(order),
+        "seed": comparison.all_counted[0].seed,
+        "percent": ", %" * score.percent,
+        "points": ", points" * score.percent,
+    }
+    return [
+        FigureSpec(name, *(CAPTIONS[name][part].format(**values) for part in ("title", "caption")), draw)
+        for name, draw in draws.items()
     ]
-    return specs if first.label_counts.shape[1] else specs[:-1]  # no partition of classes without classes
