@@ -75,21 +75,21 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
     options = {} if experiment.partition.file else experiment.partition.options
     options_text = ", ".join(f"{name} {value}" for name, value in options.items())
     notes = f" ({d.notes})" if d.notes else ""
-    others = [f"held-out rows: {data.together}"] if str(data.together) else []
+    remarks = [f"held-out rows: {data.together}"] if str(data.together) else []
     inputs = () if data.schema is None else tuple(column.name for column in data.schema.used)
     if data.together.time in inputs:
-        others.append(f"{data.together.time!r} is an input, too; data.columns.drop removes it")
+        remarks.append(f"{data.together.time!r} is an input, too; data.columns.drop removes it")
     if experiment.population.refit:
-        others.append("the exported model trains again on all rows")
+        remarks.append("the exported model trains again on all rows")
     if d.target_scale is not None:
-        others += d.target_scale.lines(d.target_names)
+        remarks += d.target_scale.lines(d.target_names)
     if data.server is not None:
         origin = ", taken from the clients' training data" if data.taken_by_server().any() else ""
-        others.append(f"the server holds {len(data.server.y)} examples{origin}")
+        remarks.append(f"the server holds {len(data.server.y)} examples{origin}")
     if data.noise:
-        others.append(f"label noise: {data.noise['num_changed']} training labels are wrong ({data.noise['kind']})")
+        remarks.append(f"label noise: {data.noise['num_changed']} training labels are wrong ({data.noise['kind']})")
     if data.shift is not None:
-        others.append(f"shift: {len(data.shift.clients)} of {unseen} unseen clients ({data.shift.record['kind']})")
+        remarks.append(f"shift: {len(data.shift.clients)} of {unseen} unseen clients ({data.shift.record['kind']})")
     lines = [
         labelled(
             "Data",
@@ -101,7 +101,7 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
             f"{data.num_clients} with {sizes.min()} to {sizes.max()} examples; {len(population.participants)} "
             f"participate (they hold out {experiment.population.held_out:.0%}), {unseen} never train",
         ),
-        *(labelled("", text) for text in others),
+        *(labelled("", text) for text in remarks),
         *(labelled("Note", text) for text in _remarks(data)),
     ]
     if experiment.methods:
@@ -139,8 +139,8 @@ def columns(data: FederatedData, *, verbose: bool = True) -> list[str]:
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     odd = [column for column in data.schema.columns if column.kind in ("left out", "dropped") or column.odd]
     more = [f"and {len(odd) - MAX_REMARKS} more; --verbose lists all columns"] if len(odd) > MAX_REMARKS else []
-    shown = [f"{visible(column.name)}: {column.kind}, {column.about}" for column in odd[:MAX_REMARKS]]
-    return [labelled("Columns", counts), *(labelled("", text) for text in [*shown, *more])]
+    lines = [f"{visible(column.name)}: {column.kind}, {column.about}" for column in odd[:MAX_REMARKS]]
+    return [labelled("Columns", counts), *(labelled("", text) for text in [*lines, *more])]
 
 
 def last_evaluation(folder: Path) -> dict[str, Any]:
@@ -330,16 +330,18 @@ class ComparisonProgress(ComparisonCallback):
         if self.bar is None and not is_last and time.monotonic() < self.checked + CHECK_SECONDS:
             return
         self.checked = time.monotonic()
-        left = status.rounds_left
+        rounds_left = status.rounds_left
         runs = f"{over}/{len(status.jobs)} runs"
         if self.bar is not None:
-            after = f"{clock(status.seconds_left)} left" if left else ""
-            self.bar.show(status.fresh_rounds, status.fresh_rounds + left, after, runs)
+            after = f"{clock(status.seconds_left)} left" if rounds_left else ""
+            self.bar.show(status.fresh_rounds, status.fresh_rounds + rounds_left, after, runs)
         elif is_last or (
-            status.fresh_rounds and self.steps.due(0.999 * status.fresh_rounds / (status.fresh_rounds + left))
+            status.fresh_rounds and self.steps.due(0.999 * status.fresh_rounds / (status.fresh_rounds + rounds_left))
         ):
             elapsed = clock(time.monotonic() - status.began)
-            _line(labelled("Training", f"{runs}, {elapsed}" + f", {clock(status.seconds_left)} left" * bool(left)))
+            _line(
+                labelled("Training", f"{runs}, {elapsed}" + f", {clock(status.seconds_left)} left" * bool(rounds_left))
+            )
 
     def planned(self, why: str) -> None:
         self.steps = Steps()

@@ -109,9 +109,9 @@ _COLUMNS = (  # in `client_rows`, head, unit, scale
 )
 
 
-def text(plan: Plan, record: Mapping[str, Any], width: int, most: int | None = None) -> str:
+def text(plan: Plan, record: Mapping[str, Any], width: int, limit: int | None = None) -> str:
     """Return the plan, and its record, as tables and sentences."""
-    table = _table(record["clients"], width, most)
+    table = _table(record["clients"], width, limit)
     return "\n".join([*_counts(plan, record), table, *_outcome(plan), "", *_changes(plan)])
 
 
@@ -125,9 +125,9 @@ def _counts(plan: Plan, record: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _table(rows: Sequence[Mapping[str, Any]], width: int, most: int | None) -> str:
+def _table(rows: Sequence[Mapping[str, Any]], width: int, limit: int | None) -> str:
     # The largest shares, in the order of the file.
-    largest = sorted(range(len(rows)), key=lambda j: (-rows[j]["share"], j))[:most]
+    largest = sorted(range(len(rows)), key=lambda j: (-rows[j]["share"], j))[:limit]
     cells = [
         [rows[j]["client"], *(_number(rows[j][name] * scale) for name, _, _, scale in _COLUMNS)]
         for j in sorted(largest)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import click
@@ -98,8 +99,8 @@ def _names_text(rows: Sequence[dict[str, Any]], width: int) -> str:
     lines = []
     for kind, group in groupby(rows, itemgetter("kind")):
         names = [entry["name"] for entry in group]
-        shown = next(k for k in range(len(names), -1, -1) if len(_some(names, k)) <= width - INDENT)
-        lines.append(f"{kind:<{INDENT}}{_some(names, shown)}")
+        count = next(k for k in range(len(names), -1, -1) if len(_some(names, k)) <= width - INDENT)
+        lines.append(f"{kind:<{INDENT}}{_some(names, count)}")
     return "\n".join([*lines, "", "More    fedreach list TYPE"])
 
 
@@ -110,16 +111,10 @@ def _some(names: Sequence[str], count: int) -> str:
 
 def _summaries_text(rows: Sequence[dict[str, Any]], width: int) -> str:
     """Return a line for each component of a type."""
-    longest = max(len(row["name"]) for row in rows)
+    longest = max(len(row["name"]) for row in rows) + 2
     lines = [registry.KINDS[rows[0]["kind"]].meaning, ""]
-    for row in rows:
-        lines.append(shorten(f"{row['name']:<{longest}}  {row['summary']}", width))
+    lines += [f"{row['name']:<{longest}}{shorten(row['summary'], width - longest, placeholder='…')}" for row in rows]
     return "\n".join([*lines, "", f"More    fedreach list {rows[0]['kind']} --verbose"])
-
-
-def shorten(line: str, width: int) -> str:
-    """Return a line that ends with an ellipsis if it is longer than the width."""
-    return line if len(line) <= width else f"{line[: width - 1].rstrip()}…"
 
 
 def text(rows: Sequence[dict[str, Any]]) -> str:

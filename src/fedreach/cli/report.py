@@ -127,7 +127,7 @@ def _write_runs(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | N
     text = summary_text(analysis, width)
     if options.is_verbose():
         tables = [full_text(table, width) for table in tables_of(analysis)]
-        text = "\n\n".join([*tables, findings_text(analysis, width, most=None)])
+        text = "\n\n".join([*tables, findings_text(analysis, width, limit=None)])
     return _Report(written, analysis.comparison, as_document(analysis), text)
 
 

@@ -216,11 +216,8 @@ def find(analysis: Analysis) -> Findings:
 
 def best_of(comparison: RunSet, rows: Sequence[MethodSummary]) -> MethodSummary:
     """Return the row with the best primary score, the baseline's on a tie; `rows` must all have one."""
-    return max(rows, key=lambda row: (_rank(row, comparison), row.is_baseline))
-
-
-def _rank(row: MethodSummary, comparison: RunSet) -> float:
-    return comparison.score.rank(primary_of(row, comparison).mean or 0.0)
+    rank = comparison.score.rank
+    return max(rows, key=lambda row: (rank(primary_of(row, comparison).mean or 0.0), row.is_baseline))
 
 
 def _headline(comparison: RunSet, best: MethodSummary, rows: Sequence[MethodSummary]) -> str:
@@ -432,12 +429,10 @@ def _cards(analysis: Analysis, best: MethodSummary, rows: Sequence[MethodSummary
     comparison, by = analysis.comparison, analysis.comparison.score
     unit, difference = by.unit.strip(), by.points.strip()
 
-    def spread_words(spread: Any) -> str:
-        return f"± {by.number(spread.sd)} sd over {spread.count} seeds" if spread.sd is not None else "one seed"
-
     reached, first = primary_of(best, comparison), "Best on" if len(comparison.methods) > 1 else "On"
+    spread = "one seed" if reached.sd is None else f"± {by.number(reached.sd)} sd over {reached.count} seeds"
     label = f"{first} {POPULATION[comparison.primary].words}"
-    cards = [Card(label, by.number(reached.mean or 0.0), unit, f"{best.method}, {spread_words(reached)}")]
+    cards = [Card(label, by.number(reached.mean or 0.0), unit, f"{best.method}, {spread}")]
     if best.difference.mean is not None:
         several = sum(contrast.judged.p is not None for contrast in analysis.contrasts["last"]) > 1
         tested = _p(best.difference, several) if best.difference.p is not None else best.difference.note

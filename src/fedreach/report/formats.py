@@ -45,11 +45,11 @@ def summary_text(analysis: Analysis, width: int) -> str:
     return "\n\n".join([_text(table, table.main, width, methods), findings_text(analysis, width)])
 
 
-def findings_text(analysis: Analysis, width: int, most: int | None = MAX_FINDINGS) -> str:
+def findings_text(analysis: Analysis, width: int, limit: int | None = MAX_FINDINGS) -> str:
     """Return the warnings and the first findings of the report for the terminal; None: all findings."""
-    found = find(analysis)
-    texts = [*(f"Warning: {text}" for text in found.warnings)]
-    texts += [f"{place}. {text}" for place, text in enumerate(found.bullets[:most], 1)]
+    findings = find(analysis)
+    texts = [*(f"Warning: {text}" for text in findings.warnings)]
+    texts += [f"{place}. {text}" for place, text in enumerate(findings.bullets[:limit], 1)]
     return "\n".join(line for text in texts for line in folded(text, width))
 
 

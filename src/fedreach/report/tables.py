@@ -216,13 +216,13 @@ def table_of(
     """
     cells = [[column.text(summary) for column in columns] for summary in summaries]
     filled = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
-    shown = [columns[j] for j in filled]
-    header = tuple(column.head for column in shown)
-    ranked = sorted((column.main, j) for j, column in enumerate(shown) if j and column.main > 0)[:MAX_NUMERIC]
-    names = [j for j, column in enumerate(shown) if j == 0 or column.main == NAMES]
+    columns_kept = [columns[j] for j in filled]
+    header = tuple(column.head for column in columns_kept)
+    ranked = sorted((column.main, j) for j, column in enumerate(columns_kept) if j and column.main > 0)[:MAX_NUMERIC]
+    names = [j for j, column in enumerate(columns_kept) if j == 0 or column.main == NAMES]
     return Table(
         header=header,
-        units=tuple(column.unit for column in shown),
+        units=tuple(column.unit for column in columns_kept),
         rows=tuple(tuple(row[j] for j in filled) for row in cells),
         main=tuple(sorted([*names, *(j for _, j in ranked)])),
         bold=frozenset((i, j) for i, row in enumerate(summaries) for j, head in enumerate(header) if bold(row, head)),
@@ -292,7 +292,7 @@ def tabulate_contrasts(analysis: Analysis, when: When = "last") -> Table | None:
     return table_of(
         [
             Column("comparison", "", pair),
-            Column("difference", adjusted_unit(comparison, family), lambda each: estimate(each.judged, by), 1),
+            Column("difference", adjusted_unit(comparison, family), lambda contrast: estimate(contrast.judged, by), 1),
             Column("p", "adjusted", lambda contrast: p_text(contrast.judged.p_corrected), 2),
             Column("MDE", by.points.strip(), lambda contrast: detectable(contrast.judged, by), 3),
             Column("conclusion", SEEDS_NEEDED, lambda contrast: conclusion(contrast.judged), 4),

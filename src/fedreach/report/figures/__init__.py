@@ -92,7 +92,7 @@ def figure_specs(analysis: Analysis) -> list[FigureSpec]:
         "weights": lambda: clients.weights(comparison),
         "theory": lambda: curves.theory(analysis),
     }
-    if first.label_counts.shape[1]:  # without classes, there is no partition of classes
+    if first.label_counts.shape[1]:  # a heat map of classes
         parts = (first.label_counts, first.participants, first.unseen, first.client_names, first.class_names)
         draws["partition"] = lambda: clients.partition_heatmap(*parts)
     tested = any(row.difference.low is not None for row in analysis.last)
