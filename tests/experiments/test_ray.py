@@ -253,4 +253,4 @@ def test_the_commands_of_the_page_run(start: Start, home: Path, cluster: str) ->
         done = start(*words, "--seeds", 1, "--formats", "none")
         printed, said = done.communicate()
         assert done.returncode == 0, said
-        assert "Page: runs/" in printed
+        assert "Report  runs/" in printed

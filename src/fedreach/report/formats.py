@@ -21,7 +21,6 @@ from fedreach.report.tables import (
 from fedreach.report.theory import tabulate_theory
 
 LONG_NAME = 24  # letters; longer names of methods are wrapped
-MAX_FINDINGS = 2  # on the terminal
 
 
 def tables_of(analysis: Analysis) -> list[Table]:
@@ -45,7 +44,7 @@ def summary_text(analysis: Analysis, width: int) -> str:
     return "\n\n".join([_text(table, table.main, width, methods), findings_text(analysis, width)])
 
 
-def findings_text(analysis: Analysis, width: int, limit: int | None = MAX_FINDINGS) -> str:
+def findings_text(analysis: Analysis, width: int, limit: int | None = 2) -> str:
     """Return the warnings and the first findings of the report for the terminal; None: all findings."""
     findings = find(analysis)
     texts = [*(f"Warning: {text}" for text in findings.warnings)]
