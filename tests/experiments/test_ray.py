@@ -158,7 +158,7 @@ def test_dying_workers_a_killed_comparison_and_ctrl_c_change_no_byte(
     _, said = interrupted.communicate()
     assert interrupted.returncode == 130
     assert said.count("error: ") == 1
-    assert "Interrupted. Nothing is lost" in said
+    assert "Interrupted. Rerun the command to resume it." in said
     assert not workers(home)
 
     before = rounds(home)

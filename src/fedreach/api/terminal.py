@@ -108,7 +108,8 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
         settings = ""
         if experiment.sweep is not None:
             settings = f"{len(experiment.sweep.settings())} settings of {', '.join(experiment.sweep.values)} x "
-        counts = f"{len(experiment.methods)} methods x {len(experiment.seeds)} seeds x {experiment.rounds} rounds"
+        numbers = {"method": len(experiment.methods), "seed": len(experiment.seeds), "round": experiment.rounds}
+        counts = " x ".join(f"{number} {name}{'s' * (number != 1)}" for name, number in numbers.items())
         lines.append(labelled("Runs", f"{settings}{counts}"))
     return "\n".join(map(visible, lines))
 
