@@ -2,14 +2,24 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
-# One thread a test process: pytest-xdist fills the cores.
+PIP := $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt
+# pip writes to this log. Its end is shown only if pip fails.
+LOG := $(VENV)/install.log
+define install
+@printf 'Setting up $(VENV): $(1) (first run only) ... '
+@{ $(2); } >> $(LOG) 2>&1 || { echo failed; tail -n 20 $(LOG) >&2; echo "The whole log: $(LOG)" >&2; exit 1; }
+@echo done
+@touch $@
+endef
+ORACLES := browser,docs,oracles,flower,ray
+# One thread per test process: pytest-xdist fills the cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .PHONY: demo test test-planted test-all check format papers bench bench-long bench-gpu mutate docs figures clean
 
 demo: $(VENV)/.installed-base
-	$(BIN)/fedreach compare --set method.adaptation=label_shift --out runs/digits
+	@echo 'FedReach demo: who should train, and how good is the model for the other clients?'
+	@$(BIN)/fedreach compare --set method.adaptation=label_shift --out runs/digits
 
 test: $(VENV)/.installed-dev
 	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal --timeout 600 -m "not slow and not planted" tests src/fedreach papers
@@ -57,33 +67,26 @@ mutate: $(VENV)/.installed-mutate
 	$(TEST_ENV) $(BIN)/mutmut run --max-children 2
 
 $(VENV)/bin/pip:
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV)
 
-# torch first and by its exact version, so that nothing else can pull another build in.
+# torch first and by its exact version, so that no other package installs another build of it.
 $(VENV)/.installed-base: pyproject.toml constraints.txt | $(VENV)/bin/pip
-	$(PIP) torch==2.13.0
-	$(PIP) --editable .
-	touch $@
+	$(call install,FedReach,$(PIP) torch==2.13.0 && $(PIP) --editable .)
 
 $(VENV)/.installed-dev: $(VENV)/.installed-base
-	$(PIP) --editable '.[dev]'
-	touch $@
+	$(call install,development tools,$(PIP) --editable '.[dev]')
 
 $(VENV)/.installed-oracles: $(VENV)/.installed-dev
-	$(PIP) --editable '.[browser,docs,oracles,flower,ray]'
-	touch $@
+	$(call install,optional packages,$(PIP) --editable '.[$(ORACLES)]')
 
 $(VENV)/.installed-docs: $(VENV)/.installed-base
-	$(PIP) --editable '.[docs]'
-	touch $@
+	$(call install,documentation tools,$(PIP) --editable '.[docs]')
 
 $(VENV)/.installed-mutate: $(VENV)/.installed-dev
-	$(PIP) --editable '.[mutate]'
-	touch $@
+	$(call install,mutation testing,$(PIP) --editable '.[mutate]')
 
 $(VENV)/.installed-bench: $(VENV)/.installed-dev
-	$(PIP) --editable '.[bench]'
-	touch $@
+	$(call install,benchmarks,$(PIP) --editable '.[bench]')
 
 # site/index.html, which a browser opens as it is. A dead link, a missing anchor or a name that is not there ends it.
 docs: $(VENV)/.installed-docs

@@ -140,8 +140,8 @@ def test_an_unreadable_file_is_refused(refused: Refused, home: Path) -> None:
 def test_a_misspelt_word_of_the_command_is_answered_with_the_nearest(fedreach: Command, refused: Refused) -> None:
     unknown = fedreach("comparee")
     assert unknown.exit_code == 2
-    assert "There is no command 'comparee'. Did you mean 'compare'?" in unknown.stderr
-    assert refused(2, "list", "selektion") == "There is no kind 'selektion'. Did you mean 'selection'?"
+    assert "Unknown command 'comparee'. Did you mean 'compare'?" in unknown.stderr
+    assert refused(2, "list", "selektion") == "Unknown component type 'selektion'. Did you mean 'selection'?"
     assert refused(2, "run", "tiny.toml", "--method", "unifrom") == (
         "There is no method 'unifrom' in this experiment. Did you mean 'uniform'?"
     )

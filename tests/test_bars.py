@@ -14,7 +14,7 @@ import pytest
 
 from fedreach._util.processes import fork
 from fedreach._util.progress import progress_bars
-from fedreach.api.terminal import RunProgress, compare_progress, run_progress
+from fedreach.api.terminal import ComparisonProgress, RunProgress, compare_progress, run_progress
 from fedreach.cli import main
 from fedreach.experiment.schema import Experiment
 from fedreach.experiment.workers import ComparisonStatus, Job
@@ -40,12 +40,11 @@ def test_lines_stand_above_bars_and_only_those_bars_stay_that_shall() -> None:
     assert lines[4:] == ["afterwards"]
 
 
-def test_all_runs_have_a_bar_and_each_has_one_while_it_is_under_way(tmp_path: Path) -> None:
+def test_a_comparison_has_one_bar_that_counts_its_runs(tmp_path: Path) -> None:
     jobs = [
         Job(name, seed, tmp_path / name, Experiment(rounds=10), tmp_path) for seed, name in enumerate(["a", "longer"])
     ]
     status = ComparisonStatus(jobs, running={jobs[0]: 5, jobs[1]: 0}, fresh_rounds=5, began=time.monotonic() - 10)
-    status.latest[jobs[0]] = {"participant_accuracy": 0.5, "unseen_accuracy": 0.25}
     with on_terminal(70) as terminal, compare_progress(quiet=False) as (shown,):
         shown.update(status)
         time.sleep(0.4)
@@ -56,27 +55,41 @@ def test_all_runs_have_a_bar_and_each_has_one_while_it_is_under_way(tmp_path: Pa
         shown.update(status)
         time.sleep(0.4)
         after_one = [line for line in terminal.now() if line]
-    first, second, third = under_way
-    assert first.startswith("all runs       ━")
-    assert first.endswith("5/20 0:00:00 0:30 left")
-    assert second.startswith("a, seed 0      ")
-    assert second.endswith("5/10 0:00:00 participants 50.0 %, unseen 25.0 %")
-    assert third.startswith("longer, seed 1 ")
-    assert third.endswith("0/10 0:00:00")
-    assert after_one[0].startswith("[1/2] a, seed 0: participants 50.0 %, unseen 25.0 %  (0:10, ")
-    assert [line.split()[0] for line in after_one[1:]] == ["all", "longer,"]
-    assert [line.split()[0] for line in terminal.lines()] == ["[1/2]", "all"]
+    (bar,) = filter(None, under_way)
+    assert bar.startswith("  Training  ")
+    assert bar.endswith("0/2 runs 0:00:00 0:30 left")
+    (bar,) = after_one
+    assert "1/2 runs" in bar
+    assert [line.split()[0] for line in filter(None, terminal.lines())] == ["Training"]
 
 
-def test_a_run_on_a_terminal_tells_its_rounds_above_its_bar(home: Path) -> None:
+def test_a_log_has_a_line_for_each_tenth_of_a_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedreach.api.terminal.CHECK_SECONDS", 0.0)
+    jobs = [Job("a", seed, tmp_path / str(seed), Experiment(rounds=10, name=str(seed)), tmp_path) for seed in range(40)]
+    progress, status = ComparisonProgress(None), ComparisonStatus(jobs)
+    for job in jobs:
+        for round_ in range(1, 11):
+            status.ended, status.running, status.fresh_rounds = None, {job: round_}, status.fresh_rounds + 1
+            progress.update(status)
+        status.ended, status.running = job, {}
+        (status.failed.__setitem__(job, "cause") if job.seed == 7 else status.finished.append(job))
+        progress.update(status)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines.count("  Failed    a, seed 7: cause") == 1
+    shown = [line for line in lines if line.startswith("  Training  ")]
+    assert len(shown) <= 10
+    assert shown[-1].startswith("  Training  40/40 runs, ")
+
+
+def test_a_run_on_a_terminal_has_one_bar_with_its_latest_scores(home: Path) -> None:
     with on_terminal(100) as terminal:
         main(["run", "tiny.toml"], standalone_mode=False)
     lines = terminal.lines()
-    assert lines[0] == "tiny: digits, 1437 samples, 10 classes"
-    assert [line.split()[1] for line in lines if line.startswith("round ")] == ["2/4", "4/4"]
-    (bar,) = (number for number, line in enumerate(lines) if line.startswith("rounds "))
-    assert re.search(r"4/4 0:00:0\d 0:00 left$", lines[bar])
-    assert lines[bar + 1].startswith("Round 4: ")
+    assert lines[0].startswith("  Data      digits: 1,437 training examples, 10 classes")
+    (bar,) = (line for line in lines if line.startswith("  Training "))
+    assert re.search(r"4/4 0:00:0\d participants [\d.]+%, unseen [\d.]+%, 0:00 left$", bar)
 
 
 def test_training_again_on_all_rows_has_a_bar_below_that_of_the_rounds_which_vanishes(home: Path) -> None:
@@ -86,10 +99,10 @@ def test_training_again_on_all_rows_has_a_bar_below_that_of_the_rounds_which_van
         shown.refit_round(3, 7)
         time.sleep(0.4)
         rounds, refit = terminal.now()
-    assert [rounds.split()[0], refit.split()[0]] == ["rounds", "refit"]
-    assert refit.index("━") == len("rounds ")
+    assert [rounds.split()[0], refit.split()[0]] == ["Training", "Refit"]
+    assert refit.index("━") == rounds.index("━")
     assert re.search(r"3/7 0:00:0\d 0:0\d left$", refit)
-    assert [line.split()[0] for line in terminal.lines()] == ["rounds"]
+    assert [line.split()[0] for line in filter(None, terminal.lines())] == ["Training"]
 
 
 def test_a_run_that_trains_again_shows_it(home: Path) -> None:
@@ -97,26 +110,14 @@ def test_a_run_that_trains_again_shows_it(home: Path) -> None:
     with on_terminal(100) as terminal:
         main(["run", "tiny.toml", *options, "--out", "run"], standalone_mode=False)
     rounds = json.loads((home / "run/result.json").read_text())["refit"]["rounds"]
-    assert re.search(rf"refit .* 0/{rounds} ", terminal.text)
+    assert re.search(rf"Refit .* 0/{rounds} ", terminal.text)
 
 
 def test_a_log_has_a_line_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     progress = RunProgress(Experiment(), Path(), None)
     for round_ in (10, 11, 12):  # resumed after round 10
         progress.refit_round(round_, 30)
-    assert capsys.readouterr().err == "training again on all rows, 30 rounds\n"
-
-
-def test_in_a_comparison_the_bar_of_a_run_shows_training_again(tmp_path: Path) -> None:
-    job = Job("a", 0, tmp_path, Experiment(rounds=10), tmp_path)
-    status = ComparisonStatus([job], running={job: 10}, refitting={job: (3, 7)}, fresh_rounds=10)
-    with on_terminal(90) as terminal, compare_progress(quiet=False) as (shown,):
-        shown.update(status)
-        time.sleep(0.4)
-        shown.update(status)
-        time.sleep(0.4)
-        _, bar = terminal.now()
-    assert re.search(r"3/7 +0:00:00 training again on all rows$", bar)
+    assert capsys.readouterr().err == "  Refit     training on all rows, 30 rounds\n"
 
 
 @pytest.mark.parametrize("option", ["--quiet", "--json"])

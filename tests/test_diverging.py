@@ -53,7 +53,7 @@ def test_a_run_that_fails_does_not_stop_the_others(fedreach: Command, home: Path
     result = fedreach("compare", "tiny.toml", "--out", "c", "--formats", "none", *broken)
     assert result.exit_code == 1
     assert "failed: entropy, seed 0: Client " in result.stderr
-    assert "2 of 4 runs failed. The others are kept; the same command tries again." in result.stderr
+    assert "2 of 4 runs failed. Finished runs are kept. Rerun the command to try again." in result.stderr
     states = {
         str(path.parent.relative_to(home / "c" / "runs")): json.loads(path.read_text())["status"]
         for path in (home / "c").glob("runs/*/*/result.json")

@@ -101,4 +101,4 @@ def test_a_command_in_the_midst_of_native_training_ends_at_once_and_loses_nothin
     _, said = process.communicate(timeout=60)
     assert time.monotonic() - began < 4 * SECONDS  # processes that hold torch end one after the other
     assert process.returncode == 130, said
-    assert "Interrupted. Nothing is lost" in said
+    assert "Interrupted. Rerun the command to resume it." in said

@@ -379,7 +379,7 @@ def test_ctrl_c_writes_a_checkpoint_and_says_that_nothing_is_lost(
     _, said = process.communicate()
     assert process.returncode == 130
     assert said.count("error: ") == 1
-    assert "Interrupted. Nothing is lost: the same command goes on where this one stopped." in said
+    assert "Interrupted. Rerun the command to resume it." in said
     assert "Traceback" not in said
     assert not (home / "x" / "result.json").exists()
     again = fedreach(*command, "--resume")
@@ -506,7 +506,7 @@ def test_a_comparison_survives_ctrl_c_and_kill(
     _, said = interrupted.communicate()
     assert interrupted.returncode == 130
     assert said.count("error: ") == 1
-    assert "Interrupted. Nothing is lost" in said
+    assert "Interrupted. Rerun the command to resume it." in said
 
     before = begun(home / "x")
     killed = start(*command)
@@ -562,13 +562,13 @@ def test_a_comparison_runs_only_what_is_new(fedreach: Command, home: Path) -> No
     seconds = time.monotonic()
     again = fedreach(*command)
     assert again.exit_code == 0
-    assert "[4/4] runs were finished before and are not repeated" in again.stderr
-    assert "take part" not in again.stderr  # nor are the data read
+    assert "  Resumed   4/4 runs were finished before" in again.stderr
+    assert "never train" not in again.stderr  # nor are the data read
     assert time.monotonic() - seconds < 30
     more = fedreach(*command, "--seeds", 3, "--add-seeds", "--set", "methods.equal.weighting=equal")
     assert more.exit_code == 0
-    assert "[4/9] runs were finished before" in more.stderr
-    assert more.stderr.count("/9] ") == 1 + 5
+    assert "  Resumed   4/9 runs were finished before" in more.stderr
+    assert "  Training  9/9 runs, " in more.stderr
     now = runs(home / "c")
     assert len(now) == 9
     assert {name: now[name] for name in first} == first
@@ -577,5 +577,5 @@ def test_a_comparison_runs_only_what_is_new(fedreach: Command, home: Path) -> No
     assert "now 2 of them would be left out" in fewer.stderr
     without = fedreach(*command, "--seeds", 3)  # a method less is another question, and nothing is thrown away
     assert without.exit_code == 0
-    assert "[6/6] runs were finished before" in without.stderr
+    assert "6/6 runs were finished before" in without.stderr
     assert len(runs(home / "c")) == 9

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 
 from fedreach import __version__
 from fedreach._util.registry import KINDS, table
-from fedreach.cli import main
+from fedreach.cli import GROUPS, main
 
 from ..conftest import TINY, Command, Refused, rows  # noqa: TID252 (tests are no package that has a name)
 
@@ -115,6 +115,16 @@ def test_every_command_has_help_examples_and_json() -> None:
             assert isinstance(parameter, click.Argument) or parameter.help, (name, parameter.name)
 
 
+def test_help_starts_with_verbs_and_names_five_commands_first(fedreach: Command) -> None:
+    first = fedreach("--help").stdout.partition("Start here:\n")[2].partition("\n\n")[0]
+    assert [line.split()[0] for line in first.splitlines()] == ["compare", "run", "report", "list", "doctor"]
+    listed = {command.name for commands in GROUPS.values() for command in commands}
+    assert listed == set(main.commands)
+    for command in main.commands.values():
+        texts = [command.help, *(p.help for p in command.params if isinstance(p, click.Option))]
+        assert all(re.match(r"[A-Z][a-z]+ ", text or "") for text in texts), texts
+
+
 def test_the_command_is_a_module_too() -> None:
     done = subprocess.run([sys.executable, "-m", "fedreach", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"fedreach, version {__version__}\n"
@@ -127,35 +137,35 @@ def test_a_run_tells_what_it_does_and_every_file_it_wrote(fedreach: Command, hom
     result = fedreach("run", "tiny.toml")
     folder = Path("runs/tiny-run-seed-0")
     lines = result.stderr.splitlines()
-    assert lines[0] == "tiny: digits, 1437 samples, 10 classes"
-    assert lines[2].startswith("  6 take part, 6 never train; 20% of each participant's samples are held out")
-    assert lines[3] == f"  4 rounds into {folder}"
-    progress = [line for line in lines if line.startswith("round")]
-    assert [line.split()[1] for line in progress] == ["2/4", "4/4"]
+    assert lines[0] == "  Data      digits: 1,437 training examples, 10 classes, by dirichlet_by_class (alpha 0.5)"
+    assert lines[1].endswith(" examples; 6 participate (they hold out 20%), 6 never train")
+    assert f"  Run       seed 0, 4 rounds, into {folder}" in lines
+    progress = [line for line in lines if line.startswith("  Training")]
+    assert [line.split()[2] for line in progress] == ["2/4:", "4/4:"]
     for line in progress:
-        scores, costs = line[: line.index("test")], line[line.index("test") :]
-        assert re.fullmatch(r"round \d/4  participants +[\d.]+ %  unseen +[\d.]+ %  ", scores)
-        assert re.fullmatch(r"test +[\d.]+ %  [\d.]+ s/round \+ [\d.]+ s/evaluation  \d+:\d\d left", costs)
+        assert re.fullmatch(r"  Training  round \d/4: participants [\d.]+%, unseen [\d.]+%, \d+:\d\d left", line)
     assert "\x1b" not in result.output  # no colours and no bar in a log
-    _, _, files = result.stdout.partition("Wrote ")
-    told = {Path(line.strip()) for line in files.splitlines()}
-    assert told == {folder, *folder.glob("[!.]*")}
     last = rows(folder)[-1]
-    assert f"participants {100 * last['participant_accuracy']:.1f} %" in result.stdout.splitlines()[0]
-    assert f"unseen clients {100 * last['unseen_accuracy']:.1f} %" in result.stdout.splitlines()[0]
+    (outcome,) = (line for line in result.stdout.splitlines() if line.startswith("Round 4: "))
+    assert f"participants {100 * last['participant_accuracy']:.1f}%" in outcome
+    assert f"unseen clients {100 * last['unseen_accuracy']:.1f}%" in outcome
+    assert len(result.stdout.splitlines()) <= 25
+    assert result.stdout.endswith(f"\nRun     {folder}\nNext    fedreach report {folder}\n")
+    verbose = fedreach("run", "tiny.toml", "--verbose").stdout
+    assert all(f"        {path}\n" in verbose for path in folder.glob("[!.]*"))
 
 
 def test_an_empty_file_is_an_experiment(fedreach: Command, home: Path) -> None:
     (home / "empty.toml").write_text("")
     result = fedreach("run", "empty.toml", "--set", "rounds=2", "--set", "evaluation.every=1", "--out", "x")
     assert result.exit_code == 0, result.output
-    assert "50 clients by dirichlet_by_class" in result.stderr
+    assert "Clients   50 with " in result.stderr
 
 
 def test_quiet_says_only_the_outcome(fedreach: Command) -> None:
     result = fedreach("run", "tiny.toml", "--quiet")
     assert result.stderr == ""
-    assert result.stdout.startswith("Round 4: participants")
+    assert "\nRound 4: participants" in result.stdout
 
 
 def test_json_of_a_run_is_its_last_row(fedreach: Command, home: Path) -> None:
@@ -208,13 +218,15 @@ def test_a_stored_run_can_be_run_again_from_its_run_json(fedreach: Command, home
 def test_a_comparison_tells_each_run_the_time_left_and_the_page(fedreach: Command, home: Path) -> None:
     result = fedreach("compare", "tiny.toml", "--workers", 1, "--formats", "svg")
     assert result.exit_code == 0
-    assert "2 methods x 2 seeds = 4 runs of 4 rounds; federation " in result.stderr
-    ended = re.findall(r"^\[(\d)/4\] (\w+), seed (\d): .* \(\d+:\d\d, \d+:\d\d left\)$", result.stderr, re.MULTILINE)
-    assert ended == [("1", "uniform", "0"), ("2", "entropy", "0"), ("3", "uniform", "1"), ("4", "entropy", "1")]
+    assert "  Runs      2 methods x 2 seeds x 4 rounds\n" in result.stderr
+    steps = re.findall(r"^  Training  (\d)/4 runs, \d+:\d\d", result.stderr, re.MULTILINE)
+    assert steps[-1] == "4"
+    assert len(steps) <= 11
+    assert len(result.stdout.splitlines()) <= 25
     assert "\x1b" not in result.output
     for method in ("uniform", "entropy"):
-        assert re.search(rf"^ {method} ", result.stdout, re.MULTILINE)  # a row of the table
-    page = re.search(r"^Page: (.*)$", result.stdout, re.MULTILINE)
+        assert re.search(rf"^{method} ", result.stdout, re.MULTILINE)  # a row of the table
+    page = re.search(r"^Report  (\S+)", result.stdout, re.MULTILINE)
     assert page is not None
     assert Path(page[1]).stat().st_size > 1000
 
@@ -224,8 +236,9 @@ def test_a_comparison_tells_each_run_the_time_left_and_the_page(fedreach: Comman
     assert Path(told["page"]) == Path(page[1])
     written = {Path(path) for path in told["files"]}
     assert written == {path for path in Path("runs/tiny/report").rglob("*") if path.is_file()}
-    named = re.findall(r"^(?:Tables|Figures): (.*)/: (.*)$", result.stdout, re.MULTILINE)
-    assert {Path(folder, name) for folder, names in named for name in names.split(", ")} == written - {Path(page[1])}
+    named = re.findall(r"^(?:Data|Figures) +(.*)$", result.stdout, re.MULTILINE)
+    expanded = subprocess.run(["bash", "-c", f"ls {' '.join(named)}"], capture_output=True, text=True, check=True)
+    assert {*map(Path, expanded.stdout.split())} == written - {Path(page[1])}
     assert [method["method"] for method in told["methods"]] == ["uniform", "entropy"]
     last = [rows(Path("runs/tiny/runs/entropy", f"seed-{seed}"))[-1]["unseen_accuracy"] for seed in (0, 1)]
     (key,) = re.findall(r"jq '\.methods\[\]\.(\w+)'", main.commands["report"].epilog or "")
@@ -244,13 +257,13 @@ def test_a_comparison_tells_each_run_the_time_left_and_the_page(fedreach: Comman
 def test_a_saved_partition_is_the_same_federation(fedreach: Command, home: Path) -> None:
     drawn = fedreach("partition", "tiny.toml", "--seed", 5, "--save", "p.npz", "--plot", "p.svg")
     assert drawn.exit_code == 0
-    assert "Saved p.npz" in drawn.stdout
-    assert "Drew p.svg" in drawn.stdout
+    assert "Saved   p.npz" in drawn.stdout
+    assert "Figure  p.svg" in drawn.stdout
     assert Path("p.svg").read_text().lstrip().startswith("<?xml")
     text = TINY.replace("clients = 12\nalpha = 0.5", 'file = "p.npz"')
     (home / "saved.toml").write_text(text, encoding="utf-8")
     told = json.loads(fedreach("partition", "saved.toml", "--seed", 5, "--json").stdout)
-    assert f"federation {told['hash']}" in drawn.stdout
+    assert f"Federation {told['hash']}" in drawn.stdout
     assert fedreach("run", "saved.toml", "--seed", 5, "--out", "x", "-q").exit_code == 0
     assert json.loads(Path("x/federation.json").read_text())["hash"] == told["hash"]
     assert np.sum(told["label_counts"]) == sum(told["sizes"]) == 1437
@@ -272,7 +285,15 @@ def test_a_partition_of_other_data_is_refused(fedreach: Command, home: Path) -> 
 def test_list_shows_every_kind_with_a_line_for_each_name(fedreach: Command) -> None:
     told = json.loads(fedreach("list", "--json").stdout)
     assert {entry["kind"] for entry in told} == set(KINDS)
-    text = fedreach("list").stdout
+    short = fedreach("list").stdout.splitlines()
+    assert len(short) <= 25
+    assert [line.split()[0] for line in short[: len(KINDS)]] == list(KINDS)
+    for kind in KINDS:
+        lines = fedreach("list", kind).stdout.splitlines()
+        names = [entry["name"] for entry in told if entry["kind"] == kind]
+        assert [line.split()[0] for line in lines[2:-2]] == names
+        assert max(map(len, lines)) <= 120
+    text = fedreach("list", "--verbose").stdout
     for entry in told:
         assert len(entry["summary"].split()) > 2, entry
         assert f"\n  {entry['name']}" in text
@@ -292,9 +313,9 @@ def test_the_templates_run_as_they_are(fedreach: Command, home: Path) -> None:
         assert Path("runs/my-comparison/runs", method, "seed-0", "result.json").exists()
     own = fedreach("run", "study/experiment.toml", "--set", "data=study/my_data.py:two_moons", "--set", "rounds=2")
     assert own.exit_code == 0, own.output
-    assert "two moons, 1600 samples, 2 classes" in own.stderr
+    assert "two moons: 1,600 training examples, 2 classes" in own.stderr
     smaller = ["--set", "data={name='study/my_data.py:two_moons',samples=1000}", "--set", "rounds=2", "--out", "small"]
-    assert "two moons, 800 samples" in fedreach("run", "study/experiment.toml", *smaller).stderr
+    assert "two moons: 800 training examples" in fedreach("run", "study/experiment.toml", *smaller).stderr
 
 
 def test_init_overwrites_nothing(fedreach: Command, home: Path) -> None:

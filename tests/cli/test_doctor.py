@@ -49,7 +49,7 @@ def test_a_missing_compiler_is_named_and_breaks_nothing(
     engine = looked_at(fedreach, 0)["C engine"]
     assert not engine["works"]
     assert "no-such-compiler" in engine["found"]
-    assert "C compiler" in engine["mend"]
+    assert "C compiler" in engine["fix"]
 
 
 def test_a_missing_extra_is_named_with_the_command_that_brings_it(
@@ -58,7 +58,7 @@ def test_a_missing_extra_is_named_with_the_command_that_brings_it(
     without(monkeypatch, "tensorboard")
     extra = looked_at(fedreach, 0)["extra tracking"]
     assert (extra["works"], extra["found"]) == (False, "not installed: tensorboard")
-    assert extra["mend"] == "pip install 'fedreach[tracking]'"
+    assert extra["fix"] == "pip install 'fedreach[tracking]'"
 
 
 def test_a_missing_package_of_the_core_ends_with_1(
@@ -66,7 +66,7 @@ def test_a_missing_package_of_the_core_ends_with_1(
 ) -> None:
     without(monkeypatch, "scipy")
     packages = looked_at(fedreach, 1)["packages"]
-    assert packages["mend"] == "pip install scipy"
+    assert packages["fix"] == "pip install scipy"
 
 
 def test_a_run_folder_that_cannot_be_written_ends_with_1(fedreach: Command, home: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_run_folder_that_cannot_be_written_ends_with_1(fedreach: Command, home
     done = fedreach("doctor", "--out", "taken/runs")
     assert done.exit_code == 1
     assert "BROKEN  run folder" in done.stdout
-    assert "to mend: make " in done.stdout
+    assert " fix: make " in done.stdout
 
 
 def test_a_data_folder_that_is_not_there_is_named(
@@ -83,4 +83,4 @@ def test_a_data_folder_that_is_not_there_is_named(
 ) -> None:
     monkeypatch.setenv("FEDREACH_DATA", str(home / "absent"))
     folder = looked_at(fedreach, 0)["data folder"]
-    assert (folder["works"], folder["mend"]) == (False, f"mkdir -p {home / 'absent'}")
+    assert (folder["works"], folder["fix"]) == (False, f"mkdir -p {home / 'absent'}")

@@ -32,9 +32,9 @@ def document(fedreach: Command, code: int, *arguments: object) -> dict[str, Any]
         (2, ["run", "absent.toml"], "absent.toml cannot be read"),
         (2, ["run", "tiny.toml", "--sed", 1], "No such option"),
         (2, ["run", "tiny.toml", "--seed", "one"], "Invalid value for '--seed'"),
-        (2, ["compare", "tiny.toml", "--max-seeds", 3], "--max-seeds is for --detect"),
+        (2, ["compare", "tiny.toml", "--max-seeds", 3], "--max-seeds needs --detect"),
         (2, ["report"], "Missing argument"),
-        (2, ["cmopare"], "There is no command 'cmopare'."),
+        (2, ["cmopare"], "Unknown command 'cmopare'."),
         (3, ["report", "nothing"], "nothing"),
         (3, ["run", "tiny.toml", "--set", "data=absent.npz"], "absent.npz"),
         (1, ["run", "tiny.toml", *FAILING], "its update is not finite"),
@@ -47,7 +47,7 @@ def test_an_error_is_a_document(fedreach: Command, home: Path, code: int, argume
 def test_runs_that_fail_stand_beside_those_that_do_not(fedreach: Command, home: Path) -> None:
     broken = ["--set", "model=mlp", "--set", "methods.entropy.local.lr=1e6"]
     told = document(fedreach, 1, "compare", "tiny.toml", "--out", "c", "--formats", "none", "--seeds", 1, *broken)
-    assert told["error"] == "1 of 2 runs failed. The others are kept; the same command tries again."
+    assert told["error"] == "1 of 2 runs failed. Finished runs are kept. Rerun the command to try again."
     (failed,) = told["failed"]
     assert (failed["method"], failed["seed"]) == ("entropy", 0)
     assert "its update is not finite" in failed["error"]

@@ -158,7 +158,7 @@ def test_the_schema_is_printed_without_a_file(call: Call) -> None:
     columns = json.loads(call("--schema", "--json").stdout)
     assert {each["name"] for each in columns["columns"] + columns["other_columns"]} == set(names)
     done = call()
-    assert (done.exit_code, "--schema prints what must stand in it" in done.stderr) == (2, True)
+    assert (done.exit_code, "--schema prints its columns" in done.stderr) == (2, True)
 
 
 def test_words_stay_words_where_all_cells_are_numbers(call: Call, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_without_clients_and_labels_all_rows_are_one_clients(call: Call, tmp_pat
         (3, ["study.toml"], "rows must be a .csv, a .parquet or an .npz file; got '.toml'"),
         (2, ["patients.csv", "--client", "hospitel"], "unknown column 'hospitel'. Did you mean 'hospital'?"),
         (2, ["patients.csv", "--label", "readmited"], "unknown column 'readmited'. Did you mean 'readmitted'?"),
-        (2, ["patients.csv", "--out", "patients.csv"], "must be another file than the rows"),
+        (2, ["patients.csv", "--out", "patients.csv"], "must differ from the file of rows"),
         (2, ["patients.csv", "--out", "p.parquet"], "--out must end with .csv"),
         (2, ["patients.csv", "--seed", "3"], "has no seed '3'"),
         (2, ["patients.csv", "--cluster", "1"], "holds one model for all clients"),

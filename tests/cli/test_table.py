@@ -69,7 +69,7 @@ def test_hospitals_are_compared_by_name(fedreach: Command, patients: Path) -> No
 def test_without_names_each_seed_draws_two_in_five_and_that_is_said(fedreach: Command, patients: Path) -> None:
     result = fedreach("compare", *COLUMNS, "--seeds", 4, "--out", "o", *SHORT)
     assert result.exit_code == 0, result.output
-    assert "2 of the 6 clients (40 %) take part, drawn by each seed" in result.stderr
+    assert "2 of 6 clients (40%) participate, drawn by each seed" in result.stderr
     drawn = [federation("o", seed) for seed in range(4)]
     assert {len(record["participants"]) for record in drawn} == {2}
     assert len({tuple(record["participants"]) for record in drawn}) > 1
@@ -95,7 +95,8 @@ def test_what_columns_are_is_said_on_the_command_line_or_in_toml(fedreach: Comma
     said = ["--set", "data.columns.drop=country,ward", "--set", "data.columns.category=age"]
     shell = [*COLUMNS, "--participants", "north,south,east", "--seeds", 1, "--out", "shell", *said, *SHORT]
     result = fedreach("compare", *shell)
-    assert "ward        dropped   listed in columns.drop" in result.stderr
+    assert "ward: dropped, as asked" in result.stderr
+    assert "  Columns   1 client, 1 label, " in result.stderr
     columns = 'columns = { drop = ["country", "ward"], category = ["age"] }\n[partition]'
     (patients / "patients.toml").write_text(TOML.replace("[partition]", columns), encoding="utf-8")
     assert fedreach("compare", "patients.toml", "--out", "toml", "--formats", "none").exit_code == 0
@@ -114,7 +115,9 @@ def test_a_run_with_other_columns_is_another_run(fedreach: Command, refused: Ref
     (patients / "patients.toml").write_text(TOML, encoding="utf-8")
     call = ["run", "patients.toml", "--method", "uniform", "--out", "o"]
     told = fedreach(*call, "--set", "data.columns.drop=country").stderr
-    assert told.count("country     dropped") == told.count("hospital    client") == 1
+    assert told.count("country: dropped") == 1
+    full = fedreach(*call, "--set", "data.columns.drop=country", "--verbose", "--out", "p").stderr
+    assert full.count("country     dropped") == full.count("hospital    client") == 1
     assert "data.columns" in refused(3, *call, "--set", "data.columns.drop=ward")
     assert "data.columns" in refused(3, *call)
 
@@ -122,11 +125,11 @@ def test_a_run_with_other_columns_is_another_run(fedreach: Command, refused: Ref
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--client", "hospital"], "--client goes with --data"),
-        (["--data", "patients.csv", "--client", "hospital"], "--data needs --client, the column"),
+        (["--client", "hospital"], "--client needs --data"),
+        (["--data", "patients.csv", "--client", "hospital"], "--data needs --client (the column"),
         ([*COLUMNS[:3], "hospitl", *COLUMNS[4:]], "unknown column 'hospitl'. Did you mean 'hospital'"),
         ([*COLUMNS, "--participants", "nroth"], "unknown client 'nroth'. Did you mean 'north'"),
-        (["tiny.toml", *COLUMNS], "--data goes without a file"),
+        (["tiny.toml", *COLUMNS], "--data cannot be combined with an experiment file"),
         ([*COLUMNS, "--set", "data.columns.drop=agee"], "data.columns.drop: unknown column 'agee'. Did you mean"),
         ([*COLUMNS, "--set", "data.columns.decimal=x"], 'data.columns.decimal: must be "." or ","; got \'x\'.'),
     ],

@@ -11,6 +11,7 @@ import pytest
 
 from fedreach._util import registry
 from fedreach.cli import main
+from fedreach.testing.base import CheckResults
 
 from ..conftest import Command  # noqa: TID252 (tests are no package that has a name)
 
@@ -184,6 +185,16 @@ def test_all_checks_are_listed_in_words(fedreach: Command) -> None:
         assert f"  {check['check']}: {check['statement']}" in text
 
 
+def test_all_components_are_checked_in_a_few_lines(fedreach: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedreach.testing.verify.check_built_in", lambda kind, name: CheckResults(kind, name, 1))
+    result = fedreach("verify")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert len(lines) == len(registry.VERIFIED) + 1 <= 25
+    assert re.fullmatch(r"selection +(\d+) of \1 components pass", lines[1])
+    assert len(fedreach("verify", "--verbose").stdout.splitlines()) > 80
+
+
 def test_a_check_can_be_left_out(fedreach: Command, mine: Path) -> None:
     assert fedreach("verify", "mine.py:Forgetful", "--without", "arguments untouched").exit_code in (0, 1)
     result = fedreach("verify", "mine.py:Forgetful", "--without", "arguments untouched", "--json")
@@ -194,19 +205,19 @@ def test_a_check_can_be_left_out(fedreach: Command, mine: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["scafold"], "There is no part 'scafold'. Did you mean 'scaffold'? Your own: 'FILE.py:NAME'."),
-        (["scaffold", "--kind", "selection"], "There is no part 'scaffold'."),
-        (["uniform", "--kind", "selektion"], "There is no kind of part 'selektion'. Did you mean 'selection'?"),
+        (["scafold"], "Unknown component 'scafold'. Did you mean 'scaffold'? A custom one is FILE.py:NAME."),
+        (["scaffold", "--kind", "selection"], "Unknown component 'scaffold'."),
+        (["uniform", "--kind", "selektion"], "Unknown component type 'selektion'. Did you mean 'selection'?"),
         (["mine.py:LongestWayt"], "mine.py has no 'LongestWayt'. Did you mean 'LongestWait'?"),
         (["nobody.py:X"], "file not found"),
         (["mine.py:number"], "int must be derived from"),
         (["mine.py:LongestWait", "--set", "patients=1.0"], "has no such option. Did you mean 'patience'?"),
         (["mine.py:LongestWait", "--set", "patience"], "--set must be of the form name=value"),
-        (["mine.py:minimax", "--set", "refresh=1"], "is an object already"),
+        (["mine.py:minimax", "--set", "refresh=1"], "is an object."),
         (["feddyn", "--set", "alpha=-1.0"], "FedDyn.alpha must be positive; got -1.0."),
         (["uniform", "--without", "renamed"], "Unknown check 'renamed' for uniform."),
-        (["--set", "alpha=1.0"], "name one"),
-        (["label_statistics.discrete_laplace"], "There is no part"),
+        (["--set", "alpha=1.0"], "need the name of a component"),
+        (["label_statistics.discrete_laplace"], "Unknown component"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

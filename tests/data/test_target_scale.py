@@ -192,9 +192,9 @@ def test_without_the_scale_numbers_are_trained_on_as_they_are(fedreach: Command,
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--target", "price"], "--target goes with --data"),
-        ([*COLUMNS, "--label", "size"], "one of the two: --label"),
-        (["--data", "houses.csv", "--client", "town"], "--target, that of a number to predict"),
+        (["--target", "price"], "--target needs --data"),
+        ([*COLUMNS, "--label", "size"], "either --label (the class)"),
+        (["--data", "houses.csv", "--client", "town"], "or --target (a number to predict)"),
         (["--data", "houses.csv", "--client", "town", "--label", "price"], "use --target price instead of --label"),
     ],
 )

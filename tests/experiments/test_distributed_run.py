@@ -216,7 +216,7 @@ def test_ctrl_c_writes_the_checkpoint(start: Start, home: Path, uninterrupted: d
         rank.send_signal(signal.SIGINT)
     (code, _, told), other = ended(ranks)
     assert code == 130
-    assert told == "error: Interrupted. Nothing is lost: the same command goes on where this one stopped.\n"
+    assert told == "error: Interrupted. Rerun the command to resume it.\n"
     assert other == (-signal.SIGINT, "", "")
     before = len(rows(home / "c"))
     plain(home, *never, "--out", "c", "--resume")

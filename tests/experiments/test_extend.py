@@ -233,8 +233,8 @@ def test_a_comparison_is_extended_run_by_run(home: Path) -> None:
     assert all_files(begun) == all_files(whole)
     record = RunFolder(begun).required(ComparisonRecord)
     assert (record.config["rounds"], record.lengths) == (6, [4])
-    told = find(analyse(read([begun]))).sentences
-    assert any("Results after 4 rounds could be seen before the runs were made longer" in each for each in told)
+    told = find(analyse(read([begun]))).warnings
+    assert any("Results after 4 rounds could be seen before the runs were extended" in each for each in told)
     assert extend_comparison(begun, 6, base=home, executor=Inline()).skipped == 4
     assert RunFolder(begun).required(ComparisonRecord).lengths == [4]
 

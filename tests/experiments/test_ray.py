@@ -158,7 +158,7 @@ def test_dying_workers_a_killed_comparison_and_ctrl_c_change_no_byte(
     _, said = interrupted.communicate()
     assert interrupted.returncode == 130
     assert said.count("error: ") == 1
-    assert "Interrupted. Nothing is lost" in said
+    assert "Interrupted. Rerun the command to resume it." in said
     assert not workers(home)
 
     before = rounds(home)
@@ -253,4 +253,4 @@ def test_the_commands_of_the_page_run(start: Start, home: Path, cluster: str) ->
         done = start(*words, "--seeds", 1, "--formats", "none")
         printed, said = done.communicate()
         assert done.returncode == 0, said
-        assert "Page: runs/" in printed
+        assert "Report  runs/" in printed

@@ -75,7 +75,7 @@ def test_a_run_trains_on_the_server_in_some_rounds_and_says_so(fedreach: Command
     run = ["run", "tiny.toml", "--method", "entropy", *SAFARI, *EXAMPLES, "--set", "rounds=8"]
     result = fedreach(*run, "--out", "x")
     assert result.exit_code == 0, result.output
-    assert "the server holds 30 samples, taken from the training data of all clients" in result.stderr
+    assert "the server holds 30 examples, taken from the clients' training data" in result.stderr
     table = RunFolder(Path("x")).rows("rounds.jsonl")[1:]
     by_server = [row.get("by_server", False) for row in table]
     assert any(by_server)
@@ -105,7 +105,7 @@ def test_with_probability_1_a_run_has_the_numbers_of_one_without_safari(fedreach
 def test_a_file_of_ones_own_is_used_and_leaves_the_clients_as_they_are(fedreach: Command, home: Path) -> None:
     np.savez(home / "mine.npz", x=np.zeros((5, 1, 8, 8), np.uint8), y=[0, 1, 2, 3, 3])
     shown = fedreach("partition", "tiny.toml", "--set", "server_data.file=mine.npz")
-    assert "the server holds 5 samples of its own" in shown.stdout
+    assert "the server holds 5 examples" in shown.stdout
     record = json.loads(fedreach("partition", "tiny.toml", "--set", "server_data.file=mine.npz", "--json").stdout)
     assert record["server_data"]["label_counts"][:5] == [1, 1, 1, 2, 0]
     assert set(record["server_data"]["taken"]) == {0}

@@ -226,8 +226,8 @@ def test_the_command_sweeps_reports_and_says_it_to_machines(fedreach: Command, r
     again = fedreach("report", "s", "--formats", "none")
     assert again.exit_code == 0
     assert "partition.alpha = 5.0" in again.stdout
-    assert "which settings were chosen" in again.stdout
-    assert "extend its comparisons one by one" in refused(2, "extend", "s", "--rounds", "9")
+    assert "Tuned settings by method" in fedreach("report", "s", "--formats", "none", "--verbose").stdout
+    assert "Extend each of its comparisons" in refused(2, "extend", "s", "--rounds", "9")
 
 
 @pytest.mark.slow

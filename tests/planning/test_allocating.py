@@ -92,8 +92,8 @@ def test_ten_per_cent_more_examples_than_there_are_is_said_and_no_error(fedreach
     (home / "clients.csv").write_text(text_of(G1), encoding="utf-8")
     result = fedreach("allocate", "clients.csv", "--min-examples", 650)
     assert result.exit_code == 0
-    assert "10 % more examples (715): not to be had" in result.stdout
-    assert "cost 2.649697" in result.stdout  # golden G3 of the specification: all take part
+    assert "10% more examples (715): impossible, because the clients hold too few" in result.stdout
+    assert "Cost 2.649697" in result.stdout  # golden G3 of the specification: all take part
 
 
 def test_seconds_of_the_golden_channel(tmp_path: Path) -> None:
@@ -195,15 +195,15 @@ def test_people_are_told_all_of_it(fedreach: Command, home: Path) -> None:
     assert result.stderr == ""
     said = result.stdout
     for part in (
-        "clients.csv: 5 clients, 2 chosen, 3 not chosen",
-        "examples: 300 chosen, 300 needed, 650 to be had",
-        "cost 1.00896207 = 1 x 0.4967 s + 1 x 0.5122 J",
-        "proven: no choice costs less than 1.0089",
-        "10 % more bandwidth (2.2 MHz), given rates growing in proportion: cost 0.96",
-        "10 % more examples (330): cost 1.",
-        "bandwidth is worth 0.4475 for as much again at these rates, 0.2237 a MHz",
-        "Wrote a/plan.csv",
-        "Drew b/plan.svg",
+        "clients.csv: 5 clients, 2 selected, 3 not selected",
+        "Examples: 300 selected, 300 required, 650 available",
+        "Cost 1.00896207 = 1 x 0.4967 s + 1 x 0.5122 J",
+        "Proven lower bound of all choices: 1.0089",
+        "10% more bandwidth (2.2 MHz), with rates in proportion: cost 0.96",
+        "10% more examples (330): cost 1.",
+        "Marginal value of bandwidth: 0.4475 for twice as much, 0.2237 per MHz",
+        "Data    a/plan.csv",
+        "Figure  b/plan.svg",
     ):
         assert part in said
     assert "\x1b" not in said
@@ -225,8 +225,9 @@ def test_many_chosen_are_not_all_listed_on_the_terminal(fedreach: Command, home:
     total = sum(row["num_examples"] for row in rows)
     result = fedreach("allocate", "clients.csv", "--min-examples", total, "--out", "plan.csv", "--figure", "plan.png")
     assert result.exit_code == 0, result.output
-    assert f"{MAX_LISTED + 5} chosen, 0 not chosen" in result.stdout
-    assert "... and 5 with smaller shares: --out FILE.csv or --json has them all" in result.stdout
+    assert f"{MAX_LISTED + 5} selected, 0 not selected" in result.stdout
+    assert "and 5 more with smaller shares: --verbose" in result.stdout
+    assert len(result.stdout.splitlines()) <= 27  # two of them name files
     listed = [line for line in result.stdout.splitlines() if line.startswith("client ")]
     assert len(listed) == MAX_LISTED + 1  # and the header
     assert len((home / "plan.csv").read_text().splitlines()) == MAX_LISTED + 6
@@ -236,7 +237,7 @@ def test_many_chosen_are_not_all_listed_on_the_terminal(fedreach: Command, home:
 def test_a_narrow_terminal_shows_whole_numbers(tmp_path: Path) -> None:
     found = plan(read(text_of(with_(G1, 4, client="the client in the north")), tmp_path), Question(300))
     for width in (60, 80, 100, 220):
-        table = text(found, record(found), width).partition("\ncost ")[0].splitlines()[3:]
+        table = text(found, record(found), width, verbose=True).partition("\nCost ")[0].splitlines()[3:]
         assert max(map(len, table)) <= width
         first = next(line.split() for line in table if line.split()[:1] == ["a"])
         assert first[:3] == ["a", "100", "38.2"]
@@ -321,7 +322,7 @@ def test_ctrl_c_gives_what_was_found_until_then(
     monkeypatch.setattr("fedreach.wireless.solve.FEW_COVERS", 0)  # else all sets are tried, without proof
     result = fedreach("allocate", "clients.csv", "--min-examples", 300, "--json")
     assert result.exit_code == 130
-    assert "Interrupted. What is printed was found before" in result.stderr
+    assert "Interrupted. The printed numbers were found before" in result.stderr
     told = json.loads(result.stdout)
     assert told["cost"] == pytest.approx(1.008962065383, rel=1e-6)
     assert told["status"] == ("time_limit" if when == 1 else "optimal")
@@ -335,7 +336,9 @@ def test_ctrl_c_again_ends_it(refused: Callable[..., str], home: Path, monkeypat
         raise KeyboardInterrupt
 
     monkeypatch.setattr(planning, "solve", never)
-    assert refused(130, "allocate", "clients.csv", "--min-examples", 300) == "Interrupted before there was an answer."
+    assert (
+        refused(130, "allocate", "clients.csv", "--min-examples", 300) == "Interrupted before the first plan was found."
+    )
 
 
 # ----------------------------------------------------------------------------------------------------- the example
@@ -375,7 +378,7 @@ def test_the_examples_of_the_help_run(fedreach: Command, home: Path) -> None:
     for words in lines:
         result = fedreach(*words[1:])
         assert result.exit_code == 0, (words, result.output, result.exception)
-        assert "proven: no choice costs less than" in result.stdout
+        assert "Proven lower bound of all choices: " in result.stdout
     assert (home / "plan.csv").exists()
     assert (home / "plan.svg").exists()
 

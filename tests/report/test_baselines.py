@@ -13,7 +13,7 @@ import pytest
 from fedreach.report.analysis import baselines_of as summarized_of
 from fedreach.report.concerns import concerns
 from fedreach.report.findings import find
-from fedreach.report.formats import terminal_table
+from fedreach.report.formats import full_text
 from fedreach.report.numbers import RunSet
 from fedreach.report.overview import analyse
 from fedreach.report.read import read
@@ -54,7 +54,7 @@ def test_baselines_stand_below_the_methods_with_their_spread_over_federations(se
     assert [row[0] for row in table.rows] == ["one", "two", "majority class", "pooled logistic regression"]
     unseen = table.header.index("unseen clients")
     assert [row[unseen] for row in table.rows[2:]] == ["21.0 ± 1.4", "62.0 ± 2.8"]
-    assert "Majority class: of the participants' training rows." in table.note
+    assert "Majority class: of the participants' training rows." in table.details
     assert not any(i >= 2 for i, _ in table.bold)
 
 
@@ -78,7 +78,7 @@ def test_every_file_and_the_page_have_them(several: Path, tmp_path: Path) -> Non
     document = as_document(written.analysis)
     assert [row["method"] for row in document["methods"]] == ["one", "two"]
     assert [row["unseen_mean"] for row in document["baselines"]] == [pytest.approx(0.21), pytest.approx(0.62)]
-    assert "majority class" in terminal_table(written.analysis, width=80)
+    assert "majority class" in full_text(tabulate(written.analysis), width=80)
 
 
 def test_without_baselines_nothing_is_shown_of_them(tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ def test_one_below_the_majority_is_told_with_both_numbers_and_what_to_do(tmp_pat
     comparison.runs[0].baselines.columns["majority"]["train_accuracy"] = 0.99  # type: ignore[union-attr, index]
     value = 100 * comparison.runs[0].column("unseen_accuracy")[-1]
     assert concerns(comparison) == (
-        f"Worse than no model: {value:.1f} % on unseen clients, where the majority class has 90.0 %. Try more rounds, "
-        "more local.epochs, other values of local.lr, or model = 'linear'.",
+        f"Worse than no model: {value:.1f}% on unseen clients; the majority class has 90.0%. Try more rounds, "
+        "more local.epochs or another local.lr, or model = 'linear'.",
     )
-    assert concerns(comparison)[0] in find(analyse(comparison)).qualifying
+    assert concerns(comparison)[0] in find(analyse(comparison)).warnings
 
 
 def test_one_below_it_on_participants_alone_is_told_too(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_one_below_it_on_participants_alone_is_told_too(tmp_path: Path) -> None:
     set_all(record, "participants", 0.99)
     (said,) = concerns(read([write_run(tmp_path / "run", held=held, baselines=record)]))
     assert said.startswith("Worse than no model: ")
-    assert "on participants' held-out data, where the majority class has 99.0 %" in said
+    assert "on participants' held-out data; the majority class has 99.0%" in said
 
 
 def set_all(record: BaselinesRecord | None, people: str, score: float) -> None:
@@ -132,7 +132,7 @@ def set_all(record: BaselinesRecord | None, people: str, score: float) -> None:
 def test_what_clients_do_not_decide_is_no_better_and_not_worse(tmp_path: Path) -> None:
     reached = float(one_run(tmp_path, majority=0.2, pooled=0.5).runs[0].column("unseen_accuracy")[-1])
     (said,) = concerns(one_run(tmp_path / "again", majority=reached + 0.01, pooled=0.2))  # clients are 15 points apart
-    assert said.startswith("No better than no model: ")
+    assert said.startswith("Not better than no model: ")
 
 
 def test_one_clearly_below_the_pooled_model_is_told(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_one_clearly_below_the_pooled_model_is_told(tmp_path: Path) -> None:
     comparison.runs[0].baselines.columns["pooled"]["train_accuracy"] = 0.99  # type: ignore[union-attr, index]
     (said,) = concerns(comparison)
     assert said.startswith("Clearly worse than a linear model: ")
-    assert "on unseen clients, where the pooled logistic regression has 90.0 %. Try more rounds" in said
+    assert "on unseen clients; the pooled logistic regression has 90.0%. Try more rounds" in said
 
 
 @pytest.mark.parametrize(("lack", "told"), [(0.019, 0), (0.021, 1)])
@@ -169,7 +169,7 @@ def test_methods_are_named_where_there_are_several(several: Path) -> None:
     one, two = (
         np.mean([run.column("unseen_accuracy")[-1] for run in comparison.counted(method)]) for method in ("one", "two")
     )
-    assert said.startswith(f"Worse than no model: one {100 * one:.1f} %, two {100 * two:.1f} % on unseen clients")
+    assert said.startswith(f"Worse than no model: one {100 * one:.1f}%, two {100 * two:.1f}% on unseen clients")
 
 
 def test_a_linear_model_is_not_told_to_be_one(tmp_path: Path) -> None:
@@ -185,13 +185,13 @@ def test_one_that_is_better_on_the_rows_it_trains_on_is_not_told_to_train_longer
         comparison = one_run(tmp_path / name, majority=0.9, pooled=0.95)
         comparison.runs[0].baselines.columns["majority"]["train_accuracy"] = level  # type: ignore[union-attr, index]
         (said,) = concerns(comparison)
-        assert ("try fewer rounds, local.weight_decay" in said) is (name == "less")
+        assert ("Try fewer rounds or local.weight_decay" in said) is (name == "less")
         assert ("Try more rounds" in said) is (name == "more")
 
 
 def test_where_training_rows_were_not_scored_neither_longer_nor_shorter_training_is_advised(tmp_path: Path) -> None:
     (said,) = concerns(one_run(tmp_path, majority=0.9, pooled=0.95))
-    assert "more or fewer rounds, local.weight_decay (evaluation.training = true says whether it overfits)" in said
+    assert "more or fewer rounds, or local.weight_decay (evaluation.training = true shows whether it overfits)" in said
 
 
 def test_near_chance_is_told_where_no_pooled_model_can_tell(tmp_path: Path) -> None:
@@ -204,11 +204,11 @@ def test_near_chance_is_told_where_no_pooled_model_can_tell(tmp_path: Path) -> N
 def test_a_column_that_gives_the_label_away_is_named_with_its_number(tmp_path: Path) -> None:
     comparison = one_run(tmp_path, majority=0.2, pooled=0.5, leaks=[LEAK])
     assert concerns(comparison) == (
-        "The label is given away by one column alone, on participants' training rows: 'discharge' (AUROC 0.999). If "
-        "what it holds is known only once the label is, remove it from the data and run again.",
+        "One column alone predicts the label: 'discharge' (AUROC 0.999), on participants' training rows. If its value "
+        "is known only after the label, remove it from the data and run again.",
     )
     two = one_run(tmp_path / "two", majority=0.2, pooled=0.5, leaks=[LEAK, LEAK | {"column": "code"}])
-    assert "by each of these columns alone" in concerns(two)[0]
+    assert "Each of these columns alone predicts" in concerns(two)[0]
     assert "'discharge' (AUROC 0.999), 'code' (AUROC 0.999)" in concerns(two)[0]
 
 
@@ -235,7 +235,7 @@ def test_two_classes_have_auroc_and_log_loss_with_the_clients_that_have_one(tmp_
     assert table.rows[0][loss] == f"{analysis.comparison.runs[0].column('unseen_loss')[-1]:.3f}"
     assert [row[loss] for row in table.rows[1:]] == ["1.000", "1.000"]
     assert (
-        "AUROC and log loss: on unseen clients; AUROC is a mean over the clients that hold both classes, 5 of 8."
+        "AUROC and log loss are those on unseen clients; AUROC is the mean over clients with both classes (5 of 8)."
         in table.note
     )
     record = as_document(analysis)["methods"][0]
@@ -243,7 +243,10 @@ def test_two_classes_have_auroc_and_log_loss_with_the_clients_that_have_one(tmp_
 
 
 def test_clients_are_not_counted_where_all_have_both_classes(tmp_path: Path) -> None:
-    assert "AUROC and log loss: on unseen clients." in tabulate(analyse(two_classes(tmp_path, undefined=None))).note
+    assert (
+        "AUROC and log loss are those on unseen clients."
+        in tabulate(analyse(two_classes(tmp_path, undefined=None))).note
+    )
 
 
 def test_more_classes_have_neither(tmp_path: Path) -> None:
@@ -262,16 +265,16 @@ def test_baselines_of_another_run_are_refused(tmp_path: Path) -> None:
 
 def test_methods_that_all_of_the_participants_train_by_are_told_to_be_the_same(several: Path) -> None:
     comparison = read([several])
-    assert not [said for said in concerns(comparison) if "The same numbers" in said]
+    assert not [said for said in concerns(comparison) if "Identical numbers" in said]
     one = {run.seed: run.rounds for run in comparison.counted("one")}
     runs = [
         replace(run, rounds=one[run.seed], config={"method": {"cohort_size": 99, "selection": run.method}})
         for run in comparison.runs
     ]
-    (said,) = [each for each in concerns(replace(comparison, runs=tuple(runs))) if "The same" in each]
+    (said,) = [each for each in concerns(replace(comparison, runs=tuple(runs))) if "Identical" in each]
     assert said == (
-        "The same numbers in every round: one, two: all participants train in every round, so there is nobody to "
-        "select. Lower method.cohort_size."
+        "Identical numbers in every round: one, two, because all participants train in every round. Lower "
+        "method.cohort_size."
     )
 
 
@@ -282,4 +285,4 @@ def test_methods_that_differ_in_adaptation_alone_train_the_same_and_that_is_no_c
     runs = [
         replace(run, rounds=one[run.seed], config={"method": adapted[run.method == "two"]}) for run in comparison.runs
     ]
-    assert not [said for said in concerns(replace(comparison, runs=tuple(runs))) if "The same" in said]
+    assert not [said for said in concerns(replace(comparison, runs=tuple(runs))) if "Identical" in said]

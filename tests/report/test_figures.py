@@ -183,7 +183,7 @@ def test_captions_speak_of_intervals_over_seeds_where_there_are_some(seeds: tupl
     folder = write_comparison(tmp_path, ["base", "other"], seeds, rounds=3)
     said = {name: caption for name, _, caption, *_ in figure_specs(analyse(read([folder])))}
     for name in ("differences", "adaptation"):
-        assert ("intervals over seeds" in said[name]) == (len(seeds) > 1), name
+        assert ("95% CI" in said[name]) == (len(seeds) > 1), name
 
 
 def test_a_method_without_the_column_has_no_curve(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_wide_tables_are_several_each_of_which_fits(awkward: Path) -> None:
 def test_the_caption_says_the_seeds_of_the_runs_and_not_those_that_were_asked_for(
     comparison: RunSet, tmp_path: Path
 ) -> None:
-    assert seeds_sentence(comparison) == "4 to 5 seeds a method, of 5 planned."
+    assert seeds_sentence(comparison) == "4 to 5 seeds of 5 planned."
     two = write_comparison(tmp_path, ["a", "b"], [3, 7], rounds=4)
     written = write_report([two], two, formats=None)
     text = (written.page.parent / "table.tex").read_text(encoding="utf-8")
@@ -161,14 +161,14 @@ def test_the_caption_says_the_seeds_of_the_runs_and_not_those_that_were_asked_fo
     shutil.rmtree(two / "runs" / "a" / "seed-7")
     edit(two / "runs" / "b" / "seed-7" / "result.json", status="failed", error="gone")
     text = (write_report([two], two, formats=None).page.parent / "table.tex").read_text(encoding="utf-8")
-    assert "1 seed, of 2 planned." in text
+    assert "1 seed of 2 planned." in text
 
 
 def test_the_caption_says_intervals_correction_and_what_could_be_seen(comparison: RunSet) -> None:
     analysis = analyse(comparison)
     text = latex(tabulate(analysis))
-    assert r"at 95 to 98.75~\%, the level at which Holm's step tests each of 4" in text
-    assert "corrected for 4 by Holm's steps" in text
+    assert r"The level of each CI is that of its Holm step, 98.75\% at most." in text
+    assert "adjusted for 4 comparisons (Holm)" in text
     assert "Made by hand." in text
 
 

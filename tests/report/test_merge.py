@@ -49,8 +49,8 @@ def test_methods_of_one_name_are_told_apart_and_differences_are_taken_within_eac
     for name in ("a", "alpha"):
         (alone,) = analyse(read([made / name])).contrasts["last"]
         assert (f"entropy ({name})", alone.judged.mean) in apart
-    assert find(analysis).sentences[0] == (
-        "These are 2 comparisons: a, alpha. They differ in partition.alpha (0.5 | 5.0)."
+    assert find(analysis).warnings[0] == (
+        "This report shows 2 comparisons: a, alpha. They differ in partition.alpha (0.5 | 5.0)."
     )
 
 
@@ -85,4 +85,4 @@ def test_the_page_and_machines_are_told_what_differs(made: Path, fedreach: Comma
     said = json.loads(done.stdout)
     assert (said["comparisons"], said["differs"]) == (["a", "alpha"], {"partition.alpha": ["0.5", "5.0"]})
     page = (tmp_path / "report" / "index.html").read_text()
-    assert "In what a, alpha differ" in page
+    assert "Differences between a, alpha" in page

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedreach.report.analysis import metrics_of
-from fedreach.report.formats import terminal_tables
+from fedreach.report.formats import tables_of, to_text
 from fedreach.report.overview import analyse
 from fedreach.report.read import read
 from fedreach.report.records import as_records, to_csv
@@ -80,26 +80,25 @@ def test_every_metric_has_a_row_for_each_method(folder: Path) -> None:
     assert [row[:2] for row in table.rows] == [("one", "auroc"), ("two", "auroc"), ("one", "cost"), ("two", "cost")]
     cells = [dict(zip(table.header, row, strict=True)) for row in table.rows]
     assert cells[0]["unseen clients"] == "0.750 ± 0.071"
-    assert (cells[0]["left out, unseen"], cells[2]["left out, unseen"]) == ("1", "0")
+    assert (cells[0]["undefined, unseen"], cells[2]["undefined, unseen"]) == ("1", "0")
     assert cells[2]["unseen clients"] == "1234 ± 0"  # its digits are those of the largest number of the metric
     assert cells[2]["test set"] == "-"
     assert "pooled, participants" not in table.header  # there is no such number
-    assert table.caption == "Further metrics, at the last round"
-    assert "± sd over seeds" in table.note
+    assert table.caption == "Other metrics (mean ± sd over 2 seeds)"
 
 
 def test_terminal_page_and_files_show_them(folder: Path, tmp_path: Path) -> None:
     written = write_report([folder], tmp_path, formats=None)
     page = written.page.read_text(encoding="utf-8")
-    assert page.count("<h2>Further metrics, at the last round</h2>") == 1
+    assert page.count("<h3>Other metrics (mean ± sd over 2 seeds)</h3>") == 1
     assert "<td>auroc</td><td>0.800 ± 0.071</td>" in page
     texts = {path.name: path.read_text(encoding="utf-8") for path in written.tables}
-    assert "**Further metrics, at the last round**" in texts["table.md"]
-    assert ": further metrics, at the last round." in texts["table.tex"]
+    assert "**Other metrics (mean ± sd over 2 seeds)**" in texts["table.md"]
+    assert r": other metrics (mean $\pm$ sd over 2 seeds)." in texts["table.tex"]
     assert json.loads(texts["table.json"])["methods"] == as_records(written.analysis)
     (one, _) = csv.DictReader(io.StringIO(texts["table.csv"]))
     assert float(one["metric_auroc_unseen_mean"]) == pytest.approx(0.75)
-    (shown,) = (text for text in terminal_tables(written.analysis, width=80) if "further metrics" in text)
+    (shown,) = (to_text(table, 80) for table in tables_of(written.analysis) if table.name == "metrics")
     rows = shown.partition("─\n")[2].partition("\n\n")[0].splitlines()
     assert [row.split()[:2] for row in rows] == [[m, q] for q in ("auroc", "cost") for m in ("one", "two")]
 
@@ -122,6 +121,6 @@ def test_nothing_is_said_where_nobody_asked(tmp_path: Path) -> None:
     analysis = analyse(read([out]))
     assert metrics_of(analysis.comparison) == ()
     assert tabulate_metrics(analysis) is None
-    assert not any("further metrics" in text for text in terminal_tables(analysis))
+    assert "metrics" not in {table.name for table in tables_of(analysis)}
     assert "metric_" not in to_csv(analysis)
-    assert "Further metrics" not in write_report([out], tmp_path, formats=None).page.read_text(encoding="utf-8")
+    assert "Other metrics" not in write_report([out], tmp_path, formats=None).page.read_text(encoding="utf-8")

@@ -58,7 +58,7 @@ class Page(HTMLParser):
 def test_the_columns_of_a_table_are_on_the_page(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     write_run(folder, rounds=4)
-    assert "Columns of the table" not in write_report([folder], tmp_path / "none").page.read_text(encoding="utf-8")
+    assert "Columns of the data" not in write_report([folder], tmp_path / "none").page.read_text(encoding="utf-8")
     columns = [
         {"name": "hospital", "kind": "client"},
         {"name": "age", "kind": "number", "missing": 2, "mean": 40.0, "sd": 10.0, "odd": "1 of these holds no number"},
@@ -67,7 +67,7 @@ def test_the_columns_of_a_table_are_on_the_page(tmp_path: Path) -> None:
     edit(folder / "federation.json", preparation=columns)
     page = write_report([folder], tmp_path / "report").page.read_text(encoding="utf-8")
     Page(page)
-    assert "Columns of the table (3)" in page
+    assert "Columns of the data (3)" in page
     assert "<td>age</td><td>number</td><td>40 ± 10, 2 missing (1 of these holds no number)</td>" in page
     assert "<td>&lt;ward&gt;</td><td>dropped</td><td>as asked</td>" in page
 

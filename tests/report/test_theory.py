@@ -21,7 +21,7 @@ from fedreach._util.errors import RunFolderError
 from fedreach.federation.convergence import divergence_loss
 from fedreach.report.figures import draw_figures, figure_specs
 from fedreach.report.figures.curves import STRETCHES, mean_by_stretch, theory, theory_curves
-from fedreach.report.formats import terminal_tables
+from fedreach.report.formats import full_text
 from fedreach.report.numbers import RoundsTable, RunSet
 from fedreach.report.overview import analyse
 from fedreach.report.page import render
@@ -262,14 +262,12 @@ def test_every_term_has_a_column_a_panel_and_an_explanation(measured: RunSet) ->
     assert table.header == ("method", *(term.header for term in TERMS))
     assert [axes.get_title(loc="left") for axes in figure.axes] == [term.title for term in TERMS]
     page = unescape(render(analyse(measured), [], []))
-    explained = page[page.index("What each term means") : page.index('id="reading"')]
-    assert re.findall("<dt>(.*)</dt>", explained) == [
-        *("Label entropy", "Left out", "Label gap", "One by one", "Bound disagreement", "Rademacher score"),
-        "Those who never take part",
-    ]
+    explained = page[page.index('id="theory"') : page.index('id="reading"')]
+    terms = ("Label entropy", "Distance to cohort", "Label gap", "Label gap, single clients", "Bound disagreement")
+    assert re.findall("<dt>([A-Z].*)</dt>", explained)[:7] == [*terms, "Rademacher score", "Clients that never train"]
     # 35 of 50 clients take part: (1 - 0.7) / 8 = 3.75 %
-    assert "With 35 of 50 clients taking part" in explained
-    assert "exceeds 3.8\u00a0% with probability above 5\u00a0%" in explained
+    assert "With 35 of 50 clients participating" in explained
+    assert "exceeds 3.8% with probability above 5%" in explained
 
 
 def test_a_cell_is_the_mean_over_rounds_and_then_over_seeds(measured: RunSet) -> None:
@@ -301,7 +299,7 @@ def test_a_term_that_was_not_measured_is_not_shown(tmp_path: Path) -> None:
     page = render(analyse(comparison), [], [])
     assert "<dt>Label entropy</dt>" in page
     assert "<dt>Bound disagreement</dt>" not in page
-    assert "Those who never take part" not in page
+    assert "<dt>Clients that never train</dt>" not in page
 
 
 def test_a_run_without_cohorts_has_no_theory_at_all(tmp_path: Path) -> None:
@@ -311,21 +309,23 @@ def test_a_run_without_cohorts_has_no_theory_at_all(tmp_path: Path) -> None:
     assert tabulate_theory(analyse(comparison)) is None
     assert "theory" not in {picture.name for picture in draw_figures(figure_specs(analyse(comparison)))}
     page = write_report([folder], tmp_path / "out", formats=()).page.read_text()
-    assert "What the bounds look at" not in page
+    assert "Terms of the papers&#39; bounds" not in page
 
 
 def test_page_and_tables_tell_the_terms_and_their_sources(measured: RunSet, tmp_path: Path) -> None:
     out = write_comparison(tmp_path / "c", ("a", "b"), (0,), rounds=8)
     paths = write_report([out], tmp_path / "out", formats=("svg",))
     page = paths.page.read_text()
-    assert "What the bounds look at" in page
+    assert "Terms of the papers&#39; bounds (mean over rounds)</h3>" in page
     assert "Theorem 1, eq. 5 and 8" in page
-    assert "What the bounds look at" in (paths.page.parent / "table.md").read_text()
-    assert ": what the bounds look at. " in (paths.page.parent / "table.tex").read_text()
+    assert "Terms of the papers' bounds (mean over rounds)" in (paths.page.parent / "table.md").read_text()
+    assert ": terms of the papers' bounds (mean over rounds). " in (paths.page.parent / "table.tex").read_text()
     assert "theory_label_gap_mean" in (paths.page.parent / "table.csv").read_text().splitlines()[0]
     assert (paths.page.parent / "figures" / "theory.svg").is_file()
-    (shown,) = (text for text in terminal_tables(analyse(measured)) if "what the bounds look at" in text)
-    assert [line[0] for line in shown.splitlines() if line.startswith(("a ", "b "))] == ["a", "b"]
+    table = tabulate_theory(analyse(measured))
+    assert table is not None
+    shown = full_text(table, 400)
+    assert [line[0] for line in shown.splitlines() if line.startswith(("a ", "b "))] == ["a", "b"] * 2
 
 
 # ----------------------------------------------------------------------------------------------- curves

@@ -61,6 +61,7 @@ class TrainingError(FedReachError):
     """Local training failed; the message gives the client's id, the round and the cause."""
 
 
+MAX_LISTED = 8  # names in a message
 OUT_OF_MEMORY = "Out of memory. Lower --workers, or use smaller models or data."
 
 DISK = {
@@ -94,7 +95,7 @@ def of_system(error: OSError) -> str:
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """Return ``" Did you mean 'x'?"`` for the closest candidate; without a close one, list all candidates.
+    """Return ``" Did you mean 'x'?"`` for the closest candidate, or a list of at most `MAX_LISTED` candidates.
 
     Example:
         >>> nearest("dirichlet_by_clas", ["iid", "dirichlet_by_class"])
@@ -105,7 +106,8 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     names = list(candidates)
     if close := _did_you_mean(name, names):
         return close
-    return " Known: " + ", ".join(repr(n) for n in names) + "." if names else " There are none."
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return f" Known: {', '.join(map(repr, names[:MAX_LISTED]))}{more}." if names else " There are none."
 
 
 def require(part: Any, /, **rules: str | Sequence[str]) -> None:

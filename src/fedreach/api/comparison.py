@@ -19,9 +19,8 @@ from fedreach._util.errors import ConfigError, RunFolderError, nearest
 from fedreach.data.sets.download import sources
 from fedreach.experiment.components import OPTIMIZERS, relative_to_base
 from fedreach.experiment.schema import PARTS, Experiment
-from fedreach.report.adaptation import tabulate_adaptation
 from fedreach.report.figures import draw_figures, figure_specs
-from fedreach.report.formats import to_text
+from fedreach.report.formats import summary_text
 from fedreach.report.numbers import RunSet
 from fedreach.report.overview import Analysis, analyse
 from fedreach.report.read import read
@@ -382,18 +381,14 @@ class Comparison:
         return f"Comparison({self.name}: {', '.join(self.methods)}; {seeds})"
 
     def __str__(self) -> str:
-        """Return the table, and that of adaptation if a method has a rule, as wide as the terminal."""
-        width = get_terminal_size((120, 0)).columns
-        return "\n\n".join(to_text(table, width) for table in self._tables())
+        """Return what ``fedreach compare`` prints: the main table, its note, and the first findings."""
+        return summary_text(self.analysis, get_terminal_size((120, 0)).columns)
 
     def _repr_html_(self) -> str:
-        """Return the same tables and the main figure, for notebooks."""
+        """Return the table and the figure over rounds, for notebooks."""
         figures = [spec for spec in figure_specs(self.analysis) if spec.name == "accuracy"]
         svgs = [picture.svg for picture in draw_figures(figures, processes=1)]
-        return "".join(map(_as_html, self._tables())) + "".join(svgs)
-
-    def _tables(self) -> list[Table]:
-        return [tabulate(self.analysis, "last"), *tabulate_adaptation(self.analysis)[:1]]
+        return _as_html(tabulate(self.analysis, "last")) + "".join(svgs)
 
 
 class ComparedMethod:
@@ -519,7 +514,7 @@ def _as_html(table: Table) -> str:
     def row(cells: Any, tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
 
-    heads = [f"{head} ({unit})" if unit else head for head, unit in zip(table.header, table.units, strict=True)]
-    body = "".join(row(cells, "td") for cells in table.rows)
+    heads = [" ".join(filter(None, (table.header[j], table.units[j]))) for j in table.main]
+    body = "".join(row([cells[j] for j in table.main], "td") for cells in table.rows)
     note = f"<caption>{html.escape(table.caption)}. {html.escape(table.note)}</caption>"
     return f"<table>{note}<thead>{row(heads, 'th')}</thead><tbody>{body}</tbody></table>"

@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from fedreach._util.tables import visible, visible_lines
 from fedreach._util.text_tables import text_table
-from fedreach.data.assignment import statistics
 from fedreach.data.federated import FederatedData
 from fedreach.evaluation.scores import is_evaluated, main_score_of
 from fedreach.experiment.schema import Experiment
-from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus, Job
+from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus
 from fedreach.report.analysis import POPULATION, baseline_title, baselines_of, probabilities
 from fedreach.report.numbers import RunSet
 from fedreach.report.tables import join_sentences, probabilities_note, refit_sentence
@@ -34,8 +33,9 @@ if TYPE_CHECKING:
 
 
 C = TypeVar("C")
-ALL_RUNS = "all runs"
-MAX_COLUMNS = 20  # most columns of a table that are listed
+MAX_REMARKS = 4  # columns with a remark that are listed
+STEPS = 10  # lines of progress in a log
+CHECK_SECONDS = 1.0  # between two checks whether a line is due
 
 
 def clock(seconds: float | None) -> str:
@@ -58,87 +58,90 @@ def score_text(row: Mapping[str, Any], population: str) -> str:
     return score.shown(row.get(f"{population}_{score.name}"))
 
 
+def labelled(label: str, text: str) -> str:
+    """Return a line of a summary: a label in a column of its own, then the text.
+
+    Example:
+        >>> labelled("Runs", "6 methods"), labelled("", "20 seeds")
+        ('  Runs      6 methods', '            20 seeds')
+    """
+    return f"  {label:<9} {text}"
+
+
 def summary(experiment: Experiment, data: FederatedData) -> str:
     """Return a summary of the federation, which is shown before the first round."""
     d, population = data.dataset, data.population
-    sizes = data.partition.sizes
-    mixed = ""
-    if d.example_classes:
-        effective = statistics(data.partition, d.train_y, d.num_classes).summary()["effective_classes"]
-        mixed = f", {effective['median']:.1f} effective classes (median)"
-    lines = [
-        f"{experiment.name}: {d.name}, {len(d.train_y)} samples, {d.targets}" + (f" ({d.notes})" if d.notes else ""),
-        f"  {data.num_clients} clients by {data.partition.kind}: {sizes.min()} to {sizes.max()} samples "
-        f"(median {int(sorted(sizes)[len(sizes) // 2])}){mixed}",
-        f"  {len(population.participants)} take part, {len(population.unseen)} never train; "
-        f"{experiment.population.held_out:.0%} of each participant's samples are held out",
-        *_held_out(data),
-    ]
+    sizes, unseen = data.partition.sizes, len(population.unseen)
+    options = {} if experiment.partition.file else experiment.partition.options
+    options_text = ", ".join(f"{name} {value}" for name, value in options.items())
+    notes = f" ({d.notes})" if d.notes else ""
+    remarks = [f"held-out rows: {data.together}"] if str(data.together) else []
+    inputs = () if data.schema is None else tuple(column.name for column in data.schema.used)
+    if data.together.time in inputs:
+        remarks.append(f"{data.together.time!r} is an input, too; data.columns.drop removes it")
     if experiment.population.refit:
-        lines.append("  once it is scored, it trains again on all of their samples, for as many rounds as the best one")
+        remarks.append("the exported model trains again on all rows")
     if d.target_scale is not None:
-        lines += [f"  {line}" for line in d.target_scale.lines(d.target_names)]
+        remarks += d.target_scale.lines(d.target_names)
     if data.server is not None:
-        origin = ", taken from the training data of all clients" if data.taken_by_server().any() else " of its own"
-        lines.append(f"  the server holds {len(data.server.y)} samples{origin}")
+        origin = ", taken from the clients' training data" if data.taken_by_server().any() else ""
+        remarks.append(f"the server holds {len(data.server.y)} examples{origin}")
     if data.noise:
-        lines.append(f"  label noise: {data.noise['num_changed']} training labels are wrong ({data.noise['kind']})")
+        remarks.append(f"label noise: {data.noise['num_changed']} training labels are wrong ({data.noise['kind']})")
     if data.shift is not None:
-        who = f"{len(data.shift.clients)} of the {len(population.unseen)} that never train"
-        lines.append(f"  shift: {who} hold other data ({data.shift.record['kind']})")
-    empty = np.flatnonzero(np.bincount(d.train_y, minlength=d.num_classes) == 0) if d.example_classes else np.empty(0)
-    if empty.size:
-        which = ", ".join(map(str, empty[:10])) + (", ..." if empty.size > 10 else "")
-        lines.append(
-            f"  note: no training sample is of class {which} (of 0 to {d.num_classes - 1}). "
-            "If that is not meant, number the labels 0, 1, ... without gaps"
-        )
+        remarks.append(f"shift: {len(data.shift.clients)} of {unseen} unseen clients ({data.shift.record['kind']})")
+    lines = [
+        labelled(
+            "Data",
+            f"{d.name}: {len(d.train_y):,} training examples, {d.targets}{notes}, by {data.partition.kind}"
+            + f" ({options_text})" * bool(options_text),
+        ),
+        labelled(
+            "Clients",
+            f"{data.num_clients} with {sizes.min()} to {sizes.max()} examples; {len(population.participants)} "
+            f"participate (they hold out {experiment.population.held_out:.0%}), {unseen} never train",
+        ),
+        *(labelled("", text) for text in remarks),
+        *(labelled("Note", text) for text in _remarks(data)),
+    ]
     if experiment.methods:
-        runs, settings = len(experiment.methods) * len(experiment.seeds), ""
+        settings = ""
         if experiment.sweep is not None:
-            number = len(experiment.sweep.settings())
-            runs, settings = runs * number, f" x {number} settings of {', '.join(experiment.sweep.values)}"
-        lines.append(
-            f"  {len(experiment.methods)} methods x {len(experiment.seeds)} seeds{settings} = {runs} runs of "
-            f"{experiment.rounds} rounds; federation {data.digest()[:12]} (seed {experiment.seeds[0]})"
-        )
+            settings = f"{len(experiment.sweep.settings())} settings of {', '.join(experiment.sweep.values)} x "
+        numbers = {"method": len(experiment.methods), "seed": len(experiment.seeds), "round": experiment.rounds}
+        counts = " x ".join(f"{number} {name}{'s' * (number != 1)}" for name, number in numbers.items())
+        lines.append(labelled("Runs", f"{settings}{counts}"))
     return "\n".join(map(visible, lines))
 
 
-def _held_out(data: FederatedData) -> list[str]:
-    """Return lines on held-out examples: how they are chosen, and which clients have none."""
-    participants = data.population.participants
-    held_out_sizes, trained = data.held_out.sizes[participants], data.train.sizes[participants]
-    lines, nothing = [], participants[held_out_sizes == 0]
-    if str(data.together) and held_out_sizes.any():
-        low, high = (
-            f"{share:.0%}"
-            for share in np.sort((held_out_sizes / (held_out_sizes + trained))[held_out_sizes > 0])[[0, -1]]
-        )
-        shares = low if low == high else f"{low} to {high}"
-        lines.append(f"  held out: {data.together}; that is {shares} of the samples of who holds some out")
-    inputs = () if data.schema is None else tuple(column.name for column in data.schema.used)
-    if data.together.time in inputs:
-        lines.append(f"  {data.together.time!r} is an input, too; data.columns.drop leaves it out")
-    if len(nothing):
-        who = ", ".join(data.name_of(client) for client in nothing[:5].tolist()) + ", ..." * (len(nothing) > 5)
-        verbs = ("holds", "trains", "is") if len(nothing) == 1 else ("hold", "train", "are")
-        why = "its rows belong together, or are too few" if str(data.together) else "one sample is not parted"
-        lines.append(f"  note: {who} {verbs[0]} nothing out ({why}), {verbs[1]} and {verbs[2]} not tested")
+def _remarks(data: FederatedData) -> list[str]:
+    """Return remarks on data that limit what can be measured."""
+    d, participants = data.dataset, data.population.participants
+    remarks, nothing = [], participants[data.held_out.sizes[participants] == 0]
+    empty = np.flatnonzero(np.bincount(d.train_y, minlength=d.num_classes) == 0) if d.example_classes else np.empty(0)
+    if empty.size:
+        which = ", ".join(map(str, empty[:10])) + (", ..." if empty.size > 10 else "")
+        remarks.append(f"no training example is of class {which}; labels should be 0 to {d.num_classes - 1}")
     if len(nothing) == len(participants):
-        lines.append("  note: no participant holds anything out: what is told of participants is not known")
-    return lines
+        remarks.append("no participant holds out examples, so no score of participants is measured")
+    elif len(nothing):
+        who = ", ".join(data.name_of(client) for client in nothing[:5].tolist()) + ", ..." * (len(nothing) > 5)
+        remarks.append(f"participants without held-out examples train and are not tested: {who}")
+    return remarks
 
 
-def columns(data: FederatedData) -> list[str]:
-    """Return a line for each prepared column of a table; empty for other data."""
+def columns(data: FederatedData, *, verbose: bool = True) -> list[str]:
+    """Return a line for each prepared column of a table, or only those on columns that are not used as expected."""
     if data.schema is None:
         return []
-    more = len(data.schema.columns) > MAX_COLUMNS
-    return [
-        *(f"  {line}" for line in data.schema.lines(MAX_COLUMNS)),
-        *["  (all of them: federation.json in the folder of a run, and the page of a comparison)"] * more,
-    ]
+    if verbose:
+        return [labelled("", line) for line in data.schema.lines()]
+    kinds = Counter(column.kind for column in data.schema.columns)
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    odd = [column for column in data.schema.columns if column.kind in ("left out", "dropped") or column.odd]
+    more = [f"and {len(odd) - MAX_REMARKS} more; --verbose lists all columns"] if len(odd) > MAX_REMARKS else []
+    lines = [f"{visible(column.name)}: {column.kind}, {column.about}" for column in odd[:MAX_REMARKS]]
+    return [labelled("Columns", counts), *(labelled("", text) for text in [*lines, *more])]
 
 
 def last_evaluation(folder: Path) -> dict[str, Any]:
@@ -178,56 +181,66 @@ def baselines_table(run: RunSet, last: Mapping[str, Any], width: int) -> str:
 def outcome_sentence(row: Mapping[str, Any], result: Result) -> str:
     """Return the outcome of a run in one sentence."""
     gap, score = row.get("participation_gap"), main_score_of(row)
-    best = f"Best held-out loss in round {result.best_round}"
+    best = f"The lowest held-out loss is that of round {result.best_round}."
     if result.best_round is None:
-        best = "Which round is the best is not known: no participant holds anything out"
+        best = "The best round is unknown, because no participant holds out examples."
     points = "-" if gap is None else f"{score.number(gap, sign=True)}{score.points}"
-    prefix = "" if score.percent else f"{score.words}, less is better: "
+    prefix = "" if score.percent else f"{score.words} (lower is better): "
     refit = "" if result.refit is None else refit_sentence([result.refit["rounds"]])
     return join_sentences(
         f"Round {row['round']}: {prefix}participants {score_text(row, 'participant')}, "
         f"unseen clients {score_text(row, 'unseen')}, gap {points}, test set {score_text(row, 'test')}, "
-        f"{row['bytes_total'] / 1e6:.1f} MB. {best}.",
+        f"{row['bytes_total'] / 1e6:.1f} MB.",
+        best,
         refit,
     )
 
 
-class RunProgress(Callback):
-    """Progress of a run on stderr: a summary, then a bar on a terminal or one line per evaluation in a log."""
+class Steps:
+    """Decides when a line of progress is due: once in each tenth of the work."""
 
-    def __init__(self, experiment: Experiment, folder: Path, add: Add | None) -> None:
-        self.experiment, self.folder = experiment, folder
-        self.add = add
-        self.bar = None if add is None else add("rounds", total=experiment.rounds)
+    def __init__(self) -> None:
+        self.step = 0
+
+    def due(self, share: float) -> bool:
+        """Return whether the done share of the work has entered another tenth."""
+        before, self.step = self.step, max(self.step, int(share * STEPS + 1e-9))
+        return self.step > before
+
+
+class RunProgress(Callback):
+    """Progress of a run on stderr: a summary, then a bar on a terminal or a line per tenth of the rounds in a log."""
+
+    def __init__(self, experiment: Experiment, folder: Path, add: Add | None, *, verbose: bool = False) -> None:
+        self.experiment, self.folder, self.verbose = experiment, folder, verbose
+        self.add, self.steps, self.scores = add, Steps(), ""
+        self.bar = None if add is None else add(labelled("Training", ""), total=experiment.rounds)
         self.refit_began: tuple[float, int] | None = None  # time and round
         self.refit_bar: Bar | None = None
         self.lost: set[int] = set()  # clients whose loss was shown once; rows name them in every round
-        self.training: list[float] = []  # seconds of rounds and evaluations in this process
-        self.evaluating: list[float] = []
+        self.trained = 0  # rounds of this process
 
     def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
         assert data is not None  # only runs of this process are shown
         self.name_of = data.name_of
-        lines = summary(self.experiment.model_copy(update={"seeds": [run.seed]}), data), *columns(data)
-        print(*lines, *engine.splitlines()[1:], sep="\n", file=sys.stderr)
-        print(f"  {self.experiment.rounds} rounds into {self.folder}", file=sys.stderr, flush=True)
+        _line(summary(self.experiment.model_copy(update={"seeds": [run.seed]}), data))
+        method = "" if run.method == "run" else f"{run.method}, "
+        _line(labelled("Run", f"{method}seed {run.seed}, {self.experiment.rounds} rounds, into {self.folder}"))
+        for text in [*columns(data, verbose=self.verbose), *engine.splitlines()[0 if self.verbose else 1 :]]:
+            _line(text)
         self.began = time.monotonic()
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
-        """Show progress, the evaluation of the round, and clients that are lost for the first time."""
+        """Show progress, the latest evaluation, and clients that are lost for the first time."""
         rounds, scores = self.experiment.rounds, row.evaluated
-        self.training.append(timing.train_seconds or 0.0)
-        remaining = clock((time.monotonic() - self.began) / len(self.training) * (rounds - row.round))
+        self.trained += 1
+        remaining = clock((time.monotonic() - self.began) / self.trained * (rounds - row.round))
+        if is_evaluated(scores):
+            self.scores = _scores(scores)
         if self.bar is not None:
-            self.bar.show(row.round, rounds, f"{remaining} left")
-        if f"participant_{main_score_of(scores).name}" in scores:
-            self.evaluating.append(timing.evaluate_seconds or 0.0)
-            line = (
-                f"round {row.round}/{rounds}  participants {score_text(scores, 'participant'):>7}  unseen "
-                f"{score_text(scores, 'unseen'):>7}  test {score_text(scores, 'test'):>7}  "
-                f"{fmean(self.training):.3f} s/round + {fmean(self.evaluating):.3f} s/evaluation  {remaining} left"
-            )
-            _line(line)
+            self.bar.show(row.round, rounds, ", ".join(filter(None, (self.scores, f"{remaining} left"))))
+        elif is_evaluated(scores) and self.steps.due(row.round / rounds):
+            _line(labelled("Training", f"round {row.round}/{rounds}: {self.scores}, {remaining} left"))
         for client, cause in lost.items():
             if client not in self.lost:
                 _line(f"round {row.round}: client {self.name_of(client)} does not count: {cause}")
@@ -238,9 +251,9 @@ class RunProgress(Callback):
         if self.refit_began is None:
             self.refit_began = time.monotonic(), round_  # after round 0, unless it is resumed
             if self.add is None:
-                _line(f"training again on all rows, {rounds} rounds")
+                _line(labelled("Refit", f"training on all rows, {rounds} rounds"))
             else:
-                self.refit_bar = self.add("refit ", total=rounds, leave=False)
+                self.refit_bar = self.add(labelled("Refit", ""), total=rounds, leave=False)
         if self.refit_bar is not None:
             began, first = self.refit_began
             seconds = (time.monotonic() - began) / (round_ - first) * (rounds - round_) if round_ > first else None
@@ -252,27 +265,37 @@ def _shown(callback: Callable[[Add | None], C], *, quiet: bool) -> Iterator[list
     """Provide the callback, made with the function that adds a bar on a terminal; none if `quiet`."""
     if quiet:
         yield []
-    elif not sys.stderr.isatty():
+        return
+    if not sys.stderr.isatty():
         yield [callback(None)]
     else:
         from fedreach._util.progress import progress_bars
 
         with progress_bars() as add:
             yield [callback(add)]
+    _line("")  # between progress and results
 
 
-def run_progress(experiment: Experiment, folder: Path, *, quiet: bool) -> AbstractContextManager[list[RunProgress]]:
+def run_progress(
+    experiment: Experiment, folder: Path, *, quiet: bool, verbose: bool = False
+) -> AbstractContextManager[list[RunProgress]]:
     """Provide the callbacks that show the progress of a run."""
-    return _shown(partial(RunProgress, experiment, folder), quiet=quiet)
+    return _shown(partial(RunProgress, experiment, folder, verbose=verbose), quiet=quiet)
 
 
 class ComparisonStart(ComparisonCallback):
     """Shows a summary before the first run, and loads the data so that errors in them come first."""
 
     def __init__(
-        self, experiment: Experiment, federated: Callable[[], FederatedData], *, quiet: bool, trains_here: bool = True
+        self,
+        experiment: Experiment,
+        federated: Callable[[], FederatedData],
+        *,
+        quiet: bool,
+        trains_here: bool = True,
+        verbose: bool = False,
     ) -> None:
-        self.experiment, self.federated, self.quiet = experiment, federated, quiet
+        self.experiment, self.federated, self.quiet, self.verbose = experiment, federated, quiet, verbose
         self.begun = False  # a pilot or tuning begins before the comparison itself
         self.here = trains_here  # False on a machine that only starts runs on a cluster, which may lack a GPU
 
@@ -286,44 +309,44 @@ class ComparisonStart(ComparisonCallback):
             checked_device(self.experiment.engine.device)
         data = self.federated()
         if not self.quiet:
-            print(summary(self.experiment, data), *columns(data), sep="\n", file=sys.stderr, flush=True)
+            for text in [summary(self.experiment, data), *columns(data, verbose=self.verbose)]:
+                _line(text)
 
 
 class ComparisonProgress(ComparisonCallback):
-    """Progress of a comparison: a bar for all runs and one for each current run; in a log, a line per finished run."""
+    """Progress of a comparison: one bar for all runs on a terminal, one line per tenth of the work in a log."""
 
     def __init__(self, add: Add | None) -> None:
-        self.add = add
-        self.whole = None if add is None else add(ALL_RUNS, total=None)
-        self.bars: dict[Job, Bar] = {}
+        self.steps, self.checked = Steps(), -CHECK_SECONDS
+        self.bar = None if add is None else add(labelled("Training", ""), total=None)
 
     def update(self, status: ComparisonStatus) -> None:
-        if self.add is not None:
-            self._draw(self.add, status)
         if status.skipped and status.ended is None and not status.running and not status.fresh_rounds:
-            _line(f"[{status.skipped}/{len(status.jobs)}] runs were finished before and are not repeated")
-        if status.ended is not None:
-            if status.ended in self.bars:
-                self.bars.pop(status.ended).close()
-            _line(_ending(status, status.ended))
-
-    def _draw(self, add: Add, status: ComparisonStatus) -> None:
-        assert self.whole is not None
-        total = status.fresh_rounds + status.rounds_left
-        self.whole.show(status.fresh_rounds, total, f"{clock(status.seconds_left)} left")
-        for job, round_ in status.running.items():
-            if job not in self.bars:
-                longest = max(len(visible(label)) for label in (ALL_RUNS, *(job.label for job in status.jobs)))
-                self.whole.rename(ALL_RUNS.ljust(longest))
-                self.bars[job] = add(visible(job.label).ljust(longest), total=job.rounds, leave=False)
-            if job in status.refitting:
-                refit_round, refit_rounds = status.refitting[job]
-                self.bars[job].show(refit_round, refit_rounds, "training again on all rows")
-            else:
-                self.bars[job].show(round_, job.rounds, _scores(status.latest.get(job, {})))
+            self.steps = Steps()  # of another stage, as after a pilot
+            _line(labelled("Resumed", f"{status.skipped}/{len(status.jobs)} runs were finished before"))
+        if status.ended is not None and status.ended in status.failed:
+            _line(labelled("Failed", f"{status.ended.label}: {status.failed[status.ended]}"))
+        over = len(status.finished) + len(status.failed)
+        is_last = status.ended is not None and over == len(status.jobs)
+        if self.bar is None and not is_last and time.monotonic() < self.checked + CHECK_SECONDS:
+            return
+        self.checked = time.monotonic()
+        rounds_left = status.rounds_left
+        runs = f"{over}/{len(status.jobs)} runs"
+        if self.bar is not None:
+            after = f"{clock(status.seconds_left)} left" if rounds_left else ""
+            self.bar.show(status.fresh_rounds, status.fresh_rounds + rounds_left, after, runs)
+        elif is_last or (
+            status.fresh_rounds and self.steps.due(0.999 * status.fresh_rounds / (status.fresh_rounds + rounds_left))
+        ):
+            elapsed = clock(time.monotonic() - status.began)
+            _line(
+                labelled("Training", f"{runs}, {elapsed}" + f", {clock(status.seconds_left)} left" * bool(rounds_left))
+            )
 
     def planned(self, why: str) -> None:
-        _line(why)
+        self.steps = Steps()
+        _line(labelled("Plan", why))
 
 
 def compare_progress(*, quiet: bool) -> AbstractContextManager[list[ComparisonProgress]]:
@@ -331,27 +354,7 @@ def compare_progress(*, quiet: bool) -> AbstractContextManager[list[ComparisonPr
     return _shown(ComparisonProgress, quiet=quiet)
 
 
-def _ending(status: ComparisonStatus, job: Job) -> str:
-    count = f"[{len(status.finished) + len(status.failed)}/{len(status.jobs)}]"
-    if job in status.failed:
-        return f"{count} {job.label}: FAILED: {status.failed[job]}"
-    elapsed = clock(time.monotonic() - status.began)
-    outcome = _scores(status.latest.get(job, {})) or _without_rounds(status, job)
-    return f"{count} {job.label}: {outcome}  ({elapsed}, {clock(status.seconds_left)} left)"
-
-
-def _without_rounds(status: ComparisonStatus, job: Job) -> str:
-    """Return the outcome of a job that did not run any round itself."""
-    twin = status.twin(job)
-    if twin is None or twin is job:  # it stopped after its last round
-        return "no round was left to run"
-    scores = _scores(status.latest.get(twin, {}))
-    return f"adapted, trained as {twin.method}" + (f" ({scores})" if scores else "")
-
-
 def _scores(row: Mapping[str, Any]) -> str:
-    if not row:
-        return ""
     return f"participants {score_text(row, 'participant')}, unseen {score_text(row, 'unseen')}"
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NoReturn
 
 import click
@@ -26,8 +27,13 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command = super().get_command(ctx, cmd_name)
         if command is None and not ctx.resilient_parsing:
-            ctx.fail(f"There is no command {cmd_name!r}.{nearest(cmd_name, self.commands)}")
+            ctx.fail(f"Unknown command {cmd_name!r}.{nearest(cmd_name, self.commands)}")
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(command.name or "", command.get_short_help_str(90)) for command in commands])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--json" in args and not ctx.resilient_parsing:
@@ -48,7 +54,7 @@ class Commands(click.Group):
         except FedReachError as error:
             _end(ctx, str(error), error.exit_code)
         except KeyboardInterrupt:
-            message = "Interrupted. Nothing is lost: the same command goes on where this one stopped."
+            message = "Interrupted. Rerun the command to resume it."
             _end(ctx, message, InterruptError.exit_code)
         except BrokenPipeError:
             # The reader of the output has stopped, as in `fedreach list | head -1`.
@@ -85,18 +91,21 @@ def _end(ctx: click.Context, message: str, code: int) -> NoReturn:
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Without CONFIG, `run`, `compare` and `partition` use the digits that come with FedReach.",
+    epilog="Without CONFIG, compare, run and partition use the digits data set that comes with FedReach.",
 )
 @click.version_option(fedreach.__version__, prog_name="fedreach")
 def main() -> None:
-    """Federated learning for the clients who train and for those who never do.
+    """Train federated models, and measure and adapt them for clients that never train.
 
-    Targets are classes, or numbers to predict: then take --target, or method.loss = "mse" or "huber".
+    Targets are classes or numbers. For numbers, use --target, or set method.loss = "mse" or "huber".
     """
 
 
-for _command in (
-    *(run.run, compare.compare, extend.extend, report.report, export.export, predict.predict, partition.partition),
-    *(allocate.allocate, verify.verify, doctor.doctor, listing.list_, listing.init),
-):
+GROUPS: dict[str, tuple[click.Command, ...]] = {
+    "Start here": (compare.compare, run.run, report.report, listing.list_, doctor.doctor),
+    "Data and experiments": (listing.init, partition.partition, extend.extend),
+    "Trained models": (predict.predict, export.export),
+    "Components and radio": (verify.verify, allocate.allocate),
+}
+for _command in chain.from_iterable(GROUPS.values()):
     main.add_command(_command)

@@ -19,51 +19,54 @@ if TYPE_CHECKING:
     from fedreach.wireless.planning import Plan
     from fedreach.wireless.problem import Solution
 
-MAX_LISTED = 40  # clients in the table on the terminal
+MAX_LISTED = 10  # clients in the table on the terminal without --verbose
 
 
 @click.command(
     epilog="Examples:\n\n\b\n"
     "  fedreach allocate clients.csv --min-examples 900 --bandwidth 2e6 --report-bits 2e6 --bits-per-example 24576\n"
     "  fedreach allocate measured.csv --min-examples 900 --max-divergence 0.2 --figure plan.svg --out plan.csv\n\n"
-    "Columns of CLIENTS.csv, a client a line: num_examples; upload_seconds, bits_per_second or distance_meters (and "
-    "fading_gain); power_watts or power_dbm; cycles or cycles_per_bit; max_hertz or max_gigahertz; optional: client, "
-    "and divergence or label_0, label_1, ... Ends with 2 if the clients hold too few examples."
+    "Columns of CLIENTS.csv, one client per line: num_examples; upload_seconds, bits_per_second or distance_meters "
+    "(and fading_gain); power_watts or power_dbm; cycles or cycles_per_bit; max_hertz or max_gigahertz; optional: "
+    "client, and divergence or label_0, label_1, ... Exits with status 2 if the clients hold too few examples."
 )
 @click.argument("clients", metavar="CLIENTS.csv", type=options.path)
-@click.option("--min-examples", type=int, required=True, help="Examples that those chosen must hold together.")
-@click.option("--bandwidth", "bandwidth_hertz", type=float, metavar="HERTZ", help="The band that they share.")
-@click.option("--report-bits", type=float, metavar="BITS", help="What a client sends.")
-@click.option("--model-parameters", type=int, metavar="N", help="The same, at 32 bits a parameter.")
-@click.option("--bits-per-example", type=float, metavar="BITS", help="For cycles_per_bit: 24576 for 32x32 RGB.")
-@click.option("--epochs", type=int, metavar="N", help="For cycles_per_bit: passes over the examples. Default: 1.")
-@click.option("--max-divergence", type=float, metavar="NATS", help="Leave out clients whose labels are farther off.")
-@click.option("--smoothing", type=float, metavar="N", help="Pseudo-examples added to each class. Default: 1.")
-@click.option("--time-weight", type=float, default=1.0, show_default=True, help="Cost of a second of the round.")
-@click.option("--energy-weight", type=float, default=1.0, show_default=True, help="Cost of a joule of the clients.")
-@click.option("--capacitance", type=float, default=1e-27, show_default=True, help="Of the CPUs, in J / (cycle Hz^2).")
-@click.option("--noise-dbm", type=float, metavar="DBM", help="For distances: noise a hertz. Default: -174.")
-@click.option("--carrier", "carrier_hertz", type=float, metavar="HERTZ", help="For distances. Default: 2.4e9.")
-@click.option("--path-loss", type=float, metavar="N", help="For distances: the exponent. Default: 2.7.")
-@click.option("--tolerance", type=float, default=1e-6, show_default=True, help="Gap at which the proof is done.")
+@click.option("--min-examples", type=int, required=True, help="Require this total number of examples.")
+@click.option("--bandwidth", "bandwidth_hertz", type=float, metavar="HERTZ", help="Set the shared bandwidth.")
+@click.option("--report-bits", type=float, metavar="BITS", help="Set the size of a client's upload.")
+@click.option("--model-parameters", type=int, metavar="N", help="Set the upload: 32 bits per parameter.")
+@click.option("--bits-per-example", type=float, metavar="BITS", help="Set the size of an example (32x32 RGB: 24576).")
+@click.option("--epochs", type=int, metavar="N", help="Set the passes over the examples (default: 1).")
+@click.option("--max-divergence", type=float, metavar="NATS", help="Exclude clients with a larger label divergence.")
+@click.option("--smoothing", type=float, metavar="N", help="Add pseudo-examples to each class (default: 1).")
+@click.option("--time-weight", type=float, default=1.0, show_default=True, help="Set the cost of a second.")
+@click.option("--energy-weight", type=float, default=1.0, show_default=True, help="Set the cost of a joule.")
+@click.option("--capacitance", type=float, default=1e-27, show_default=True, help="Set that of CPUs, J/(cycle Hz^2).")
+@click.option("--noise-dbm", type=float, metavar="DBM", help="Set the noise per hertz (default: -174).")
+@click.option(
+    "--carrier", "carrier_hertz", type=float, metavar="HERTZ", help="Set the carrier frequency (default: 2.4e9)."
+)
+@click.option("--path-loss", type=float, metavar="N", help="Set the exponent of path loss (default: 2.7).")
+@click.option("--tolerance", type=float, default=1e-6, show_default=True, help="Stop at this gap of the bound.")
 @click.option(
     "--time-limit",
     "time_limit_seconds",
     type=float,
     default=30.0,
     show_default=True,
-    help="Seconds for the answer, and for each of the two that it is compared with.",
+    help="Limit the seconds of each search.",
 )
-@click.option("--figure", type=options.path, help="Draw who gets what: a path ending in svg, png or pdf.")
-@click.option("--out", type=options.path, help="Write those chosen to this CSV file.")
+@click.option("--figure", type=options.path, help="Draw the allocation into this svg, png or pdf file.")
+@click.option("--out", type=options.path, help="Write the selected clients to this CSV file.")
 @options.quiet
+@options.verbose
 @options.as_json
 def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, as_json: bool, **settings: Any) -> None:
-    """Plan a round over a shared band: the clients, their shares of bandwidth and CPU frequencies.
+    """Plan a round: clients, bandwidth and CPU frequencies.
 
-    Prints the clients that hold MIN_EXAMPLES together at the least cost, with a proven bound on all other choices. The
-    cost is seconds-price x seconds until the last client is ready + joules-price x joules of all clients. Prints also
-    the effect of 10% more bandwidth or examples.
+    Finds the clients that hold MIN_EXAMPLES together at the least cost, with a proven lower bound on the cost of all
+    other choices. The cost is TIME_WEIGHT x seconds until the last client is ready + ENERGY_WEIGHT x joules of all
+    clients. Also prints the effect of 10% more bandwidth or examples.
     """
     from fedreach.wireless import planning
     from fedreach.wireless.planning import Question, plan, read_clients
@@ -78,27 +81,27 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
         table = read_clients(clients)
         answer = plan(table, question, progress=lambda line: None if silent else click.echo(line, err=True))
     except KeyboardInterrupt:
-        raise InterruptError("Interrupted before there was an answer.") from None
+        raise InterruptError("Interrupted before the first plan was found.") from None
     record = planning.record(answer)
     if as_json:
         options.set_json(record)
     else:
-        click.echo(text(answer, record, options.width()))
+        click.echo(text(answer, record, options.width(), None if options.is_verbose() else MAX_LISTED))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(csv_text(record["clients"]), encoding="utf-8")
-        click.echo(f"Wrote {out}", err=as_json)
+        click.echo(f"Data    {out}", err=as_json)
     if figure is not None:
         from fedreach.report.figures.clients import allocation
 
         options.save_figure(allocation(record["clients"], record["seconds"]), figure, as_json=as_json)
     if answer.interrupted:
-        raise InterruptError("Interrupted. What is printed was found before; the rest was left out.")
+        raise InterruptError("Interrupted. The printed numbers were found before; the others are missing.")
 
 
 _COLUMNS = (  # in `client_rows`, head, unit, scale
     ("num_examples", "examples", "", 1.0),
-    ("share", "band", "%", 100.0),
+    ("share", "bandwidth", "%", 100.0),
     ("hertz", "CPU", "GHz", 1e-9),
     ("compute_seconds", "compute", "s", 1.0),
     ("upload_seconds", "upload", "s", 1.0),
@@ -106,9 +109,9 @@ _COLUMNS = (  # in `client_rows`, head, unit, scale
 )
 
 
-def text(plan: Plan, record: Mapping[str, Any], width: int) -> str:
+def text(plan: Plan, record: Mapping[str, Any], width: int, limit: int | None = None) -> str:
     """Return the plan, and its record, as tables and sentences."""
-    table = _table(record["clients"], width)
+    table = _table(record["clients"], width, limit)
     return "\n".join([*_counts(plan, record), table, *_outcome(plan), "", *_changes(plan)])
 
 
@@ -116,15 +119,15 @@ def _counts(plan: Plan, record: Mapping[str, Any]) -> list[str]:
     counts, examples = record["counts"], record["examples"]
     beyond = f", {counts['too_divergent']} too divergent" if plan.question.max_divergence is not None else ""
     return [
-        f"{plan.clients.path}: {counts['clients']} clients, {counts['chosen']} chosen, "
-        f"{counts['not_chosen']} not chosen{beyond}",
-        f"examples: {examples['chosen']} chosen, {examples['needed']} needed, {examples['kept']} to be had",
+        f"{plan.clients.path}: {counts['clients']} clients, {counts['chosen']} selected, "
+        f"{counts['not_chosen']} not selected{beyond}",
+        f"Examples: {examples['chosen']} selected, {examples['needed']} required, {examples['kept']} available",
     ]
 
 
-def _table(rows: Sequence[Mapping[str, Any]], width: int) -> str:
-    # At most the `MAX_LISTED` largest shares, in the order of the file.
-    largest = sorted(range(len(rows)), key=lambda j: (-rows[j]["share"], j))[:MAX_LISTED]
+def _table(rows: Sequence[Mapping[str, Any]], width: int, limit: int | None) -> str:
+    # The largest shares, in the order of the file.
+    largest = sorted(range(len(rows)), key=lambda j: (-rows[j]["share"], j))[:limit]
     cells = [
         [rows[j]["client"], *(_number(rows[j][name] * scale) for name, _, _, scale in _COLUMNS)]
         for j in sorted(largest)
@@ -132,7 +135,7 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> str:
     header = ["client\n", *(f"{head}\n{unit}" for _, head, unit, _ in _COLUMNS)]
     table = f"\n{text_table(header, cells, width)}\n"
     more = len(rows) - len(largest)
-    left_out = f"... and {more} with smaller shares: --out FILE.csv or --json has them all\n" if more else ""
+    left_out = f"and {more} more with smaller shares: --verbose\n" if more else ""
     return table + left_out
 
 
@@ -144,12 +147,12 @@ def _outcome(plan: Plan) -> list[str]:
     question, solution = plan.question, plan.solution
     seconds, joules = solution.allocation.seconds, solution.allocation.joules
     proof = {
-        "optimal": f"proven: no choice costs less than {solution.lower_bound:.9g} (gap {solution.gap:.1e})",
-        "time_limit": f"the best found in {question.time_limit_seconds:g} s; no choice costs less than "
-        f"{solution.lower_bound:.9g} (gap {solution.gap:.1e}): a longer --time-limit may close it",
+        "optimal": f"Proven lower bound of all choices: {solution.lower_bound:.9g} (gap {solution.gap:.1e})",
+        "time_limit": f"Best plan found in {question.time_limit_seconds:g} s. Proven lower bound of all choices: "
+        f"{solution.lower_bound:.9g} (gap {solution.gap:.1e}). A longer --time-limit may close the gap.",
     }[solution.status]
     return [
-        f"cost {solution.cost:.9g} = {question.time_weight:g} x {seconds:.4g} s + {question.energy_weight:g} x "
+        f"Cost {solution.cost:.9g} = {question.time_weight:g} x {seconds:.4g} s + {question.energy_weight:g} x "
         f"{joules:.4g} J",
         proof,
     ]
@@ -159,29 +162,29 @@ def _changes(plan: Plan) -> list[str]:
     question = plan.question
     lines = []
     band = "" if question.bandwidth_hertz is None else f" ({1.1 * question.bandwidth_hertz / 1e6:.4g} MHz)"
-    how = "" if "distance_meters" in plan.clients.numbers else ", given rates growing in proportion"
+    how = "" if "distance_meters" in plan.clients.numbers else ", with rates in proportion"
     for what, solution in (
-        (f"10 % more bandwidth{band}{how}", plan.more_band),
-        (f"10 % more examples ({plan.examples_asked})", plan.more_examples),
+        (f"10% more bandwidth{band}{how}", plan.more_band),
+        (f"10% more examples ({plan.examples_asked})", plan.more_examples),
     ):
         lines.append(f"{what}: {_change(plan, solution)}")
     if plan.band_price is not None:
-        price = f"at the margin, bandwidth is worth {plan.band_price:.4g} for as much again at these rates"
+        price = f"Marginal value of bandwidth: {plan.band_price:.4g} for twice as much"
         if plan.megahertz_price is not None:
-            price += f", {plan.megahertz_price:.4g} a MHz"
+            price += f", {plan.megahertz_price:.4g} per MHz"
         lines.append(price)
     return lines
 
 
 def _change(plan: Plan, changed: Solution | None) -> str:
     if changed is None:
-        return "interrupted" if plan.interrupted else "not to be had: the clients hold too few"
+        return "interrupted" if plan.interrupted else "impossible, because the clients hold too few"
     before = plan.solution
     if before.cost - before.lower_bound >= abs(changed.cost - before.cost) and before.status != "optimal":
         return f"cost {changed.cost:.5g}; the change is smaller than the gap"
     now, old = set(changed.allocation.ids.tolist()), set(before.allocation.ids.tolist())
     swaps = f"{len(now - old)} in and {len(old - now)} out" if now != old else "the same clients"
     return (
-        f"cost {changed.cost:.5g} ({100 * (changed.cost / before.cost - 1):+.2f} %), "
+        f"cost {changed.cost:.5g} ({100 * (changed.cost / before.cost - 1):+.2f}%), "
         f"{changed.allocation.seconds:.4g} s, {changed.allocation.joules:.4g} J, {swaps}"
     )

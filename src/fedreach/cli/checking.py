@@ -41,9 +41,9 @@ def check_all(
         ConfigError: If a component, type, option or check is not known, or a component cannot be made.
     """
     if kind is not None and kind not in registry.VERIFIED:
-        raise ConfigError(f"There is no kind of part {kind!r}.{nearest(kind, registry.VERIFIED)}")
+        raise ConfigError(f"Unknown component type {kind!r}.{nearest(kind, registry.VERIFIED)}")
     if not names and (options or without):
-        raise ConfigError("--set and --without are about the part that is named; name one.")
+        raise ConfigError("--set and --without need the name of a component.")
     settings = dict(_option(text) for text in options)
     targets = [target for name in names for target in _targets(name, base, kind)] if names else _all(kind)
     for of, name, thing in targets:
@@ -90,6 +90,14 @@ def result_line(results: CheckResults) -> str:
     return "\n".join(lines)
 
 
+def counts_text(results: Sequence[CheckResults]) -> str:
+    """Return how many components of each type pass all checks, a line per type."""
+    passed: dict[str, list[bool]] = {}
+    for result in results:
+        passed.setdefault(result.kind, []).append(result.passed and not result.skipped)
+    return "\n".join(f"{kind:<16} {sum(of)} of {len(of)} components pass" for kind, of in passed.items())
+
+
 def result_record(results: CheckResults) -> dict[str, Any]:
     """Return the results of a component as a dictionary for JSON."""
     failures = [
@@ -117,7 +125,7 @@ def _targets(name: str, base: Path, kind: str | None) -> list[tuple[str, str, An
     kinds = [of for of in ([kind] if kind else registry.VERIFIED) if name in registry.table(of)]
     if not kinds:
         part_names = dict.fromkeys(part for _, part, _ in _all(kind))
-        raise ConfigError(f"There is no part {name!r}.{nearest(name, part_names)} Your own: 'FILE.py:NAME'.")
+        raise ConfigError(f"Unknown component {name!r}.{nearest(name, part_names)} A custom one is FILE.py:NAME.")
     return [(of, name, None) for of in kinds]
 
 
@@ -125,7 +133,7 @@ def _build(kind: str, name: str, thing: Any, options: dict[str, Any], base: Path
     """Return the component: an object unchanged, a class or function with its options."""
     if not inspect.isclass(thing) and not inspect.isfunction(thing):
         if options:
-            raise ConfigError(f"{name!r} is an object already; --set is for classes and functions.")
+            raise ConfigError(f"--set is for classes and functions; {name!r} is an object.")
         return thing
     model = options_model(thing, registry.supplied_arguments(kind, name, thing))
     if model is not None:
@@ -140,7 +148,7 @@ def _build(kind: str, name: str, thing: Any, options: dict[str, Any], base: Path
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"{name!r} cannot be made: {type(error).__name__}: {error}.") from error
+        raise ConfigError(f"{name!r} cannot be created: {type(error).__name__}: {error}.") from error
 
 
 def _option(text: str) -> tuple[str, Any]:

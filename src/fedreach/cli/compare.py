@@ -27,35 +27,26 @@ if TYPE_CHECKING:
 @run.add_table_options
 @click.option("--seeds", type=click.IntRange(1, 10_000), help="Use the seeds 0, 1, ..., N-1.")
 @click.option(
-    "--detect",
-    type=float,
-    metavar="POINTS",
-    help="Run as many seeds as find a difference of so many percentage points; `seeds`, ten at least, are the pilot.",
+    "--detect", type=float, metavar="POINTS", help="Run the seeds that detect this difference, after a pilot."
 )
-@click.option(
-    "--max-seeds",
-    "max_seeds",
-    type=click.IntRange(1, 10_000),
-    help="With --detect: at most so many seeds. Default: 200.",
-)
-@click.option("--add-seeds", is_flag=True, help="Add seeds although there are results. There is no conclusion then.")
-@click.option(
-    "--rerun", multiple=True, metavar="METHOD", help="Move this method's runs aside and make them again. Repeatable."
-)
-@click.option("--out", type=options.path, help="Folder of the comparison. Default: runs/NAME.")
+@click.option("--max-seeds", type=click.IntRange(1, 10_000), help="Limit the seeds of --detect (default: 200).")
+@click.option("--add-seeds", is_flag=True, help="Add seeds to finished results. The report then draws no conclusion.")
+@click.option("--rerun", multiple=True, metavar="METHOD", help="Rerun a method; keep its old runs. Repeatable.")
+@click.option("--out", type=options.path, help="Write the comparison to this folder (default: runs/NAME).")
 @options.workers
 @click.option(
     "--executor",
     type=click.Choice(["local", "ray"]),
     default="local",
     show_default=True,
-    help="ray: on a cluster, see docs/running.md.",
+    help="Run on this machine or on a Ray cluster.",
 )
-@click.option("--address", help="Of the Ray cluster: auto, HOST:PORT, ray://HOST:PORT. Default: start one here.")
+@click.option("--address", help="Connect to Ray: auto, HOST:PORT, ray://HOST:PORT (default: start it here).")
 @options.formats
 @options.device
 @options.track
 @options.quiet
+@options.verbose
 @options.as_json
 def compare(
     config: Path | None,
@@ -76,16 +67,15 @@ def compare(
     as_json: bool,
     **table: Any,
 ) -> None:
-    """Compare methods on the same federation: table, figures and page.
+    """Compare methods on the same clients, and write an HTML report.
 
-    Runs every [methods.NAME] with every seed in parallel processes. Rerun the command to resume it; with an additional
-    method, only new runs are computed. Exits with status 1 if a run failed.
+    Runs every [methods.NAME] with every seed in parallel processes. Rerun the command to resume it; after you add a
+    method, only its runs are computed. Exits with status 1 if a run failed.
 
-    With a table [sweep], runs a comparison at each of its settings, and writes one page with a figure. With [tune],
-    each method is first given its best setting, by validation data of its participants.
+    With a table [sweep], FedReach runs a comparison for each setting. With [tune], it first chooses a setting for each
+    method by validation data of the participants.
 
-    With --detect, the number of seeds follows from the spread of a pilot (Stein's two-stage procedure). The report then
-    lists for each pair a decision, or the number of seeds that would decide.
+    With --detect, the spread of a pilot determines the number of seeds (Stein's two-stage procedure).
     """
     from fedreach.api import terminal
     from fedreach.experiment.compare import compare as compare_all
@@ -93,7 +83,7 @@ def compare(
     from fedreach.report.read import seeds_to_detect
 
     if address is not None and executor != "ray":
-        raise ConfigError(f"--address is that of a Ray cluster; got {address!r} without Ray. Add --executor ray.")
+        raise ConfigError(f"--address {address!r} needs --executor ray.")
     machines = OnRay(address) if executor == "ray" else None
     plan_options = {
         "seeds": None if seeds is None else list(range(seeds)),
@@ -105,7 +95,7 @@ def compare(
         config, [*overrides, *plan_overrides], device, tracked, quiet=quiet or as_json, **table
     )
     if max_seeds is not None and experiment.plan.detect_points is None:
-        raise click.UsageError("--max-seeds is for --detect, whose rule may ask for many seeds.")
+        raise click.UsageError("--max-seeds needs --detect.")
     out = out or Path("runs") / experiment.name
     figure_formats = options.figure_formats(formats)
     silent = quiet or as_json
@@ -116,6 +106,7 @@ def compare(
         lambda: options.first_seed_data(experiment, base, shared=True),
         quiet=silent,
         trains_here=executor == "local",
+        verbose=options.is_verbose(),
     )
     with terminal.compare_progress(quiet=silent) as progress:
         callbacks = [begin, *progress]
@@ -147,4 +138,4 @@ def print_outcome(status: ComparisonStatus, out: Path, figure_formats: tuple[str
         options.set_json({"failed": failed_runs})
     if status.failed:
         failed = f"{len(status.failed)} of {len(status.jobs)} runs failed."
-        raise FedReachError(f"{failed} The others are kept; the same command tries again.")
+        raise FedReachError(f"{failed} Finished runs are kept. Rerun the command to try again.")

@@ -17,6 +17,7 @@ from fedreach.cli import options
 
 # ---- Checks of this machine
 
+MAX_NAMES = 4  # packages that a line names
 FOR_WORK_ON_FEDREACH = {"oracles", "bench", "browser", "docs", "mutate", "dev"}
 
 
@@ -28,14 +29,14 @@ class Check:
         name: Name of what was checked.
         works: Whether it works.
         found: Finding in a few words.
-        mend: How to fix it if it does not work.
+        fix: How to fix it if it does not work.
         core: Whether training is impossible without it.
     """
 
     name: str
     works: bool
     found: str
-    mend: str = ""
+    fix: str = ""
     core: bool = False
 
 
@@ -48,7 +49,7 @@ def checks(folder: Path) -> list[Check]:
         *torch(),
         compiler(),
         check_writable("run folder", folder, "another folder, with --out", core=True),
-        _cache("a folder of yours, with XDG_CACHE_HOME=FOLDER"),
+        _cache("another folder: XDG_CACHE_HOME=FOLDER"),
         data(data_folder()),
     ]
 
@@ -63,9 +64,10 @@ def packages() -> list[Check]:
     results = []
     for key, names in names_by_extra.items():
         missing = [name for name in names if not _is_installed(name)]
-        finding = f"not installed: {', '.join(missing)}" if missing else ", ".join(names)
-        mend = "pip install " + (f"'fedreach[{key}]'" if key else " ".join(missing))
-        results.append(Check(f"extra {key}" if key else "packages", not missing, finding, mend, core=not key))
+        finding = ", ".join(names) if len(names) <= MAX_NAMES else f"{len(names)} packages"
+        finding = f"not installed: {', '.join(missing)}" if missing else finding
+        fix = "pip install " + (f"'fedreach[{key}]'" if key else " ".join(missing))
+        results.append(Check(f"extra {key}" if key else "packages", not missing, finding, fix, core=not key))
     return results
 
 
@@ -91,11 +93,11 @@ def compiler() -> Check:
     """Check that the C code of the fastest engine can be compiled, if necessary, and loaded."""
     from fedreach.engines.native.library import NoLibraryError, library
 
-    mend = "install a C compiler (Debian: apt install gcc; macOS: xcode-select --install), or name one with CC=..."
+    fix = "install a C compiler (Debian: apt install gcc; macOS: xcode-select --install), or name one with CC=..."
     try:
         library()
     except NoLibraryError as error:
-        return Check("C engine", False, f"{error}: a slower engine trains", mend)
+        return Check("C engine", False, f"{error}: a slower engine trains", fix)
     return Check("C engine", True, "compiled and loaded")
 
 
@@ -104,14 +106,14 @@ def check_writable(name: str, folder: Path, instead: str, *, core: bool = False)
     place = folder.absolute()
     while not (place.exists() or place.is_symlink()):
         place = place.parent
-    mend = f"make {place} a folder that you may write to, or take {instead}"
+    fix = f"make {place} writable, or use {instead}"
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"fedreach")
     except OSError as error:
-        return Check(name, False, f"{folder}: {error.strerror}", mend, core)
+        return Check(name, False, f"{folder}: {error.strerror}", fix, core)
     free_gb = shutil.disk_usage(place).free / 1e9
-    return Check(name, True, f"{folder} can be written to, {free_gb:.1f} GB free", core=core)
+    return Check(name, True, f"{folder} is writable, {free_gb:.1f} GB free", core=core)
 
 
 def data(folder: Path) -> Check:
@@ -122,10 +124,10 @@ def data(folder: Path) -> Check:
         return Check(
             "data folder",
             False,
-            f"FEDREACH_DATA names {folder}, which is no folder",
+            f"FEDREACH_DATA is {folder}, which is not a folder",
             f"mkdir -p {shlex.quote(str(folder))}",
         )
-    return Check("data folder", True, f"{folder} is made by the first download")
+    return Check("data folder", True, f"{folder}, created by the first download")
 
 
 def _cache(instead: str) -> Check:
@@ -134,7 +136,7 @@ def _cache(instead: str) -> Check:
     try:
         folder = cache_folder()
     except RuntimeError as error:  # users without a home folder, as in containers
-        return Check("cache folder", False, str(error), f"take {instead}")
+        return Check("cache folder", False, str(error), f"use {instead}")
     return check_writable("cache folder", folder, instead)
 
 
@@ -150,10 +152,10 @@ def _is_installed(name: str) -> bool:
 
 
 @click.command(epilog="Examples:\n\n\b\n  fedreach doctor\n  fedreach doctor --out comparison/runs --json")
-@click.option("--out", type=options.path, default=Path("runs"), show_default=True, help="Where runs are to be written.")
+@click.option("--out", type=options.path, default=Path("runs"), show_default=True, help="Check this folder for runs.")
 @options.as_json
 def doctor(out: Path, as_json: bool) -> None:
-    """Check this machine: what works, what is missing, and how to fix it.
+    """Check this machine, and show how to fix what is missing.
 
     Exits with status 0 if the core works, even if other checks fail, else with status 1.
     """
@@ -166,9 +168,9 @@ def doctor(out: Path, as_json: bool) -> None:
         options.set_json({"works": not broken, "checks": [asdict(check) for check in results]})
     else:
         for check in results:
-            mark = "ok" if check.works else ("BROKEN" if check.core else "lacking")
+            mark = "ok" if check.works else ("BROKEN" if check.core else "missing")
             click.echo(visible_lines(f"{mark:<7} {check.name:<16} {check.found}"))
             if not check.works:
-                click.echo(visible_lines(f"{'':24} to mend: {check.mend}"))
+                click.echo(visible_lines(f"{'':24} fix: {check.fix}"))
     if broken:
-        raise FedReachError(f"FedReach cannot work here: {', '.join(broken)}.")
+        raise FedReachError(f"FedReach does not work here. Fix first: {', '.join(broken)}.")

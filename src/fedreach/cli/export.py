@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from fedreach.deploy.model import TrainedModel
 
 WHAT = {
-    "torch": "a folder whose predict.pyz needs numpy and torch alone",
-    "onnx": "a folder whose predict.pyz needs numpy and onnxruntime alone",
-    "safetensors": "weights, and all that FedReach needs to make the model of them",
-    "adapter": "the fitted rule as one archive of Python, which needs numpy alone",
+    "torch": "folder with predict.pyz, which needs only numpy and torch",
+    "onnx": "folder with predict.pyz, which needs only numpy and onnxruntime",
+    "safetensors": "weights and description of the model, for FedReach",
+    "adapter": "fitted adaptation rule as one Python archive, which needs only numpy",
 }
 
 
@@ -32,14 +32,12 @@ WHAT = {
     "form",
     type=click.Choice(list(WHAT)),
     required=True,
-    help="; ".join(f"{form}: {what}" for form, what in WHAT.items()) + ".",
+    help="Choose the form. " + "; ".join(f"{form}: {what}" for form, what in WHAT.items()) + ".",
 )
-@click.option(
-    "--out", type=options.path, help="Folder to write, default: model. Of adapter a file, default: adapter.pyz."
-)
+@click.option("--out", type=options.path, help="Write this folder (default: model) or adapter (default: adapter.pyz).")
 @options.of_run
-@click.option("--unadapted", is_flag=True, help="Leave the adaptation rule out: clients get the model as it is.")
-@click.option("--force", is_flag=True, help="Also with an adaptation rule that participants do not support.")
+@click.option("--unadapted", is_flag=True, help="Export the model without its adaptation rule.")
+@click.option("--force", is_flag=True, help="Export an adaptation rule even if it did not help participants.")
 @options.as_json
 def export(
     run: Path,
@@ -50,10 +48,12 @@ def export(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write the model of a finished run, or the rule that adapts it to a deployed client."""
+    """Export the model of a run, or the adapter for new clients."""
     if form == "adapter":
         if unadapted:
-            raise ConfigError("--unadapted leaves the adaptation rule out, and --to adapter writes nothing else.")
+            raise ConfigError(
+                "--unadapted cannot be combined with --to adapter, which writes only the adaptation rule."
+            )
         document, lines = _rule(chosen.folder(run), out or Path("adapter.pyz"), chosen, force)
     else:
         document, lines = _model(chosen.load(run), out or Path("model"), form, unadapted, force)
@@ -70,7 +70,7 @@ def _rule(folder: Path, out: Path, chosen: options.ChosenModel, force: bool) -> 
     about = {"method": saved.run.method, "seed": saved.run.seed, "round": saved.round, "rule": repr(saved.rule)}
     return {"file": str(out), **about}, [
         f"Wrote {out}: {saved.rule} of {saved.run.method}, seed {saved.run.seed}, round {saved.round}.",
-        f"It needs numpy alone. How a client uses it: python {out}",
+        f"Next    python {out}     (shows how a client uses it; needs only numpy)",
     ]
 
 
@@ -83,11 +83,11 @@ def _model(
     done = write(model, out, form, unadapted=unadapted, force=force)
     keys = ("name", "method", "seed", "model", "cluster", "round", "rule")
     about = {key: done.about[key] for key in keys}
-    adaptation = f"adapted by {about['rule']}" if about["rule"] else "the model as it is, without an adaptation rule"
+    adaptation = f"adapted by {about['rule']}" if about["rule"] else "without an adaptation rule"
     program = f"fedreach predict {out}" if form == "safetensors" else f"python {out / 'predict.pyz'}"
     return {"folder": str(out), "files": list(done.files), **about}, [
         f"Wrote {out}: {origin(done.about)};",
         f"      {adaptation}",
         *(f"      {out / name}" for name in done.files),
-        f"It predicts a file: {program} rows.csv --out predictions.csv",
+        f"Next    {program} rows.csv --out predictions.csv",
     ]

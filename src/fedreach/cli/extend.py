@@ -12,21 +12,22 @@ from fedreach.cli import options
 @click.command(
     epilog="Examples:\n\n\b\n  fedreach extend runs/digits --rounds 200\n"
     "  fedreach extend runs/digits-run-seed-0 --rounds 100\n"
-    "  fedreach extend runs/mine --rounds 200 --base experiments   # my.py lies beside experiments/mine.toml"
+    "  fedreach extend runs/mine --rounds 200 --base experiments   # my.py is next to experiments/mine.toml"
 )
 @click.argument("folder", type=options.path)
-@click.option("--rounds", type=click.IntRange(1), required=True, help="In all.")
-@click.option("--restart", is_flag=True, help="Of a comparison: make those runs anew that cannot be gone on with.")
+@click.option("--rounds", type=click.IntRange(1), required=True, help="Extend to this total number of rounds.")
+@click.option("--restart", is_flag=True, help="Rerun those runs of a comparison that cannot be extended.")
 @click.option(
     "--base",
     type=options.path,
     default=Path(),
-    help="Folder of the TOML file, if that names files of your own. Default: the current one.",
+    help="Resolve file names of the experiment in this folder (default: current).",
 )
 @options.workers
 @options.track
 @options.formats
 @options.quiet
+@options.verbose
 @options.as_json
 def extend(
     folder: Path,
@@ -39,12 +40,11 @@ def extend(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Extend a finished run, or the runs of a comparison, to this number of rounds.
+    """Extend finished runs to more rounds.
 
-    FOLDER is then the same as that of a run of this length, except for timing. Runs that depend on their length are
-    rejected with the reason: a cosine schedule, a component that depends on the number of rounds, a budget or early
-    stopping that ended the run, and client state, which finished runs do not keep. Rerun an interrupted command to
-    resume it.
+    FOLDER then equals that of a run of this length, except for timing. A run cannot be extended if its result depends
+    on its length: with a cosine schedule, a budget, early stopping, or client state, which finished runs do not keep.
+    Rerun an interrupted command to resume it.
     """
     from fedreach._util.errors import ConfigError
     from fedreach.api import terminal
@@ -58,7 +58,7 @@ def extend(
 
     figure_formats, silent, base = options.figure_formats(formats), quiet or as_json, base.resolve()
     if (folder / SweepRecord.FILE).exists():
-        raise ConfigError(f"{folder} holds a sweep: extend its comparisons one by one, {folder}/cells/....")
+        raise ConfigError(f"{folder} is a sweep. Extend each of its comparisons: {folder}/cells/....")
     if (folder / ComparisonRecord.FILE).exists():
         with terminal.compare_progress(quiet=silent) as comparison_callbacks:
             status = extend_comparison(
@@ -74,8 +74,8 @@ def extend(
         return
     if restart:
         raise ConfigError(
-            f"--restart is for comparisons. A run is made anew by `fedreach run {folder}/run.json --set "
-            f"rounds={rounds} --out OTHER`."
+            f"--restart is for comparisons. To run it again: fedreach run {folder}/run.json --set rounds={rounds} "
+            "--out OTHER"
         )
     stored = run_of(RunFolder(folder))
     length = Experiment.model_construct(**{**dict(Experiment()), "name": stored.method, "rounds": rounds})

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import click
@@ -14,21 +15,32 @@ from fedreach._util import registry
 from fedreach._util.errors import ConfigError, nearest
 from fedreach.cli import options
 
+INDENT = 18  # letters of the column of types
+
 
 @click.command(
-    "list", epilog="Examples:\n\n\b\n  fedreach list\n  fedreach list selection\n  fedreach list data --json"
+    "list",
+    epilog="Examples:\n\n\b\n  fedreach list\n  fedreach list selection\n  fedreach list selection --verbose\n"
+    "  fedreach list data --json",
 )
-@click.argument("kind", required=False, shell_complete=options.complete(lambda: registry.KINDS))
+@click.argument("kind", metavar="[TYPE]", required=False, shell_complete=options.complete(lambda: registry.KINDS))
+@options.verbose
 @options.as_json
 def list_(kind: str | None, as_json: bool) -> None:
-    """List components and data sets, each with a summary, when to use it, its options and a reference."""
+    """List components and data sets.
+
+    Without TYPE, prints the names of all types; with TYPE, a line for each component. --verbose adds options, when to
+    use a component, and its reference.
+    """
     if kind is not None and kind not in registry.KINDS:
-        raise ConfigError(f"There is no kind {kind!r}.{nearest(kind, registry.KINDS)}")
+        raise ConfigError(f"Unknown component type {kind!r}.{nearest(kind, registry.KINDS)}")
     rows = entries([kind] if kind else list(registry.KINDS))
     if as_json:
         options.set_json(rows)
-    else:
+    elif options.is_verbose():
         click.echo(text(rows))
+    else:
+        click.echo(_names_text(rows, options.width()) if kind is None else _summaries_text(rows, options.width()))
 
 
 @click.command(
@@ -37,7 +49,7 @@ def list_(kind: str | None, as_json: bool) -> None:
 @click.argument("folder", default=".", type=click.Path(path_type=Path, file_okay=False))
 @options.as_json
 def init(folder: Path, as_json: bool) -> None:
-    """Write commented templates: an experiment, a custom policy and weighting, a custom data set."""
+    """Write templates: an experiment, a custom policy, custom data."""
     from fedreach.experiment.templates import write_templates
 
     written = write_templates(folder)
@@ -45,7 +57,7 @@ def init(folder: Path, as_json: bool) -> None:
         options.set_json({"written": [str(path) for path in written]})
         return
     click.echo("\n".join(f"Wrote {path}" for path in written))
-    click.echo(f"\nNext: fedreach compare {written[0]}")
+    click.echo(f"\nNext    fedreach compare {written[0]}")
 
 
 def entries(kinds: Sequence[str]) -> list[dict[str, Any]]:
@@ -82,15 +94,38 @@ def _options(kind: str, name: str, thing: Any) -> dict[str, Any]:
     }
 
 
+def _names_text(rows: Sequence[dict[str, Any]], width: int) -> str:
+    """Return a line of names for each type, as many as fit."""
+    lines = []
+    for kind, group in groupby(rows, itemgetter("kind")):
+        names = [entry["name"] for entry in group]
+        count = next(k for k in range(len(names), -1, -1) if len(_some(names, k)) <= width - INDENT)
+        lines.append(f"{kind:<{INDENT}}{_some(names, count)}")
+    return "\n".join([*lines, "", "More    fedreach list TYPE"])
+
+
+def _some(names: Sequence[str], count: int) -> str:
+    more = [f"{len(names) - count} more"] if count < len(names) else []
+    return ", ".join([*names[:count], *more])
+
+
+def _summaries_text(rows: Sequence[dict[str, Any]], width: int) -> str:
+    """Return a line for each component of a type."""
+    longest = max(len(row["name"]) for row in rows) + 2
+    lines = [registry.KINDS[rows[0]["kind"]].meaning, ""]
+    lines += [f"{row['name']:<{longest}}{shorten(row['summary'], width - longest, placeholder='…')}" for row in rows]
+    return "\n".join([*lines, "", f"More    fedreach list {rows[0]['kind']} --verbose"])
+
+
 def text(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the entries as text."""
+    """Return the entries with all details."""
     blocks = []
     for kind, group in groupby(rows, itemgetter("kind")):
         lines = [kind]
         for entry in group:
             options = ", ".join(k if v in ("required", "") else f"{k}={v!r}" for k, v in entry["options"].items())
             lines.append(f"  {entry['name']}" + (f" ({options})" if options else ""))
-            when = f"When: {entry['when']}" if entry["when"] else ""
+            when = f"Use when: {entry['when']}" if entry["when"] else ""
             lines += [f"      {words}" for words in (entry["summary"], when, entry["reference"]) if words]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)

@@ -17,7 +17,7 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class, split_arg_string
 
 from fedreach._util import registry
-from fedreach._util.errors import FedReachError
+from fedreach._util.errors import ConfigError, FedReachError
 from fedreach._util.registry import KINDS, METHOD, VERIFIED
 
 if TYPE_CHECKING:
@@ -112,7 +112,8 @@ add_completion_class(Bash)
 
 # ---- Options of several commands
 
-LOG_WIDTH = 220  # width of tables in a file or a pipe
+LOG_WIDTH = 120  # width of text in a file or a pipe
+VERBOSE = "fedreach.verbose"  # key of click's context for the flag --verbose
 JSON = "fedreach.json"  # key of click's context for the JSON document of the command
 
 path = click.Path(path_type=Path)
@@ -123,48 +124,46 @@ overrides = click.option(
     multiple=True,
     metavar="A.B=C",
     shell_complete=settings,
-    help="Override an option, such as local.lr=0.05. Repeatable.",
+    help="Set an option, such as local.lr=0.05. Repeatable.",
 )
-seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Default: the first of `seeds`.")
-workers = click.option(
-    "--workers", type=click.IntRange(1), help="Processes at a time. Default: the cores. Changes no number."
-)
+seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Use this seed (default: the first of `seeds`).")
+workers = click.option("--workers", type=click.IntRange(1), help="Run N processes at a time (default: cores).")
 formats = click.option(
     "--formats",
     default="page",
     show_default=True,
-    help="page: figures in the page alone; svg,png,pdf or some of them: also as files; none: draw no figures.",
+    help="Draw figures in the HTML report (page), also as files (svg,png,pdf), or none.",
 )
 figure_files = click.option(
-    "--formats",
-    default="svg,png,pdf",
-    show_default=True,
-    help="Figure formats, comma separated; none: draw no figures.",
+    "--formats", default="svg,png,pdf", show_default=True, help="Write figures as svg,png,pdf, or none."
 )
-device = click.option("--device", help="Where to train: cpu, cuda, cuda:1. Short for --set engine.device=...")
+device = click.option("--device", help="Train on cpu, cuda or cuda:1; short for --set engine.device=...")
 track = click.option(
     "--track",
     "tracked",
     multiple=True,
     metavar="NAME",
     shell_complete=complete(lambda: registry.table("tracker")),
-    help="Write the rounds for tensorboard, mlflow, csv, or FILE.py:NAME of your own, too. Repeatable.",
+    help="Send rounds to tensorboard, mlflow, csv or FILE.py:NAME. Repeatable.",
 )
-quiet = click.option("-q", "--quiet", is_flag=True, help="No progress.")
+quiet = click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+verbose = click.option(
+    *("-v", "--verbose"),
+    is_flag=True,
+    expose_value=False,
+    callback=lambda context, _, value: context.meta.update({VERBOSE: value}),
+    help="Print all tables, columns and file names.",
+)
 _OF_RUN = (
-    click.option("--method", help="Of a comparison: the run of this method."),
-    click.option("--seed", type=click.IntRange(0), help="Of a comparison: the run of this seed."),
+    click.option("--method", help="Choose the run of this method in a comparison."),
+    click.option("--seed", type=click.IntRange(0), help="Choose the run of this seed in a comparison."),
     click.option(
-        "--which",
-        type=click.Choice(["last", "best", "refit"]),
-        help="Which model. Default: refit, where the run has it, else last.",
+        "--which", type=click.Choice(["last", "best", "refit"]), help="Choose the model (default: refit, else last)."
     ),
-    click.option("--cluster", type=click.IntRange(0), help="Number of the model, where the run has one a cluster."),
-    click.option("--base", type=path, help="Folder that FILE.py:NAME is relative to. Default: the current one."),
+    click.option("--cluster", type=click.IntRange(0), help="Choose the model of a cluster of clients."),
+    click.option("--base", type=path, help="Resolve FILE.py:NAME in this folder (default: current folder)."),
 )
-as_json = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document, errors included, and no progress."
-)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, including errors.")
 
 
 @dataclass(frozen=True)
@@ -269,7 +268,10 @@ def figure_formats(text: str) -> tuple[str, ...] | None:
         return None
     if names == ("page",):
         return ()
-    check_formats(names)
+    try:
+        check_formats(names)
+    except ConfigError as error:
+        raise ConfigError(f"--formats: {error} Or choose page (figures in the HTML report only) or none.") from None
     return names
 
 
@@ -287,7 +289,12 @@ def save_figure(figure: Figure, path: Path, *, as_json: bool) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     save(figure, path.with_suffix(""), [path.suffix[1:].lower()])
-    click.echo(f"Drew {path}", err=as_json)
+    click.echo(f"Figure  {path}", err=as_json)
+
+
+def is_verbose() -> bool:
+    """Return whether the command has the flag --verbose."""
+    return bool(click.get_current_context().meta.get(VERBOSE))
 
 
 def width() -> int:

@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog="Examples:\n\n\b\n  fedreach partition\n"
-    "  fedreach partition my.toml --set partition.alpha=0.1 --plot who.svg\n"
+    "  fedreach partition my.toml --set partition.alpha=0.1 --plot labels.svg\n"
     '  fedreach partition my.toml --save partition.npz     # then: [partition] file = "partition.npz"'
 )
 @options.config
 @options.overrides
 @options.seed
-@click.option("--save", type=options.path, help="Save the partition, to be named by [partition] file.")
-@click.option("--plot", type=options.path, help="Draw who holds what: a path ending in svg, png or pdf.")
+@click.option("--save", type=options.path, help="Save the partition to this file, for [partition] file.")
+@click.option("--plot", type=options.path, help="Draw label distributions into this svg, png or pdf file.")
+@options.verbose
 @options.as_json
 def partition(
     config: Path | None,
@@ -34,7 +35,7 @@ def partition(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Show the partition: sizes, label entropy, divergence from all data, effective classes."""
+    """Show how examples are divided among clients."""
     from fedreach.runs.describe import federation_record
 
     experiment, base = options.load(config, overrides)
@@ -49,12 +50,12 @@ def partition(
         click.echo(_text(experiment, data, options.width()))
     if save is not None:
         data.partition.save(save)
-        click.echo(f"Saved {save}", err=as_json)
+        click.echo(f"Saved   {save}", err=as_json)
     if plot is not None:
         from fedreach.report.figures.clients import partition_heatmap
 
         if not data.dataset.num_classes:
-            raise ConfigError("--plot draws who holds which class, and targets are numbers. Leave it out.")
+            raise ConfigError("--plot needs targets that are classes; these are numbers. Remove --plot.")
         figure = partition_heatmap(
             record.label_counts, record.participants, record.unseen, record.client_names, record.class_names
         )
@@ -62,39 +63,40 @@ def partition(
 
 
 def _text(experiment: Experiment, data: FederatedData, width: int) -> str:
-    """Return the statistics of a partition and, for up to 60 clients, their label counts."""
+    """Return the statistics of a partition, and with --verbose the label counts of each client."""
     from fedreach._util.text_tables import folded, text_table
     from fedreach.api import terminal
     from fedreach.data.assignment import statistics
 
-    d, federation = data.dataset, f"federation {data.digest()}"
+    d, federation = data.dataset, f"Federation {data.digest()}"
     summary = "\n".join(folded(terminal.summary(experiment, data), width))
     if not d.num_classes:  # only sizes are skewed, which the summary shows
         return f"{summary}\n{federation}"
     stats = statistics(data.partition, d.train_y, d.num_classes)
     labels = {
-        "size": "samples",
+        "size": "examples",
         "entropy_nats": "label entropy (nats)",
-        "divergence_nats": "KL to the whole (nats)",
+        "divergence_nats": "KL divergence from all data (nats)",
         "effective_classes": "effective classes",
     }
     statistic_names = ("min", "median", "mean", "max")
     spreads = {label: stats.summary()[key] for key, label in labels.items()}
     rows = [[label, *(f"{spread[name]:.4g}" for name in statistic_names)] for label, spread in spreads.items()]
     parts = [summary, text_table(["per client", *statistic_names], rows, width)]
-    if data.num_clients <= 60 and d.num_classes <= 20:
+    if options.is_verbose():
         counts = data.partition.label_counts(d.train_y, d.num_classes)
         unseen = set(data.population.unseen.tolist())
         names = d.class_names or tuple(map(str, range(d.num_classes)))
         client_rows = [
             [
                 data.name_of(client),
-                "unseen" if client in unseen else "trains",
+                "unseen" if client in unseen else "participant",
                 *(str(n) if n else "." for n in row),
                 str(row.sum()),
                 f"{stats.entropy_nats[client]:.2f}",
             ]
             for client, row in enumerate(counts)
         ]
-        parts.append(text_table(["client", "role", *names, "samples", "entropy"], client_rows, width, left=2))
-    return "\n\n".join([*parts, federation])
+        parts.append(text_table(["client", "role", *names, "examples", "entropy"], client_rows, width, left=2))
+    more = "" if options.is_verbose() else "     Clients one by one: --verbose"
+    return "\n\n".join([*parts, f"{federation}{more}"])

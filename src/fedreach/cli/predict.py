@@ -18,11 +18,11 @@ from fedreach.cli import options
 )
 @click.argument("run", type=options.path)
 @click.argument("file", type=options.path, required=False)
-@click.option("--schema", is_flag=True, help="Print what each column must hold, and predict nothing.")
-@click.option("--out", type=options.path, help="CSV to write. Default: print it; what else is said goes to stderr.")
-@click.option("--client", metavar="COLUMN", help="Whose a row is. Default: the column of the run's data, or `client`.")
-@click.option("--label", metavar="COLUMN", help="The true class or number: scored, never looked at. Default likewise.")
-@click.option("--unadapted", is_flag=True, help="By the model as it is, also where the run has an adaptation rule.")
+@click.option("--schema", is_flag=True, help="Print what each column must contain, and predict nothing.")
+@click.option("--out", type=options.path, help="Write predictions to this CSV file (default: stdout).")
+@click.option("--client", metavar="COLUMN", help="Name the column with clients (default: that of the run's data).")
+@click.option("--label", metavar="COLUMN", help="Name the column with the truth, used only for scores.")
+@click.option("--unadapted", is_flag=True, help="Predict without the adaptation rule of the run.")
 @options.of_run
 @options.as_json
 def predict(
@@ -36,22 +36,22 @@ def predict(
     chosen: options.ChosenModel,
     as_json: bool,
 ) -> None:
-    """Predict the rows of a .csv, .parquet or .npz file by the model of a finished run.
+    """Predict the rows of a file with the model of a run.
 
-    RUN is a run folder, the folder of a comparison, or a model written by `fedreach export --to safetensors`. If the
-    run has an adaptation rule, the model adapts to each client by all of its rows, without labels. The decision of the
-    rule is printed for each client.
+    FILE is a .csv, .parquet or .npz file. RUN is a run folder, the folder of a comparison, or a model written by
+    `fedreach export --to safetensors`. If the run has an adaptation rule, the model adapts to each client by all of its
+    rows, without labels.
     """
     from fedreach.deploy import deployed
     from fedreach.deploy.export import predict_file
     from fedreach.deploy.weights import write_whole
 
     if file is None and not schema:
-        raise click.UsageError("Missing argument 'FILE', of rows to predict. --schema prints what must stand in it.")
+        raise click.UsageError("Missing argument 'FILE', the rows to predict. --schema prints its columns.")
     if out is not None and out.suffix.lower() != ".csv":
         raise ConfigError(f"--out must end with .csv; got {out.name}.")
     if out is not None and file is not None and out.resolve() == file.resolve():
-        raise ConfigError(f"--out must be another file than the rows, {file}.")
+        raise ConfigError(f"--out must differ from the file of rows, {file}.")
     model = chosen.load(run)
     if file is None or schema:
         if as_json:

@@ -23,19 +23,20 @@ if TYPE_CHECKING:
     "  fedreach report runs/digits --json | jq '.methods[].unseen_mean'"
 )
 @click.argument("folders", nargs=-1, required=True, type=options.path)
-@click.option("--out", type=options.path, help="Where to make report/. Default: the first folder.")
+@click.option("--out", type=options.path, help="Write report/ into this folder (default: the first FOLDER).")
 @options.formats
 @click.option(
     "--style",
     type=click.Choice(["page", "paper"]),
     default="page",
     show_default=True,
-    help="paper: also figures at column width as PDF, with captions in LaTeX, in report/paper.",
+    help="Write figures for a paper, too (PDF and LaTeX).",
 )
 @click.option(
-    "--width", metavar="INCHES", help="With --style paper: single (3.25), double (6.75), or inches. Default: single."
+    "--width", metavar="INCHES", help="Set the width for a paper: single, double, or inches (default: single)."
 )
 @options.track
+@options.verbose
 @options.as_json
 def report(
     folders: tuple[Path, ...],
@@ -46,14 +47,14 @@ def report(
     tracked: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Write table, figures and page from the stored rows of comparisons, runs or a sweep.
+    """Write the HTML report, tables and figures of runs.
 
-    Several comparisons become one page, which lists their differences. They are rejected if their data or scores
-    differ, as their numbers cannot be compared.
+    FOLDERS are those of comparisons, runs or one sweep. Several comparisons become one report that lists the options
+    in which they differ. They must use the same data and scores.
     """
     out = out or folders[0]
     if width is not None and style != "paper":
-        raise click.UsageError("--width is for --style paper; figures of the page have one width.")
+        raise click.UsageError("--width needs --style paper.")
     paper = (width or "single") if style == "paper" else None
     write(folders, out, options.figure_formats(formats), as_json, paper)
     if tracked:
@@ -84,15 +85,13 @@ def _track(folders: Sequence[Path], names: Sequence[str]) -> None:
 def write(
     folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, as_json: bool, paper: str | None = None
 ) -> None:
-    """Write the report of comparisons, runs or one sweep, and print its tables, or its numbers as JSON."""
+    """Write the report of comparisons, runs or one sweep, and print its main table, or its numbers as JSON."""
     from fedreach.runs.schema import SweepRecord
 
     swept = [folder for folder in folders if (folder / SweepRecord.FILE).exists()]
     if swept and len(folders) > 1:
-        raise click.UsageError(
-            f"{swept[0]} is a sweep and has a page of its own; name its cells, {swept[0]}/cells/...."
-        )
-    written, comparison, document, texts = (_write_sweep if swept else _write_runs)(folders, out, formats, paper)
+        raise click.UsageError(f"{swept[0]} is a sweep and has its own report. Name its cells: {swept[0]}/cells/....")
+    written, comparison, document, text = (_write_sweep if swept else _write_runs)(folders, out, formats, paper)
     if written.paper and comparison is not None:
         from fedreach.api.comparison import write_bibliography
 
@@ -101,45 +100,47 @@ def write(
         files = [str(path) for path in (written.page, *written.tables, *written.figures, *written.paper)]
         options.set_json({**document, "page": str(written.page), "files": files})
         return
-    click.echo("\n\n".join(texts))
-    click.echo(f"\nPage: {written.page}")
-    for kind, paths in (("Tables", written.tables), ("Figures", written.figures), ("For a paper", written.paper)):
+    click.echo(text)
+    click.echo(f"\nReport  {written.page}" + "     All columns: --verbose" * (not options.is_verbose()))
+    click.echo(f"Data    {written.page.parent}/table.{{{','.join(path.suffix[1:] for path in written.tables)}}}")
+    for label, paths in (("Figures", written.figures), ("Paper", written.paper)):
         if paths:
-            click.echo(f"{kind}: {paths[0].parent}/: {', '.join(path.name for path in paths)}")
+            click.echo(f"{label:<7} {paths[0].parent} ({len(paths)} files)")
 
 
 class _Report(NamedTuple):
-    """A written report: its paths, a comparison whose sources it cites, its numbers, and its tables for a terminal."""
+    """A written report: its paths, a comparison whose sources it cites, its numbers, and its text for a terminal."""
 
     written: ReportPaths[Any]
     comparison: RunSet | None
     document: Mapping[str, Any]
-    texts: Sequence[str]
+    text: str
 
 
 def _write_runs(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, paper: str | None) -> _Report:
-    from fedreach.report.concerns import concerns
-    from fedreach.report.formats import terminal_tables
+    from fedreach.report.formats import findings_text, full_text, summary_text, tables_of
     from fedreach.report.records import as_document
     from fedreach.report.write import write_report
 
-    written = write_report(folders, out, formats=formats, paper=paper)
-    comparison = written.analysis.comparison
-    texts = [*terminal_tables(written.analysis, width=options.width()), *concerns(comparison)]
-    return _Report(written, comparison, as_document(written.analysis), texts)
+    written, width = write_report(folders, out, formats=formats, paper=paper), options.width()
+    analysis = written.analysis
+    text = summary_text(analysis, width)
+    if options.is_verbose():
+        tables = [full_text(table, width) for table in tables_of(analysis)]
+        text = "\n\n".join([*tables, findings_text(analysis, width, limit=None)])
+    return _Report(written, analysis.comparison, as_document(analysis), text)
 
 
 def _write_sweep(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, paper: str | None) -> _Report:
-    from fedreach.report.formats import terminal_text
+    from fedreach.report.formats import full_text, to_text
     from fedreach.report.sweep import as_sweep_document, tabulate_sweep, write_sweep_report
     from fedreach.report.tables import setting_text, tabulate_tuning
 
-    written = write_sweep_report(folders[0], out, formats=formats, paper=paper)
-    swept = written.analysis
-    tables = [(tabulate_sweep(swept), swept.record.name)]
-    for cell in swept.cells:
+    written, width = write_sweep_report(folders[0], out, formats=formats, paper=paper), options.width()
+    swept, verbose = written.analysis, options.is_verbose()
+    text = (full_text if verbose else to_text)(tabulate_sweep(swept), width)
+    for cell in swept.cells if verbose else ():
         if (table := tabulate_tuning(cell.analysis.comparison)) is not None:
-            tables.append((table, setting_text(cell.setting)))
+            text += f"\n\n{setting_text(cell.setting)}\n{full_text(table, width)}"
     comparisons = [cell.analysis.comparison for cell in swept.cells]  # methods are the same in all of them
-    texts = [terminal_text(table, name, options.width()) for table, name in tables]
-    return _Report(written, next(iter(comparisons), None), as_sweep_document(swept), texts)
+    return _Report(written, next(iter(comparisons), None), as_sweep_document(swept), text)

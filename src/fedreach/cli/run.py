@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 # ---- Options for your own table
 
 _OPTIONS = (
-    click.option("--data", type=options.path, help="Your own table, .csv or .parquet: a row an example."),
-    click.option("--client", metavar="COLUMN", help="With --data: who holds each row."),
-    click.option("--label", metavar="COLUMN", help="With --data: the class of each row."),
+    click.option("--data", type=options.path, help="Read your own table (.csv or .parquet) with one example per row."),
+    click.option("--client", metavar="COLUMN", help="Name the column with the client of each row."),
+    click.option("--label", metavar="COLUMN", help="Name the column with the class of each row."),
     click.option(
         "--target",
         "targets",
         metavar="COLUMN",
         multiple=True,
-        help="With --data, in place of --label: the number to predict. Repeatable.",
+        help="Name the column with the number to predict. Repeatable.",
     ),
-    click.option("--group", metavar="COLUMN", help="With --data: rows of one are held out together, as a patient's."),
-    click.option("--time", metavar="COLUMN", help="With --data: the latest rows are held out."),
+    click.option("--group", metavar="COLUMN", help="Hold out rows of the same group together, such as a patient."),
+    click.option("--time", metavar="COLUMN", help="Hold out the latest rows by this column."),
     click.option(
         "--participants",
-        help='With --data: how many train, or who: north,"St. Mary, London". Default: 40 % of the clients.',
+        help='Train this number of clients of --data, or these: north,"St. Mary, London" (default: 40%).',
     ),
 )
 
@@ -74,12 +74,12 @@ def load_experiment(
     if data is not None:
         if config is not None:
             raise ConfigError(
-                "--data goes without a file: in one, say [data] and [partition] as `fedreach init` shows."
+                "--data cannot be combined with an experiment file. Set [data] and [partition] in the file instead."
             )
         if "client" not in columns or ("label" in columns) == bool(targets):
             raise ConfigError(
-                "--data needs --client, the column that names each row's client, and one of the two: --label, that of "
-                "its class, or --target, that of a number to predict."
+                "--data needs --client (the column with the client of each row), and either --label (the class) or "
+                "--target (a number to predict)."
             )
         template = NUMBERS_TEMPLATE if targets else CLASSES_TEMPLATE
         named: dict[str, Any] = {**columns, "target": targets[0] if len(targets) == 1 else [*targets] or None}
@@ -91,7 +91,7 @@ def load_experiment(
         *(["target"] if targets else []),
         *(["participants"] if participants is not None else []),
     ]:
-        raise ConfigError(f"--{table_options[0]} goes with --data, a table in a .csv or .parquet file.")
+        raise ConfigError(f"--{table_options[0]} needs --data, a table in a .csv or .parquet file.")
     return options.load(config, overrides, device, tracked, default=template)
 
 
@@ -121,8 +121,8 @@ def _table_overrides(data: Path, columns: Mapping[str, Any], participants: str |
         "data": {"name": data.as_posix(), **columns},
     }
     if participants is None and not quiet:
-        who = f"{count} of the {len(table.owner_names)} clients (40 %) take part, drawn by each seed"
-        click.echo(f"{who}; --participants says how many, or who", err=True)
+        who = f"{count} of {len(table.owner_names)} clients (40%) participate, drawn by each seed"
+        click.echo(f"{who}; --participants chooses their number or names", err=True)
     return [f"{key}={_toml(value)}" for key, value in set_.items()]
 
 
@@ -141,16 +141,15 @@ def _toml(value: object) -> str:
 @options.config
 @options.overrides
 @add_table_options
-@click.option("--method", help="Run the method of this name from [methods.NAME]; default: the parts in [method].")
+@click.option("--method", help="Run the method [methods.NAME] (default: the components of [method]).")
 @options.seed
-@click.option("--out", type=options.path, help="Run folder. Default: runs/NAME-METHOD-seed-N.")
-@click.option("--resume", is_flag=True, help="Insist on going on: fail where there is no checkpoint.")
+@click.option("--out", type=options.path, help="Write the run to this folder (default: runs/NAME-METHOD-seed-N).")
+@click.option("--resume", is_flag=True, help="Fail if there is no checkpoint to resume from.")
 @options.device
 @options.track
-@click.option(
-    "--explain", is_flag=True, help="Say which engine would train, and what the others would take; run nothing."
-)
+@click.option("--explain", is_flag=True, help="Show which engine would train, and run nothing.")
 @options.quiet
+@options.verbose
 @options.as_json
 def run(
     config: Path | None,
@@ -166,10 +165,10 @@ def run(
     as_json: bool,
     **table: Any,
 ) -> None:
-    """Run one federation.
+    """Run one federation: one method with one seed.
 
-    Rows are appended to OUT/rounds.jsonl as rounds end. Rerun an interrupted command to resume it; a finished run is
-    not repeated. If torchrun starts the command, all processes share the work of the run.
+    Without CONFIG, the run uses the digits that come with FedReach. Each finished round is appended to
+    OUT/rounds.jsonl. Rerun an interrupted command to resume it. Under torchrun, all processes share the work.
     """
     from fedreach.api import terminal
     from fedreach.experiment.run import run as run_one
@@ -181,14 +180,14 @@ def run(
         folder = out or Path("runs") / f"{experiment.name}-{method or 'run'}-seed-{seed}"
         is_helper = ranks is not None and ranks.rank > 0
         if resume and not is_helper and not (folder / CHECKPOINT).exists():
-            raise ConfigError(f"--resume: there is no checkpoint in {folder}. Without --resume the run starts anew.")
+            raise ConfigError(f"--resume: {folder} has no checkpoint. Without --resume, the run starts at round 0.")
         resolved = experiment.resolved(method)
         if explain:
             if os.environ.get("RANK", "0") == "0":  # only one process prints it
                 _explain(resolved, base, seed, folder, as_json)
             return
         silent = quiet or as_json or is_helper
-        with terminal.run_progress(resolved, folder, quiet=silent) as callbacks:
+        with terminal.run_progress(resolved, folder, quiet=silent, verbose=options.is_verbose()) as callbacks:
             result = run_one(
                 resolved,
                 seed=seed,
@@ -203,23 +202,28 @@ def run(
 
 
 def print_result(folder: Path, result: Result, as_json: bool) -> None:
-    """Print the outcome of a run, and the files that it wrote."""
+    """Print the outcome of a run, and where it is stored."""
+    from fedreach._util.text_tables import folded
     from fedreach.api import terminal
     from fedreach.report.analysis import baselines_of
     from fedreach.report.concerns import concerns
     from fedreach.report.read import read as read_folders
 
     last, read = terminal.last_evaluation(folder), read_folders([folder])
-    findings = concerns(read)
+    warnings = concerns(read)
     if as_json:
         baselines = {name: dict(of) for record in baselines_of(read) for name, of in record.columns.items()}
-        numbers = {"last": last, "baselines": baselines, "findings": list(findings)}
+        numbers = {"last": last, "baselines": baselines, "findings": list(warnings)}
         options.set_json({"folder": str(folder), **result.to_json(), **numbers})
         return
-    table = terminal.baselines_table(read, last, options.width())
-    click.echo("\n\n".join(filter(None, (terminal.outcome_sentence(last, result), table, *findings))))
-    click.echo()
-    click.echo(f"Wrote {folder}" + "".join(f"\n      {path}" for path in sorted(folder.glob("[!.]*"))))
+    width = options.width()
+    sentences = [terminal.outcome_sentence(last, result), *(f"Warning: {text}" for text in warnings)]
+    texts = ["\n".join(folded(text, width)) for text in sentences]
+    click.echo("\n\n".join(filter(None, [terminal.baselines_table(read, last, width), *texts])))
+    click.echo(f"\nRun     {folder}")
+    if options.is_verbose():
+        click.echo("\n".join(f"        {path}" for path in sorted(folder.glob("[!.]*"))))
+    click.echo(f"Next    fedreach report {folder}")
 
 
 def _explain(experiment: Experiment, base: Path, seed: int, folder: Path, as_json: bool) -> None:
@@ -231,7 +235,7 @@ def _explain(experiment: Experiment, base: Path, seed: int, folder: Path, as_jso
         options.set_json({"engine": name, "why": why})
     else:
         click.echo(terminal.summary(experiment.model_copy(update={"seeds": [seed]}), data))
-        click.echo(f"  {why}")
+        click.echo(why)
 
 
 def _ranks(*, alone: bool) -> AbstractContextManager[Ranks | None]:

@@ -18,13 +18,12 @@ from fedreach.cli import options
 )
 @click.argument("components", nargs=-1, shell_complete=options.complete_components)
 @click.option(
-    "--kind",
-    shell_complete=options.complete(lambda: VERIFIED),
-    help="Type of the components, such as selection; needed where their methods do not tell.",
+    "--kind", shell_complete=options.complete(lambda: VERIFIED), help="Set the component type, such as selection."
 )
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An option of the component. Repeatable.")
-@click.option("--without", multiple=True, metavar="CHECK", help="Leave out a check. Repeatable.")
-@click.option("--list", "only_list", is_flag=True, help="Show what is checked, and check nothing.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set an option. Repeatable.")
+@click.option("--without", multiple=True, metavar="CHECK", help="Skip a check. Repeatable.")
+@click.option("--list", "only_list", is_flag=True, help="List all checks, and run none.")
+@options.verbose
 @options.as_json
 def verify(
     components: tuple[str, ...],
@@ -34,7 +33,7 @@ def verify(
     only_list: bool,
     as_json: bool,
 ) -> None:
-    """Check that components satisfy the contract of their type; report failing checks.
+    """Check that components satisfy their contract.
 
     COMPONENTS are built-in names, FILE.py:NAME or module:NAME: a class, an object, or a function that selects or
     weighs. Without COMPONENTS, all built-in ones are checked. Exits with status 1 if a check fails.
@@ -53,7 +52,7 @@ def verify(
     began, results = time.perf_counter(), []
     for result in checking.check_all(components, Path.cwd(), kind=kind, options=settings, without=without):
         results.append(result)
-        if not as_json:
+        if not as_json and (options.is_verbose() or components or not result.passed):
             click.echo(checking.result_line(result))
     seconds = time.perf_counter() - began
     failed, skipped = [r for r in results if not r.passed], [r for r in results if r.skipped]
@@ -63,6 +62,8 @@ def verify(
     if components and skipped:
         raise ConfigError(skipped[0].skipped)
     number = len(results) - len(skipped)
+    if not (as_json or options.is_verbose() or components):
+        click.echo(checking.counts_text(results))
     if failed:
         raise FedReachError(f"{len(failed)} of {number} components fail{'s' if len(failed) == 1 else ''} a check.")
     if not as_json:

@@ -426,4 +426,4 @@ def _scores(
 def _format_score(name: str, value: float | None) -> str:
     if value is None:
         return ""
-    return f"{100 * value:.1f} %" if name.endswith("accuracy") else f"{value:.4g}"
+    return f"{100 * value:.1f}%" if name.endswith("accuracy") else f"{value:.4g}"

@@ -54,8 +54,8 @@ class MainScore:
 
     @property
     def unit(self) -> str:
-        """Unit after a value: a percent sign, or nothing."""
-        return " %" if self.percent else ""
+        """Suffix of a value: a percent sign, or nothing where it is in the unit of the targets."""
+        return "%" if self.percent else ""
 
     @property
     def points(self) -> str:
@@ -87,7 +87,7 @@ class MainScore:
 
         Example:
             >>> ACCURACY.shown(0.875), MAE.shown(41.3125), MAE.shown(None)
-            ('87.5 %', '41.3', '-')
+            ('87.5%', '41.3', '-')
         """
         return "-" if value is None else f"{self.number(value)}{self.unit}"
 

@@ -1,7 +1,7 @@
-"""Tables, figures and one self-contained page, from run folders only.
+"""Tables, figures and one self-contained HTML report, from run folders only.
 
 Example::
 
     write_report([Path("out")], Path("out"))         # out/report/index.html, table.*, figures/*
-    print(terminal_table(analyse(read([Path("out")]))))
+    print(summary_text(analyse(read([Path("out")])), width=100))
 """

@@ -13,6 +13,7 @@ from fedreach.evaluation.statistics import PairedTest, Spread, spread
 from fedreach.report.analysis import NO_LEADERS, UNTESTED, Leaders, judge_all, leaders_by
 from fedreach.report.numbers import (
     ABSENT,
+    CAPTIONS,
     Run,
     RunSet,
     conclusion,
@@ -26,15 +27,18 @@ from fedreach.report.numbers import (
     points,
 )
 from fedreach.report.tables import (
-    VERDICT_UNIT,
+    NAMES,
+    SEEDS_NEEDED,
     Column,
     Table,
+    adjusted_unit,
     bold_sentence,
     costs,
-    family_note,
-    intervals_sentence,
     join_sentences,
+    spread_text,
+    star_sentence,
     table_of,
+    tests_sentence,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
 
 # ---- Numbers of adaptation, by prediction mode
 # Participation gap under mode r, participants minus unseen clients, both predicted under r: G(r).
-# G(plain) = [G(plain) - G(oracle prior)] (priors) + G(oracle prior) (representation).
+# G(unadapted) = [G(unadapted) - G(oracle prior)] (priors) + G(oracle prior) (representation).
 # Estimation is the accuracy of unseen clients under the oracle prior minus their adapted accuracy.
 # The control is the majority class of a client's true labels.
 
@@ -52,7 +56,7 @@ PREDICTION_MODES = {
     "calibrated": "calibrated",
     "adapted": "adapted",
     "online": "online",
-    "oracle_prior": "oracle prior, needs labels",
+    "oracle_prior": "oracle prior",
 }
 """Prediction mode -> its name in tables."""
 SCORES = ("accuracy", "accuracy_worst_decile", "loss", "calibration_error")
@@ -188,7 +192,7 @@ def _majority(run: Run, name: str) -> float:
 
 # ---- Tables of adaptation
 
-POPULATION_WORDS = {"unseen": "unseen clients", "participant": "participants, each by what the others contributed"}
+POPULATION_WORDS = {"unseen": "unseen clients", "participant": "participants"}
 Cell = Callable[[AdaptationSummary], str]
 
 
@@ -197,11 +201,12 @@ def tabulate_adaptation(analysis: Analysis) -> list[Table]:
     rows = analysis.adaptation
     if not rows:
         return []
-    return [_modes(analysis), _probabilities(analysis), *([_gap_table(rows)] if any(row.gap for row in rows) else [])]
+    gaps = [_gap_table(analysis)] if any(row.gap for row in rows) else []
+    return [_modes(analysis), _probabilities(analysis), *gaps]
 
 
-METHOD_COLUMN: Column[AdaptationSummary] = Column("method", "", lambda row: row.method, 0)
-NEEDS: Column[AdaptationSummary] = Column("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0)
+METHOD_COLUMN: Column[AdaptationSummary] = Column("method", "", lambda row: row.method)
+NEEDS: Column[AdaptationSummary] = Column("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, NAMES)
 
 
 def _score(mode: str, score: str) -> Cell:
@@ -217,112 +222,106 @@ def _spent(name: str) -> Callable[[AdaptationSummary], Spread]:
 
 
 def _modes(analysis: Analysis) -> Table:
-    rows = analysis.adaptation
-    several, labels = any(row.gain.count > 1 for row in rows), any(row.needs_labels for row in rows)
-    share = "% ± sd" if several else "%"
+    rows, comparison = analysis.adaptation, analysis.comparison
+    family = [row.gain for row in rows]
     inputs = sorted({n for row in rows for n in row.gain_with})
     spent = {
         "time to fit": costs("seconds", _spent("seconds"), rows),
         "energy to fit": costs("joules", _spent("joules"), rows),
     }
-    columns = [
-        METHOD_COLUMN,
-        Column("rule", "", lambda row: row.rule.partition("(")[0], 150),
-        NEEDS,
-        *(Column(head, share, _score(mode, "accuracy"), 0) for mode, head in PREDICTION_MODES.items()),
-        Column("gain", "points [seeds]", lambda row: estimate(row.gain), 0),
-        Column("expected gain", "points, by participants", _expected_gain, 120),
-        Column("p", "corrected", lambda row: p_text(row.gain.p_corrected), 0),
-        Column("mde", "points", lambda row: detectable(row.gain), 140),
-        Column("conclusion", VERDICT_UNIT, lambda row: conclusion(row.gain), 110),
-        *(Column(f"gain with {n}", "inputs", _gain_with(n), 120) for n in inputs),
-        Column("worst decile, plain", share, _score("unadapted", "accuracy_worst_decile"), 100),
-        Column("worst decile, adapted", share, _score("adapted", "accuracy_worst_decile"), 100),
-        Column(f"clients that lose > {HARM_POINTS} points", share, lambda row: percent(row.harm["harmed"]), 130),
-        Column("worst client", "points (inputs)", _worst_client, 140),
-        Column("adapted", "clients", lambda row: _mean_count(row.decided.get("adapted")), 160),
-        Column("repaired", "clients", lambda row: _mean_count(row.decided.get("repaired")), 160),
-        Column("sent to fit", "kB a participant", lambda row: plus_minus(row.kilobytes["up"], 1), 170),
-        Column("handed out", "kB", lambda row: plus_minus(row.kilobytes["state"], 1), 170),
-        *(Column(head, unit, cell, 170) for head, (unit, cell) in spent.items()),
-    ]
+
+    def mode(name: str, rank: int = 0, unit: str = "") -> Column[AdaptationSummary]:
+        return Column(PREDICTION_MODES[name], unit, _score(name, "accuracy"), rank)
+
     where = POPULATION_WORDS[rows[0].population]
-    judged = family_note(analysis.comparison, [row.gain for row in rows])
-    learns = ", as is every rule marked so; labelled examples that one learns from are not scored" if labels else ""
     return table_of(
-        columns,
+        [
+            METHOD_COLUMN,
+            NEEDS,
+            Column("rule", "", lambda row: row.rule.partition("(")[0]),
+            *(mode(name, rank) for rank, name in enumerate(("unadapted", "adapted"), 1)),
+            Column("gain, points", adjusted_unit(comparison, family), lambda row: estimate(row.gain), 3),
+            mode("oracle_prior", 4, "(needs labels)"),
+            *map(mode, ("calibrated", "online")),
+            Column("expected gain, points", "[95% CI]", _expected_gain),
+            Column("p", "adjusted", lambda row: p_text(row.gain.p_corrected)),
+            Column("MDE", "points", lambda row: detectable(row.gain)),
+            Column("conclusion", SEEDS_NEEDED, lambda row: conclusion(row.gain)),
+            *(Column(f"gain with {n} inputs", "points", _gain_with(n)) for n in inputs),
+            Column("worst 10%, unadapted", "", _score("unadapted", "accuracy_worst_decile")),
+            Column("worst 10%, adapted", "", _score("adapted", "accuracy_worst_decile")),
+            Column(f"clients that lose > {HARM_POINTS} points", "%", lambda row: percent(row.harm["harmed"])),
+            Column("worst client", "points (inputs)", _worst_client),
+            Column("adapted clients", "", lambda row: _mean_count(row.decided.get("adapted"))),
+            Column("intensity-corrected clients", "", lambda row: _mean_count(row.decided.get("repaired"))),
+            Column("sent to fit", "kB per participant", lambda row: plus_minus(row.kilobytes["up"], 1)),
+            Column("sent with the model", "kB", lambda row: plus_minus(row.kilobytes["state"], 1)),
+            *(Column(head, unit, cell) for head, (unit, cell) in spent.items()),
+        ],
         rows,
         bold=lambda row, head: head == PREDICTION_MODES["adapted"] and row.method in analysis.adapted_leaders.methods,
-        caption=f"How {where.split(',')[0]} are adapted",
-        note=f"By the last model, on {where}: mean over clients{', ± sd over seeds' if several else ''}. Plain: the "
-        "model as it is. Calibrated: corrected by participants' held-out data. Adapted: by the client's own inputs, "
-        f"without labels. Gain: adapted minus plain{judged} With 5 inputs, say: scored on the "
-        "client's other ones, a family of its own. The oracle prior is a reference that needs the client's labels"
-        f"{learns}. Expected gain: what participants gained on their own held-out labels by what they decided, "
-        f"and its 95% interval over them{', means over seeds' if several else ''}. "
-        f"Clients that lose > {HARM_POINTS} points: share whose accuracy is lower adapted than plain by more than "
-        "that. Worst client: change of the one that loses most, and in parentheses how many inputs it has"
-        f"{', means over seeds' if several else ''}.",
-        name="adaptation",
-        stated=join_sentences(
-            intervals_sentence(analysis.comparison, [row.gain for row in rows]),
-            bold_sentence(analysis.comparison, analysis.adapted_leaders, "as clients are adapted, without labels"),
+        caption=f"Accuracy on {where} before and after adaptation, % ({spread_text(comparison)})",
+        note=join_sentences(
+            star_sentence(comparison, family),
+            "Rules marked “labels” learn from labels of the clients; these examples are not scored."
+            * any(row.needs_labels for row in rows),
         ),
+        details=CAPTIONS["adaptation"]["table"].format(harm=HARM_POINTS, tests=tests_sentence(comparison, family)),
+        name="adaptation",
+        stated=bold_sentence(comparison, analysis.adapted_leaders, "after adaptation without labels"),
     )
 
 
 def _probabilities(analysis: Analysis) -> Table:
-    rows = analysis.adaptation
-    several = any(row.gain.count > 1 for row in rows)
-    nat, share = ("nats ± sd", "% ± sd") if several else ("nats", "%")
-    widths = {"unadapted": 100, "calibrated": 130, "adapted": 100, "oracle_prior": 170}
+    rows, comparison = analysis.adaptation, analysis.comparison
+    loss, calibration = ([row.change[score] for row in rows] for score in TESTED_CHANGES)
 
-    def scores(name: str, score: str, unit: str, least: int) -> Iterator[Column[AdaptationSummary]]:
-        for mode, width in widths.items():
-            yield Column(f"{name}, {PREDICTION_MODES[mode]}", unit, _score(mode, score), max(width, least))
+    def scores(name: str, score: str, unit: str) -> Iterator[Column[AdaptationSummary]]:
+        ranks = {"unadapted": 1, "adapted": 2} if score == "loss" else {}
+        for mode in ("unadapted", "calibrated", "adapted", "oracle_prior"):
+            yield Column(f"{name}, {PREDICTION_MODES[mode]}", unit, _score(mode, score), ranks.get(mode, 0))
 
     return table_of(
         [
             METHOD_COLUMN,
             NEEDS,
-            *scores("log loss", "loss", nat, 0),
-            Column("log loss, change", "nats [seeds]", lambda row: nats(row.change["loss"]), 0),
-            Column("p", "corrected", lambda row: p_text(row.change["loss"].p_corrected), 0),
-            *scores("calibration error", "calibration_error", share, 150),
+            *scores("log loss", "loss", "nats"),
+            Column("log loss change, nats", adjusted_unit(comparison, loss), lambda row: nats(row.change["loss"]), 3),
+            Column("p of log loss", "adjusted", lambda row: p_text(row.change["loss"].p_corrected)),
+            *scores("calibration error", "calibration_error", "%"),
             Column(
-                "calibration error, change", "points [seeds]", lambda row: estimate(row.change["calibration_error"]), 90
+                "calibration change, points",
+                adjusted_unit(comparison, calibration),
+                lambda row: estimate(row.change["calibration_error"]),
+                4,
             ),
-            Column("p", "corrected", lambda row: p_text(row.change["calibration_error"].p_corrected), 90),
+            Column("p of calibration", "adjusted", lambda row: p_text(row.change["calibration_error"].p_corrected)),
         ],
         rows,
-        caption="Log loss and calibration, plain and adapted",
-        note="The same clients and inputs. Log loss: mean of −log p of the true class. Calibration error: how far "
-        "confidence is from accuracy, over 15 bins of confidence; it does not reach 0 for a client with few examples. "
-        "Change: adapted minus plain, below 0 is better, interval over seeds and p corrected for each score by itself. "
-        "What the calibrated model changes is no merit of a client's inputs. "
-        "With two classes a prior changes thresholds, log loss and calibration, and not the order of a client's "
-        "examples.",
+        caption=f"Log loss and calibration error on {POPULATION_WORDS[rows[0].population]} before and after "
+        f"adaptation ({spread_text(comparison)})",
+        note=join_sentences("Lower is better.", star_sentence(comparison, loss)),
+        details=CAPTIONS["probabilities"]["table"],
         name="probabilities",
-        stated=intervals_sentence(analysis.comparison, [row.change["loss"] for row in rows]),
     )
 
 
-def _gap_table(rows: Sequence[AdaptationSummary]) -> Table:
-    def part(name: str) -> Column[AdaptationSummary]:
-        return Column(name, "points", lambda row: _mean_points(row.gap.get(name)), 0)
+def _gap_table(analysis: Analysis) -> Table:
+    def part(name: str, head: str, rank: int) -> Column[AdaptationSummary]:
+        return Column(head, "points", lambda row: _mean_points(row.gap.get(name)), rank)
 
     return table_of(
         [
             METHOD_COLUMN,
-            *map(part, ("gap", "priors", "representation", "estimation")),
-            Column("majority class", "%", lambda row: percent(row.majority), 0),
+            part("gap", "participation gap", 1),
+            part("priors", "label distribution", 2),
+            part("representation", "rest", 3),
+            part("estimation", "estimation error", 4),
+            Column("majority class", "%", lambda row: percent(row.majority), 5),
         ],
-        rows,
-        caption="The participation gap taken apart",
-        note="Gap: participants minus unseen clients, both plain = priors (what goes when both know their class "
-        "shares) + representation (what stays). Estimation: what unseen clients lose as they must estimate their "
-        "class shares. Majority class: what a client would reach by always saying its most frequent class, a "
-        "control that needs labels.",
+        analysis.adaptation,
+        caption="Parts of the participation gap of the unadapted model, points (mean over seeds)",
+        note=CAPTIONS["gap"]["table"],
         name="gap",
     )
 

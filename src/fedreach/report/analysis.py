@@ -18,8 +18,6 @@ from fedreach.runs.schema import BaselinesRecord
 
 # ---- The numbers of a method, each declared once
 
-WIDE = 150  # letters of a terminal from which optional columns are shown
-
 
 @dataclass(frozen=True)
 class Quantity:
@@ -37,7 +35,7 @@ class Quantity:
     unit: str = ""
     words: str = ""
     scale: float = 1.0  # stored value of one unit
-    from_width: int = WIDE  # letters of the terminal from which its column is shown
+    main: int = 0  # rank among the columns of the main table, 1 first; 0: not among them
 
     def column_by(self, score: MainScore) -> str:
         """Return the column to read if models are compared by this score."""
@@ -53,36 +51,30 @@ QUANTITIES = {
     quantity.name: quantity
     for quantity in (
         Quantity("round", "round", "rounds"),
-        Quantity(
-            "participants", "participant_accuracy", "participants", "%", "participants' held-out data", from_width=100
-        ),
-        Quantity("unseen", "unseen_accuracy", "unseen clients", "%", "unseen clients", from_width=0),
+        Quantity("participants", "participant_accuracy", "participants", "%", "participants' held-out data", main=3),
+        Quantity("unseen", "unseen_accuracy", "unseen clients", "%", "unseen clients", main=1),
         Quantity("test", "test_accuracy", "test set", "%", "the test set"),
-        Quantity("gap", "participation_gap", "gap", "points", from_width=0),
-        Quantity("participants_worst_decile", "participant_accuracy_worst_decile", "worst decile, participants", "%"),
-        Quantity("unseen_worst_decile", "unseen_accuracy_worst_decile", "worst decile, unseen", "%"),
-        Quantity("megabytes", "bytes_total", "sent", "MB", scale=1e6),  # 10^6 bytes, down and up, probes included
+        Quantity("gap", "participation_gap", "participation gap", "points"),
+        Quantity("participants_worst_decile", "participant_accuracy_worst_decile", "worst 10%, participants", "%"),
+        Quantity("unseen_worst_decile", "unseen_accuracy_worst_decile", "worst 10%, unseen", "%"),
+        Quantity("megabytes", "bytes_total", "MB", "MB", "communication", 1e6, main=8),  # 10^6 bytes, both ways
         # Simulated, of all rounds so far, probes included.
-        Quantity("seconds", "seconds_total", "time", "seconds", "simulated time", 1.0, 130),
-        Quantity("joules", "joules_total", "energy", "joules", "energy", 1.0, 130),
+        Quantity("seconds", "seconds_total", "time", "seconds", "simulated time", main=6),
+        Quantity("joules", "joules_total", "energy", "joules", "energy", main=7),
     )
 }
 METRIC_QUANTITIES = {
     quantity.name: quantity
     for quantity in (
-        Quantity("participants", "participant_{}", "participants", from_width=0),
-        Quantity("unseen", "unseen_{}", "unseen clients", from_width=0),
-        Quantity("test", "test_{}", "test set", from_width=110),
-        Quantity(
-            "participants_worst_decile", "participant_{}_worst_decile", "worst decile, participants", from_width=130
-        ),
-        Quantity("unseen_worst_decile", "unseen_{}_worst_decile", "worst decile, unseen", from_width=100),
-        Quantity("participants_pooled", "participant_{}_pooled", "pooled, participants", from_width=130),
-        Quantity("unseen_pooled", "unseen_{}_pooled", "pooled, unseen", from_width=100),
-        Quantity(
-            "participants_left_out", "participant_{}_undefined", "left out, participants", "clients", from_width=120
-        ),
-        Quantity("unseen_left_out", "unseen_{}_undefined", "left out, unseen", "clients", from_width=90),
+        Quantity("participants", "participant_{}", "participants", main=2),
+        Quantity("unseen", "unseen_{}", "unseen clients", main=1),
+        Quantity("test", "test_{}", "test set", main=4),
+        Quantity("participants_worst_decile", "participant_{}_worst_decile", "worst 10%, participants"),
+        Quantity("unseen_worst_decile", "unseen_{}_worst_decile", "worst 10%, unseen", main=3),
+        Quantity("participants_pooled", "participant_{}_pooled", "pooled, participants"),
+        Quantity("unseen_pooled", "unseen_{}_pooled", "pooled, unseen", main=5),
+        Quantity("participants_left_out", "participant_{}_undefined", "undefined, participants", "clients"),
+        Quantity("unseen_left_out", "unseen_{}_undefined", "undefined, unseen", "clients", main=6),
     )
 }
 """Quantities of an additional metric; `{}` is replaced by its name."""
@@ -187,7 +179,7 @@ def _left_out(run: Run, column: str, when: When, last_rounds: int) -> float:
 
 # ---- Planned comparisons, paired by seed and tested as one family
 
-SEEDS_ADDED = "seeds were added after results could be seen, which no correction makes good"
+SEEDS_ADDED = "seeds were added after results could be seen, and no correction makes up for that"
 
 
 @dataclass(frozen=True)
@@ -289,9 +281,9 @@ def seeds_scope(config: Mapping[str, Any]) -> str:
 
     Example:
         >>> seeds_scope({"population": {"seed": 3}})
-        'All seeds share the same clients (population.seed = 3): intervals say nothing of others.'
+        'All seeds share the same clients (population.seed = 3): intervals do not cover others.'
         >>> seeds_scope({"partition": {"name": "natural", "seed": 0}, "population": {"participants": ["north"]}})
-        'All seeds share the same partition and participants (partition.seed = 0, they are named): intervals say ...'
+        'All seeds share the same partition and participants (partition.seed = 0, they are named): intervals do ...'
     """
     shared = {}
     for path, words in SHARED_BY_SEEDS.items():
@@ -306,12 +298,13 @@ def seeds_scope(config: Mapping[str, Any]) -> str:
     if isinstance(model, Mapping) and model.get("keep_weights"):
         shared["initial model"] = "its weights are kept"
     if not shared:
-        return "Every seed draws partition, participants, initial model and batches anew."
-    shared_text = f"{_join_words([*shared])} ({', '.join(shared.values())})"
-    return f"All seeds share the same {shared_text}: intervals say nothing of others."
+        return "Each seed draws a new partition, participants, initial model and batches."
+    shared_text = f"{join_words([*shared])} ({', '.join(shared.values())})"
+    return f"All seeds share the same {shared_text}: intervals do not cover others."
 
 
-def _join_words(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
+    """Return words joined by commas and "and"."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 

@@ -58,11 +58,11 @@ def near_chance_advice(accuracies: Mapping[str, tuple[float, float]]) -> str:
     near = {name: pair for name, pair in accuracies.items() if hardly_learned(*pair)}
     if not near:
         return ""
-    who = ", ".join(f"{name} {100 * accuracy:.1f} %".strip() for name, (accuracy, _) in near.items())
+    who = ", ".join(f"{name} {100 * accuracy:.1f}%".strip() for name, (accuracy, _) in near.items())
     same = sum(chance for _, chance in near.values()) / len(near)
     return (
-        f"Near chance: {who} on participants' held-out data, where always naming one class gives {100 * same:.1f} %. "
-        "Try more rounds, more local.epochs or a smaller local.batch_size, and other values of local.lr."
+        f"Near chance: {who} on participants' held-out data; predicting a single class gives {100 * same:.1f}%. "
+        "Try more rounds, more local.epochs, a smaller local.batch_size or another local.lr."
     )
 
 
@@ -90,12 +90,13 @@ CLIENT_POPULATIONS = {"participant": "participants", "unseen": "unseen"}
 
 
 ADVICE = {
-    True: "It is better on the rows that it trains on: try fewer rounds, local.weight_decay",
-    False: "Try more rounds, more local.epochs, other values of local.lr",
-    None: "Try other values of local.lr, more or fewer rounds, local.weight_decay (evaluation.training = true says "
-    "whether it overfits)",
+    True: "It overfits, because it is better on its training data. Try fewer rounds or local.weight_decay",
+    False: "Try more rounds, more local.epochs or another local.lr",
+    None: "Try another local.lr, more or fewer rounds, or local.weight_decay (evaluation.training = true shows whether "
+    "it overfits)",
 }
 """Whether a method overfits -> what to try."""
+MAX_NAMED = 3  # methods that a sentence names with their scores
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def _below_baselines(comparison: RunSet) -> Iterable[str]:
             below = [shortfall for shortfall in below if names == simple or _is_clear(comparison, shortfall)]
             reported |= {shortfall.method for shortfall in below}
             for overfits, decided in product((None, False, True), (False, True)):
-                what = f"{'Worse' if decided else 'No better'} than no model"
+                what = f"{'Worse' if decided else 'Not better'} than no model"
                 what = what if names == simple else "Clearly worse than a linear model"
                 if alike := [
                     shortfall for shortfall in below if (shortfall.overfits, shortfall.decided) == (overfits, decided)
@@ -149,12 +150,15 @@ def _below_baselines(comparison: RunSet) -> Iterable[str]:
 def _shortfall_sentence(comparison: RunSet, shortfalls: list[Shortfall], name: str, column: str, what: str) -> str:
     score = comparison.score
     named = len(comparison.methods) > 1
+    values = sorted(each.value for each in shortfalls)
     who = ", ".join(f"{each.method if named else ''} {score.shown(each.value)}".strip() for each in shortfalls)
+    if len(shortfalls) > MAX_NAMED:
+        who = f"{len(shortfalls)} methods, {score.number(values[0])} to {score.shown(values[-1])}"
     linear = all(run.config.get("model", {}).get("name") == "linear" for run in comparison.all_counted)
     model = "" if linear else ", or model = 'linear'"
     advice = ADVICE[shortfalls[0].overfits]
     return (
-        f"{what}: {who} on {POPULATION[column].words}, where the {baseline_title(name, comparison)} has "
+        f"{what}: {who} on {POPULATION[column].words}; the {baseline_title(name, comparison)} has "
         f"{score.shown(fmean(shortfall.baseline for shortfall in shortfalls))}. {advice}{model}."
     )
 
@@ -226,8 +230,8 @@ def _identical_methods(comparison: RunSet) -> Iterable[str]:
         if len(different) > 1:
             trained = [run for method in different for run in comparison.counted(method)]
             all_train = all(run.config["method"]["cohort_size"] >= len(run.partition.participants) for run in trained)
-            why = ": all participants train in every round, so there is nobody to select. Lower method.cohort_size"
-            yield f"The same numbers in every round: {', '.join(different)}{why if all_train else ''}."
+            why = ", because all participants train in every round. Lower method.cohort_size"
+            yield f"Identical numbers in every round: {', '.join(different)}{why if all_train else ''}."
 
 
 def _training_settings(run: Run) -> Any:
@@ -247,7 +251,7 @@ def _leaking_columns(comparison: RunSet) -> Iterable[str]:
         what = "target" if not comparison.score.percent else "label"
         columns_text = ", ".join(f"{column!r} ({measure} {value:.3f})" for column, (measure, value) in leaks.items())
         yield (
-            f"The {what} is given away by {'each of these columns' if several else 'one column'} alone, on "
-            f"participants' training rows: {columns_text}. If what {'they hold' if several else 'it holds'} is known "
-            f"only once the {what} is, remove {'them' if several else 'it'} from the data and run again."
+            f"{'Each of these columns' if several else 'One column'} alone predicts the {what}: {columns_text}, on "
+            f"participants' training rows. If {'their values are' if several else 'its value is'} known only after the "
+            f"{what}, remove {'them' if several else 'it'} from the data and run again."
         )

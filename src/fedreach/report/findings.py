@@ -1,4 +1,4 @@
-"""Findings of a comparison in sentences, and the facts about its runs."""
+"""Findings of a comparison in sentences, and facts about its runs."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,14 +13,16 @@ from fedreach.report.analysis import (
     POPULATION,
     QUANTITIES,
     MethodSummary,
+    join_words,
     no_conclusion_reason,
     primary_of,
     seeds_scope,
 )
 from fedreach.report.concerns import concerns
-from fedreach.report.numbers import Run, RunSet, interval, nats, number, p_text, points
+from fedreach.report.numbers import Run, RunSet, estimate, interval, number, p_text, points
 from fedreach.report.overview import Analysis
 from fedreach.report.radio import cheapest_methods, target_sentences
+from fedreach.report.tables import join_sentences
 
 # ---- Facts about the runs
 
@@ -158,6 +160,9 @@ def _seconds(comparison: RunSet, method: str) -> tuple[str, str, str]:
 # ---- Findings, which claim no more than the tests allow
 
 MAX_OPTIONS = 6  # options in a sentence
+MAX_NAMES = 8  # methods or pairs in a sentence
+MAX_CARDS = 4
+SAME_COST = 0.005  # relative difference up to which two methods cost the same
 
 
 @dataclass(frozen=True)
@@ -172,106 +177,100 @@ class Card:
 
 @dataclass(frozen=True)
 class Findings:
-    """A headline, the sentences that qualify it, and its main numbers."""
+    """A headline, findings in sentences, warnings about the numbers, and the main numbers."""
 
     headline: str
-    sentences: tuple[str, ...]
-    cards: tuple[Card, ...]
-    qualifying: tuple[str, ...] = ()  # the sentences without which the headline would claim too much
-
-    @property
-    def further(self) -> tuple[str, ...]:
-        """The sentences that do not qualify the headline."""
-        return tuple(sentence for sentence in self.sentences if sentence not in self.qualifying)
+    bullets: tuple[str, ...]  # the most important first
+    warnings: tuple[str, ...] = ()
+    cards: tuple[Card, ...] = ()
 
 
 def find(analysis: Analysis) -> Findings:
     """Return the findings of a comparison at the last round.
 
-    A method is called better than another only if the conclusion of `run_paired_tests` is "better". Else the sentence
-    reports that they are equivalent, or how many seeds would decide.
+    A method is called better than another only if the conclusion of `run_paired_tests` is "better".
     """
     comparison, rows = analysis.comparison, analysis.judged()
     if not rows:
-        return Findings("No run has a result yet", ("Report again after the first evaluated round.",), ())
+        return Findings("No run has a result yet", ("Write the report again after the first evaluated round.",))
     best = best_of(comparison, rows)
     headline = _headline(comparison, best, rows)
     if comparison.provisional:
         headline = f"So far: {headline}"
-    several, concerned, left_out = _several_sentence(comparison), concerns(comparison), _runs_left_out(comparison)
-    compared, adapted = _comparison_sentences(analysis, best, rows), _adaptation_sentence(analysis)
-    sentences = [
-        several,
-        *concerned,
-        *compared,
+    bullets = [
+        _comparison_sentence(analysis, rows),
+        _gap_sentence(comparison.score, best) if len(comparison.methods) == 1 else "",
+        _adaptation_sentence(analysis),
         _power_sentence(comparison, [contrast.judged for contrast in analysis.contrasts["last"]]),
-        _gap_sentence(comparison.score, best, rows),
-        adapted,
         *target_sentences(comparison, rows),
-        left_out,
     ]
-    qualifying = [several, *concerned, *compared, adapted, left_out]
-    return Findings(
-        headline, tuple(filter(None, sentences)), _cards(comparison, best, rows), tuple(filter(None, qualifying))
-    )
-
-
-def _adaptation_sentence(analysis: Analysis) -> str:
-    """Return a sentence on the method with the highest adapted accuracy; rules that need labels are excluded."""
-    rows = [row for row in analysis.adaptation if not row.needs_labels and row.gain.mean is not None]
-    if not rows:
-        return ""
-    best = max(rows, key=lambda row: row.at["adapted", "accuracy"].mean or 0.0)
-    plain, adapted = (100 * (best.at[mode, "accuracy"].mean or 0.0) for mode in ("unadapted", "adapted"))
-    gain = f"{points(best.gain.mean or 0.0, sign=True)} points{interval(best.gain.low, best.gain.high, sign=True)}"
-    sure = "" if best.gain.p_corrected is None else f", {_p(best.gain)} corrected"
-    whom = "Unseen clients" if best.population == "unseen" else "Participants"
-    loss = best.change["loss"]
-    also = "" if loss.mean is None else f" Their log loss changes by {nats(loss)} nats."
-    return (
-        f"{whom} that are adapted by their own inputs, without labels, reach {adapted:.1f} % with {best.method} "
-        f"instead of {plain:.1f} % ({gain}{sure}).{also}"
-    )
+    warnings = [
+        _several_sentence(comparison),
+        *concerns(comparison),
+        *_test_warnings(analysis, rows),
+        _runs_left_out(comparison),
+    ]
+    cards = _cards(analysis, best, rows)
+    return Findings(headline, *(tuple(filter(None, texts)) for texts in (bullets, warnings)), cards[:MAX_CARDS])
 
 
 def best_of(comparison: RunSet, rows: Sequence[MethodSummary]) -> MethodSummary:
     """Return the row with the best primary score, the baseline's on a tie; `rows` must all have one."""
-    return max(rows, key=lambda row: (_rank(row, comparison), row.is_baseline))
+    rank = comparison.score.rank
+    return max(rows, key=lambda row: (rank(primary_of(row, comparison).mean or 0.0), row.is_baseline))
 
 
-def _rank(row: MethodSummary, comparison: RunSet) -> float:
-    return comparison.score.rank(primary_of(row, comparison).mean or 0.0)
-
-
-def _headline(comparison: RunSet, best: MethodSummary, rows: list[MethodSummary]) -> str:
-    where = POPULATION[comparison.primary].words
-    score = comparison.score
+def _headline(comparison: RunSet, best: MethodSummary, rows: Sequence[MethodSummary]) -> str:
+    where, score = POPULATION[comparison.primary].words, comparison.score
     value = score.shown(primary_of(best, comparison).mean or 0.0)
-    value = value if score.percent else f"a {score.words} of {value}"
+    value = value if score.percent else f"{score.words} {value}"
     if len(comparison.methods) == 1:
         return f"{best.method} reaches {value} on {where}"
     if not any(row.is_baseline for row in rows):
-        return f"{best.method} leads on {where} with {value}; {comparison.baseline}, the baseline, has no result"
+        return f"{best.method} leads on {where} with {value}; the baseline {comparison.baseline} has no result"
     if len(rows) == 1:
         return f"{best.method} reaches {value} on {where}; no other method has a result"
     if best.is_baseline:
-        return f"No method does better on {where} than {best.method}, the baseline, with {value}"
-    over = "below" if score.lower_is_better else "above"
+        return f"No method does better on {where} than the baseline {best.method}: {value}"
     if best.difference.conclusion == "better":
         lead = points(abs(best.difference.mean or 0), by=score)
+        over = "lower" if score.lower_is_better else "higher"
         base = next(row for row in rows if row.is_baseline)
         fewer = best.difference.count < max(best.seeds, base.seeds)
         pairs = " on the seeds that both finished" if fewer else ""
-        return f"{best.method} is best on {where}: {value}, {lead}{score.points} {over} {comparison.baseline}{pairs}"
+        cost = "".join(f", with {text}" for text in cost_words(best, base))
+        return (
+            f"{best.method} is best on {where}: {value}, {lead}{score.points} {over} than {comparison.baseline}{pairs}"
+            f"{cost}"
+        )
+    first = f"{best.method} has the best mean on {where}, {value}"
     if best.difference.conclusion == "equivalent":
-        margin = f"within ± {comparison.plan.margin_points:g} points"
-        return f"{best.method} is ahead on {where} with {value}, and equivalent to {comparison.baseline} {margin}"
-    return f"{best.method} is ahead on {where} with {value}, but not clearly {over} {comparison.baseline}"
+        return f"{first}, and is equivalent to {comparison.baseline} within ±{comparison.plan.margin_points:g} points"
+    return f"{first}, but is not significantly better than {comparison.baseline}"
 
 
-def _p(judged: PairedTest) -> str:
+def cost_words(row: MethodSummary, base: MethodSummary) -> list[str]:
+    """Return how much more or less than another method it costs, a text for each cost that differs.
+
+    Example:
+        >>> from fedreach.evaluation.statistics import spread
+        >>> of = {name: spread([]) for name in ("seconds", "joules")}
+        >>> some, many = (MethodSummary("", 1, 1, of | {"megabytes": spread([mb])}, None, {}) for mb in (9.6, 14.4))
+        >>> cost_words(many, some), cost_words(some, many), cost_words(some, some)
+        (['50% more communication'], ['33% less communication'], [])
+    """
+    texts = []
+    for name in ("megabytes", "seconds", "joules"):
+        value, reference = row.at[name].mean, base.at[name].mean
+        if value is not None and reference and abs(value / reference - 1) > SAME_COST:
+            change = f"{abs(100 * (value / reference - 1)):.0f}% {'more' if value > reference else 'less'}"
+            texts.append(f"{change} {QUANTITIES[name].words}")
+    return texts
+
+
+def _p(judged: PairedTest, several: bool = True) -> str:
     text = p_text(judged.p_corrected)
-    return f"p {text}" if text.startswith("<") else f"p = {text}"
+    return f"{'adjusted ' * several}p {text if text.startswith('<') else f'= {text}'}"
 
 
 def _several_sentence(comparison: RunSet) -> str:
@@ -281,92 +280,129 @@ def _several_sentence(comparison: RunSet) -> str:
     options = "; ".join(f"{key} ({' | '.join(values)})" for key, values in comparison.differs[:MAX_OPTIONS])
     more = f" and {len(comparison.differs) - MAX_OPTIONS} more options" if len(comparison.differs) > MAX_OPTIONS else ""
     what = f"They differ in {options}{more}." if options else "They differ in no option but methods and seeds."
-    return f"These are {len(comparison.labels)} comparisons: {', '.join(comparison.labels)}. {what}"
+    return f"This report shows {len(comparison.labels)} comparisons: {', '.join(comparison.labels)}. {what}"
 
 
-def _comparison_sentences(analysis: Analysis, best: MethodSummary, rows: list[MethodSummary]) -> list[str]:
+def _comparison_sentence(analysis: Analysis, rows: Sequence[MethodSummary]) -> str:
+    """Return the sentences that list the methods, or the pairs, by conclusion; a better one with its cost."""
+    comparison, row_of = analysis.comparison, {row.method: row for row in rows}
+    groups: dict[tuple[str, str], list[str]] = {}
+    unsure, mdes, counts = [], [], [0]
+    for contrast in analysis.contrasts["last"]:
+        first, second, conclusion = contrast.first, contrast.second, contrast.judged.conclusion
+        if conclusion == "worse" and second != comparison.baseline:
+            first, second, conclusion = second, first, "better"
+        if conclusion == "inconclusive":
+            unsure.append(first if second == comparison.baseline else f"{first} vs. {second}")
+            mdes.append(contrast.judged.mde or 0.0)
+            counts.append(contrast.judged.count)
+        elif conclusion:
+            more = cost_words(row_of[first], row_of[second]) if conclusion == "better" else []
+            groups.setdefault((conclusion, second), []).append(first + f" ({', '.join(more)})" * bool(more))
+    ends = {"equivalent": f"equivalent to {{}} within ±{comparison.plan.margin_points:g} points"}
+    sentences = []
+    for (conclusion, second), names in sorted(groups.items(), key=lambda item: item[0][0]):
+        end = ends.get(conclusion, f"{conclusion} than {{}}").format(second)
+        sentences.append(f"{_list(names)} {'is' if len(names) == 1 else 'are'} {end}.")
+    if unsure:
+        mde = "" if comparison.looks else f" (MDE {_span(mdes, comparison.score)})"
+        sentences.append(f"For {_list(unsure)}, {max(counts)} seeds are inconclusive{mde}.")
+    return join_sentences(*sentences)
+
+
+def _list(names: Sequence[str]) -> str:
+    more = [f"{len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES + 1 else []
+    return join_words([*names[: MAX_NAMES if more else None], *more])
+
+
+def _span(values: Sequence[float], by: MainScore) -> str:
+    """Return the range of differences with its unit."""
+    low, high = points(min(values), by=by), points(max(values), by=by)
+    return f"{low if low == high else f'{low} to {high}'}{by.points}"
+
+
+def _test_warnings(analysis: Analysis, rows: Sequence[MethodSummary]) -> list[str]:
+    """Return why differences were not tested, or do not count."""
     comparison = analysis.comparison
     family = [contrast.judged for contrast in analysis.contrasts["last"]]
-    tests = sum(judged.p is not None for judged in family)
-    if len(rows) == 1:
-        return []
-    if not any(judged.mean is not None for judged in family):
-        return ["No difference could be formed: no two runs share seed and clients."]
-    if not tests:
+    warnings = []
+    if len(rows) > 1 and not any(judged.mean is not None for judged in family):
+        warnings.append("No difference can be formed, because no two runs share seed and clients.")
+    elif len(rows) > 1 and not any(judged.p is not None for judged in family):
         notes = dict.fromkeys(judged.note for judged in family if judged.note)
-        return [f"Differences were not tested ({'; '.join(notes)}): with more seeds they can be."]
-    sentences = [_difference_sentence(comparison, best, tests)] if not best.is_baseline else []
-    sentences.append(_conclusion_sentence(analysis))
-    if comparison.looks:
-        sentences.append(f"There is no conclusion: {no_conclusion_reason(comparison)}.")
-    if comparison.lengths:
+        warnings.append(f"Differences were not tested ({'; '.join(notes)}). Run more seeds to test them.")
+    if comparison.looks and family:
+        warnings.append(f"There is no conclusion: {no_conclusion_reason(comparison)}.")
+    if comparison.lengths and len(rows) > 1:
         before = ", then ".join(map(str, comparison.lengths))
-        sentences.append(
-            f"Results after {before} rounds could be seen before the runs were made longer: who looks after several "
-            "lengths has several chances to find a difference, and p allows for one."
+        warnings.append(
+            f"Results after {before} rounds could be seen before the runs were extended. p does not allow for this "
+            "second look at the data."
         )
-    return sentences
+    return warnings
 
 
-def _difference_sentence(comparison: RunSet, best: MethodSummary, tests: int) -> str:
-    difference = best.difference
-    if difference.mean is None:
-        return f"A difference to {comparison.baseline} cannot be formed: {difference.note}."
-    by = comparison.score
-    text = f"Its difference to {comparison.baseline} is {points(difference.mean, sign=True, by=by)}{by.points}"
-    if difference.p is None:
-        return f"{text}. That was not tested ({difference.note})."
-    correction = f", both corrected for {tests} comparisons" if tests > 1 else ""
-    return (
-        f"{text}{interval(difference.low, difference.high, sign=True, by=by)} over {difference.count} seeds, "
-        f"{_p(difference)}{correction}."
-    )
+def _adaptation_sentence(analysis: Analysis) -> str:
+    """Return the sentences on the gain of adaptation; rules that need labels are excluded."""
+    rows = [row for row in analysis.adaptation if not row.needs_labels and row.gain.mean is not None]
+    if not rows:
+        return ""
+    several = sum(row.gain.p is not None for row in analysis.adaptation) > 1
+    whose = "client" if rows[0].population == "unseen" else "participant"
+    subject = f"Adapting the model to a {whose}'s unlabeled inputs (“adapted”)"
+    sentences = []
+    for conclusion in ("better", "worse", "equivalent", "inconclusive", ""):
+        group = [row for row in rows if row.gain.conclusion == conclusion]
+        if not group:
+            continue
+        who = "every method" if 1 < len(group) == len(rows) else _list([row.method for row in group])
+        gains = [row.gain.mean or 0.0 for row in group]
+        least_sure = max((row.gain for row in group), key=lambda gain: gain.p_corrected or 0.0)
+        size = _round_span([abs(gain) for gain in gains] if conclusion else gains)
+        what = {
+            "better": f"adds {size} with {who} ({_p(least_sure, several)})",
+            "worse": f"costs {size} with {who} ({_p(least_sure, several)})",
+            "equivalent": f"changes accuracy by less than {analysis.comparison.plan.margin_points:g} points with {who}",
+            "inconclusive": f"has an inconclusive effect with {who}",
+            "": f"changes accuracy by {size} with {who} (not tested)",
+        }
+        sentences.append(f"{'It' if sentences else subject} {what[conclusion]}.")
+    if worse := [row.method for row in rows if row.change and row.change["loss"].conclusion == "worse"]:
+        sentences.append(f"Log loss gets worse with {_list(worse)}.")
+    return join_sentences(*sentences)
 
 
-def _conclusion_sentence(analysis: Analysis) -> str:
-    """Return the sentences that list the methods by conclusion."""
-    comparison = analysis.comparison
-    simple = comparison.plan.contrasts == "baseline"
-    named: dict[str, list[str]] = {}
-    for contrast in analysis.contrasts["last"]:
-        if contrast.judged.conclusion:
-            name = contrast.first if simple else f"{contrast.first} against {contrast.second}"
-            named.setdefault(contrast.judged.conclusion, []).append(name)
-    margin = f"within ± {comparison.plan.margin_points:g} points to"
-    links = {"better": "than", "worse": "than", "equivalent": margin, "inconclusive": "against"}
-    parts = [
-        f"{conclusion.capitalize()}{f' {link} {comparison.baseline}' * simple}: {', '.join(named[conclusion])}."
-        for conclusion, link in links.items()
-        if conclusion in named
-    ]
-    return " ".join(parts)
+def _round_span(values: Sequence[float]) -> str:
+    """Return a range of points, without decimals where both ends are at least 1 point."""
+    places = 0 if min(map(abs, values)) >= 0.01 and max(values) - min(values) >= 0.01 else 1
+    low, high = (f"{100 * value:.{places}f}".replace("-", "−") for value in (min(values), max(values)))
+    return f"{low if low == high else f'{low} to {high}'} points"
 
 
 def _power_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
-    """Return the sentence on minimum detectable differences, and on the seeds that would decide the rest."""
+    """Return the sentences on the minimum detectable effect, and on the seeds that would decide the rest."""
     detectable = [judged.mde for judged in family if judged.mde is not None]
     if not detectable:
         return ""
     seeds = max(judged.count for judged in family)
-    by = comparison.score
-    low, high = points(min(detectable), by=by), points(max(detectable), by=by)
-    span = f"{low}{by.points}" if low == high else f"{low} to {high}{by.points}, by the pair,"
     needed = [judged.seeds_needed for judged in family if judged.seeds_needed is not None]
-    more = f" About {number(max(needed))} seeds would decide every pair as it stands." if needed else ""
-    draws = seeds_scope(comparison.config)
-    return f"These {seeds} seeds find a true difference of {span} in four of five comparisons.{more} {draws}"
+    more = ""
+    if needed:
+        more = f" About {number(max(needed))} seeds would decide all pairs if the observed differences are true."
+    return (
+        f"With {seeds} seeds, the smallest true difference detected with 80% power (MDE) is "
+        f"{_span(detectable, comparison.score)}.{more} {seeds_scope(comparison.config)}"
+    )
 
 
-def _gap_sentence(by: MainScore, best: MethodSummary, rows: list[MethodSummary]) -> str:
+def _gap_sentence(by: MainScore, best: MethodSummary) -> str:
     if best.at["gap"].mean is None:
-        return "No client was kept unseen, so there is no participation gap." if best.at["unseen"].count == 0 else ""
+        return "Without unseen clients, there is no participation gap." if best.at["unseen"].count == 0 else ""
     limits, over = _gap_limits(best)
-    text = f"Its participation gap is {points(best.at['gap'].mean, by=by)}{by.points}{interval(*limits, by=by)}"
-    text += f", 95 % over {over}" if limits[0] is not None else ""
-    if limits[0] is not None and limits[1] is not None and limits[0] <= 0 <= limits[1]:
-        text += ", so it may be none"
-    base = next((row for row in rows if row.is_baseline and row is not best and row.at["gap"].mean is not None), None)
-    return text + (f"; {base.method}'s is {points(base.at['gap'].mean or 0, by=by)}." if base else ".")
+    text = f"The participation gap is {points(best.at['gap'].mean, by=by)}{by.points}{interval(*limits, by=by)}"
+    if limits[0] is None or limits[1] is None:
+        return f"{text}."
+    return f"{text} (95% CI over {over}{', which includes 0' * (limits[0] <= 0 <= limits[1])})."
 
 
 def _gap_limits(row: MethodSummary) -> tuple[tuple[float | None, float | None], str]:
@@ -382,42 +418,44 @@ def _runs_left_out(comparison: RunSet) -> str:
         return ""
     if comparison.provisional:
         return (
-            f"No run of {planned} has finished: numbers are from each one's last evaluated round, and compare "
-            "badly where these rounds differ."
+            f"No run of {planned} has finished. Numbers are from the last evaluated round of each run, and these "
+            "rounds may differ."
         )
-    return f"{planned - finished} of {planned} runs did not finish and are not counted; they are listed below."
+    return f"{planned - finished} of {planned} runs did not finish and are not counted."
 
 
-def _cards(comparison: RunSet, best: MethodSummary, rows: list[MethodSummary]) -> tuple[Card, ...]:
-    reached, by = primary_of(best, comparison), comparison.score
-    spread = f"± {by.number(reached.sd)} sd over {reached.count} seeds" if reached.sd is not None else "one seed"
+def _cards(analysis: Analysis, best: MethodSummary, rows: Sequence[MethodSummary]) -> tuple[Card, ...]:
+    """Return the main numbers, the most important first."""
+    comparison, by = analysis.comparison, analysis.comparison.score
     unit, difference = by.unit.strip(), by.points.strip()
-    first = "Best on" if len(comparison.methods) > 1 else "On"
-    cards = [
-        Card(
-            f"{first} {POPULATION[comparison.primary].words}",
-            by.number(reached.mean or 0.0),
-            unit,
-            f"{best.method}, {spread}",
-        )
-    ]
-    if best.at["gap"].mean is not None:
-        limits, over = _gap_limits(best)
-        detail = f"{interval(*limits, by=by).strip()} 95 % over {over}" if limits[0] is not None else "no interval"
-        cards.append(Card("Its participation gap", points(best.at["gap"].mean, by=by), difference, detail))
+
+    reached, first = primary_of(best, comparison), "Best on" if len(comparison.methods) > 1 else "On"
+    spread = "one seed" if reached.sd is None else f"± {by.number(reached.sd)} sd over {reached.count} seeds"
+    label = f"{first} {POPULATION[comparison.primary].words}"
+    cards = [Card(label, by.number(reached.mean or 0.0), unit, f"{best.method}, {spread}")]
     if best.difference.mean is not None:
-        tested = f"{_p(best.difference)} corrected" if best.difference.p is not None else best.difference.note
+        several = sum(contrast.judged.p is not None for contrast in analysis.contrasts["last"]) > 1
+        tested = _p(best.difference, several) if best.difference.p is not None else best.difference.note
         value = points(best.difference.mean, sign=True, by=by)
-        cards.append(Card(f"Against {comparison.baseline}", value, difference, tested))
-    if best.at["unseen_worst_decile"].mean is not None:
-        value = by.number(best.at["unseen_worst_decile"].mean)
-        cards.append(
-            Card("Its worst tenth of unseen clients", value, unit, f"mean {by.words.removeprefix('mean ')} over them")
-        )
+        cards.append(Card(f"{best.method} vs. {comparison.baseline}", value, difference, tested))
     for cheapest in cheapest_methods(rows):
-        value, unit = cheapest.text.split(" ")
+        value, cost_unit = cheapest.text.split(" ")
         words = QUANTITIES[cheapest.quantity].words
         name = words if len(comparison.methods) == 1 else f"least {words}"
-        label = f"{name.capitalize()} to {100 * (comparison.target_accuracy or 0):g} %"
-        cards.append(Card(label, value, unit, " and ".join(cheapest.methods)))
+        label = f"{name.capitalize()} to {100 * (comparison.target_accuracy or 0):g}%"
+        cards.append(Card(label, value, cost_unit, " and ".join(cheapest.methods)))
+    free = [row for row in analysis.adaptation if not row.needs_labels and row.gain.mean is not None]
+    if free:
+        top = max(free, key=lambda row: row.at["adapted", "accuracy"].mean or 0.0)
+        value = by.number(top.at["adapted", "accuracy"].mean or 0.0)
+        gain = f"{top.method}, {estimate(top.gain).rstrip('*')} points"
+        cards.append(Card("Best with adaptation, without labels", value, "%", gain))
+    if best.at["gap"].mean is not None:
+        limits, over = _gap_limits(best)
+        detail = f"{interval(*limits, by=by).strip()} 95% CI over {over}" if limits[0] is not None else "no interval"
+        value = points(best.at["gap"].mean, by=by)
+        cards.append(Card(f"Participation gap of {best.method}", value, difference, detail))
+    if best.at["unseen_worst_decile"].mean is not None:
+        value = by.number(best.at["unseen_worst_decile"].mean)
+        cards.append(Card("Worst 10% of unseen clients", value, unit, f"mean of {best.method} over them"))
     return tuple(cards)

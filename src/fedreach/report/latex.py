@@ -9,9 +9,9 @@ from string import Template
 
 from fedreach._util.tables import visible
 from fedreach.report.figures import FigureSpec, draw_figures
-from fedreach.report.figures.style import TEMPLATES, print_style, use_style
-from fedreach.report.formats import LONG_NAME, group_columns, two_lines, width_of
-from fedreach.report.numbers import ABSENT
+from fedreach.report.figures.style import print_style, use_style
+from fedreach.report.formats import LONG_NAME, group_columns, head_lines, width_of
+from fedreach.report.numbers import ABSENT, TEMPLATES
 from fedreach.report.tables import Table
 
 TEXT_WIDTH = 108  # letters at 8 points that fit into 5.5 inches, the narrowest usual text width
@@ -109,7 +109,7 @@ def unknown_letters(text: str) -> str:
 def _tables(table: Table, name: str, seeds: str, provenance: str) -> list[str]:
     label = f"tab:{label_of(name)}-{table.name}"
     title = table.caption[0].lower() + table.caption[1:]
-    caption = " ".join(filter(None, [f"{name}: {title}.", seeds, table.note, table.stated, provenance]))
+    caption = " ".join(filter(None, [f"{name}: {title}.", seeds, table.note, table.details, table.stated, provenance]))
     main_columns, *extra_groups = group_columns(table, TEXT_WIDTH)
     environments = [_environment(table, main_columns, escape(caption), label)]
     for number, columns in enumerate(extra_groups, start=2):
@@ -126,7 +126,7 @@ def _environment(table: Table, columns: Sequence[int], caption: str, label: str)
         )
         kinds.append(kind)
         cells.append(column)
-    heads = [[*_head(table, j), table.units[j]] for j in columns]
+    heads = [head_lines(table, j) for j in columns]
     high = max(len(head) for head in heads)
     lines = zip(*([*[""] * (high - len(head)), *head] for head in heads), strict=True)
     return _fill(
@@ -143,12 +143,6 @@ def _environment(table: Table, columns: Sequence[int], caption: str, label: str)
 def _fill(template: str, **values: str) -> str:
     """Return a template of LaTeX with these values."""
     return Template((TEMPLATES / f"{template}.tex").read_text(encoding="utf-8")).substitute(values)
-
-
-def _head(table: Table, j: int) -> list[str]:
-    """Return the lines of a header: two if it is wider than the cells below."""
-    widest = max(len(text) for text in (table.units[j], *(row[j] for row in table.rows)))
-    return [table.header[j]] if len(table.header[j]) <= widest else two_lines(table.header[j]).split("\n")
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -1,7 +1,9 @@
 """Numbers in tables, and runs and comparisons as read."""
 
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,12 @@ from fedreach._util.arrays import Floats, Ints
 from fedreach.evaluation.scores import ACCURACY, MainScore, main_score_of
 from fedreach.evaluation.statistics import AnalysisPlan, PairedTest, Spread
 from fedreach.runs.schema import AdaptationRecord, BaselinesRecord, FederationRecord, TuningRecord
+
+# ---- Captions
+
+TEMPLATES = Path(__file__).with_name("templates")
+CAPTIONS: dict[str, dict[str, str]] = tomllib.loads((TEMPLATES / "captions.toml").read_text(encoding="utf-8"))
+"""Titles and captions of figures, and explanations of tables, by name."""
 
 # ---- Formatted numbers
 
@@ -110,15 +118,20 @@ def interval(low: float | None, high: float | None, *, sign: bool = False, by: M
 
 
 def estimate(judged: PairedTest | None, by: MainScore = ACCURACY) -> str:
-    """Return a mean difference with its interval, formatted as `points` with signs.
+    """Return a mean difference with its interval, formatted as `points` with signs, and a star if it is significant.
 
     Example:
-        >>> estimate(PairedTest(20, 0.021, -0.004, 0.046)), estimate(None)
-        ('+2.1 [−0.4, +4.6]', '-')
+        >>> estimate(PairedTest(20, 0.021, 0.004, 0.038, conclusion="better")), estimate(None)
+        ('+2.1 [+0.4, +3.8]*', '-')
     """
     if judged is None or judged.mean is None:
         return ABSENT
-    return points(judged.mean, sign=True, by=by) + interval(judged.low, judged.high, sign=True, by=by)
+    limits = interval(judged.low, judged.high, sign=True, by=by)
+    return points(judged.mean, sign=True, by=by) + limits + _star(judged)
+
+
+def _star(judged: PairedTest) -> str:
+    return "*" * (judged.conclusion in ("better", "worse"))
 
 
 def nats(change: PairedTest) -> str:
@@ -134,7 +147,7 @@ def nats(change: PairedTest) -> str:
         "0.000" if float(text) == 0 else text.replace("-", "−")
         for text in (f"{value:+.3f}" for value in (change.mean, change.low, change.high) if value is not None)
     )
-    return f"{mean} [{', '.join(ends)}]" if ends else mean
+    return (f"{mean} [{', '.join(ends)}]" if ends else mean) + _star(change)
 
 
 def p_text(value: float | None) -> str:

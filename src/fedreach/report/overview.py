@@ -55,7 +55,7 @@ def analyse(comparison: RunSet) -> Analysis:
     Example::
 
         analysis = analyse(read([Path("out")]))
-        print(terminal_table(analysis))
+        print(summary_text(analysis, width=100))
     """
     terms = {
         method: {name: spread([_term(run, name) for run in comparison.counted(method)]) for name in RECORDED}

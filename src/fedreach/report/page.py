@@ -1,19 +1,19 @@
 """The HTML report."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jinja2
 from markupsafe import Markup, escape
 
-from fedreach.report.adaptation import tabulate_adaptation
 from fedreach.report.figures import Picture
-from fedreach.report.figures.style import METHOD, METHOD_ON_DARK, TEMPLATES
+from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
 from fedreach.report.findings import find, gather_facts
-from fedreach.report.formats import group_columns
+from fedreach.report.formats import group_columns, tables_of
+from fedreach.report.numbers import TEMPLATES
 from fedreach.report.overview import Analysis
-from fedreach.report.tables import tabulate, tabulate_contrasts, tabulate_metrics, tabulate_tuning
-from fedreach.report.theory import recorded_terms, tabulate_theory, worst_case
+from fedreach.report.tables import allocations
+from fedreach.report.theory import recorded_terms, worst_case
 
 LETTERS = 136  # letters of a row that fit on a screen of 1280 pixels and on paper
 MAX_METHODS = 10  # methods above which the main figure is too tall next to the findings
@@ -21,27 +21,21 @@ MAX_METHODS = 10  # methods above which the main figure is too tall next to the 
 
 def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str]) -> str:
     """Return the page with the pictures of `gallery`, and links to the files of pictures and tables."""
-    main, theory = _main_figure(analysis, pictures), tabulate_theory(analysis)
+    by_name = {table.name: table for table in tables_of(analysis)}
+    drawn = {picture.name: picture for picture in pictures}
     return render_template(
         "page.html",
         comparison=analysis.comparison,
         findings=find(analysis),
         facts=gather_facts(analysis.comparison),
-        tables=[
-            {"table": tabulate(analysis, when), "leading": leaders.methods}
-            for when, leaders in analysis.leaders.items()
-            if analysis.judged(when)
-        ],
-        baselines=analysis.baselines,
-        contrasts=tabulate_contrasts(analysis),
-        metrics=tabulate_metrics(analysis),
-        adaptation=tabulate_adaptation(analysis),
-        tuning=tabulate_tuning(analysis.comparison),
-        theory=theory,
+        tables=by_name if analysis.judged() else {},
+        leading={name: leaders.methods for name, leaders in analysis.leaders.items()},
+        baselines=[row.method for row in analysis.baselines],
+        allocations=allocations(analysis.comparison),
         terms=[term.name for term in recorded_terms(analysis)],
-        worst_case=worst_case(analysis.comparison) if theory is not None else None,
-        main=main,
-        figures=[picture for picture in pictures if picture is not main],
+        worst_case=worst_case(analysis.comparison) if "theory" in by_name else None,
+        main=_main_figure(analysis, drawn),
+        figures=drawn,
         files=tables,
     )
 
@@ -51,11 +45,7 @@ def render_template(file: str, **values: object) -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {
-        "tied": lambda text: text.replace(" %", "\u00a0%"),  # no line break between a number and its percent sign
-        "breakable": _breakable,
-        "folded": lambda table: group_columns(table, LETTERS),
-    }
+    environment.filters |= {"breakable": _breakable, "folded": lambda table: group_columns(table, LETTERS)}
     return environment.from_string((TEMPLATES / file).read_text(encoding="utf-8")).render(
         palette=list(zip(METHOD, METHOD_ON_DARK, strict=True)),
         css=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
@@ -63,12 +53,11 @@ def render_template(file: str, **values: object) -> str:
     )
 
 
-def _main_figure(analysis: Analysis, pictures: Sequence[Picture]) -> Picture | None:
+def _main_figure(analysis: Analysis, drawn: Mapping[str, Picture]) -> Picture | None:
     """Return the figure that a reader should see first; None if it would push the table off the first screen."""
     if len(analysis.comparison.methods) > MAX_METHODS:
         return None
-    named = {picture.name: picture for picture in pictures}
-    return named.get("differences") or named.get("accuracy")
+    return drawn.get("differences") or drawn.get("accuracy")
 
 
 def _breakable(name: str) -> Markup:

@@ -86,11 +86,11 @@ def target_sentences(comparison: RunSet, rows: Sequence[MethodSummary]) -> list[
     rows = [row for row in rows if row.at["seconds"].mean is not None]
     if not rows or comparison.target_accuracy is None:
         return []
-    goal = f"{100 * comparison.target_accuracy:g} % on {POPULATION[comparison.primary].words}"
+    goal = f"{100 * comparison.target_accuracy:g}% on {POPULATION[comparison.primary].words}"
     if len(comparison.methods) == 1:
         return [_alone(rows[0], goal)]
     missed = [f"{row.method} ({_count(row)})" for row in rows if row.reached < row.seeds]
-    unranked = f" Not ranked, as not every seed got there: {', '.join(missed)}." if missed else ""
+    unranked = f" Not ranked, because not every seed reached it: {', '.join(missed)}." if missed else ""
     cheapest = cheapest_methods(rows)
     if not cheapest:
         return [f"No method is ranked by time and energy to {goal}.{unranked}"]
@@ -103,8 +103,8 @@ def _alone(row: MethodSummary, goal: str) -> str:
     time, energy = row.to_target["seconds"].mean, row.to_target["joules"].mean
     if time is None or energy is None:
         return f"It does not reach {goal}" + (" in any seed." if row.seeds > 1 else ".")
-    seeds = "" if row.seeds == 1 else f", mean over the {_count(row)} seeds that got there"
-    spent = f"{with_unit('seconds', time)} of simulated time, with {with_unit('joules', energy)}"
+    seeds = "" if row.seeds == 1 else f", mean over the {_count(row)} seeds that reached it"
+    spent = f"{with_unit('seconds', time)} of simulated time and {with_unit('joules', energy)}"
     return f"It reaches {goal} in {spent}{seeds}."
 
 
@@ -118,4 +118,4 @@ def _sentence(cheapest: CheapestMethods, goal: str) -> str:
     text = f"{' and '.join(cheapest.methods)} {verb} the least {words} to {goal}, {cheapest.text}"
     if cheapest.next is None:
         return f"{text}."
-    return f"{text}; next comes {cheapest.next.method} with {with_unit(cheapest.quantity, cheapest.next_value)}."
+    return f"{text}; {cheapest.next.method} follows with {with_unit(cheapest.quantity, cheapest.next_value)}."

@@ -91,8 +91,8 @@ def _figure_spec(
     shares = columns if score.percent else ()
     return FigureSpec(
         name,
-        f"{score.words.capitalize()} along {key}{at}",
-        f"Mean over seeds at the last round; each value is a comparison of its own.{bands}",
+        f"{score.words.capitalize()} by {key}{at}",
+        f"Mean over clients and seeds in the last round; each value is a separate comparison.{bands}",
         partial(sweep, record, titles, shares=shares, lines=lines),
     )
 
@@ -134,34 +134,34 @@ def _by_seed(cells: Sequence[Cell], method: str, column: str) -> Iterator[list[f
 # ---- Table, records and page
 
 SETTINGS_NOTE = (
-    "Each setting is a comparison of its own: p is corrected for its differences, not for the number of settings. A "
-    "setting that was singled out by this table is to be confirmed with other seeds; under [tune] settings are chosen "
-    "without looking at these numbers."
+    "Each setting is a separate comparison, and p is not adjusted for the number of settings. Confirm a setting chosen "
+    "from this table with other seeds, or choose it with [tune]."
 )
 
 
 def tabulate_sweep(swept: SweepAnalysis) -> Table:
     """Return the tables of all comparisons as one, with their setting in the first column."""
     tables = [(setting_text(cell.setting), tabulate(cell.analysis, "last")) for cell in swept.cells]
-    heads = {("setting", ""): 0}  # header and unit -> width from which it is shown
+    heads = {("setting", ""): True}  # header and unit -> whether it is in the main view
     rows = []
     for setting, table in tables:
         keys = list(zip(table.header, table.units, strict=True))
-        heads |= {key: width for key, width in zip(keys, table.from_width, strict=True) if key not in heads}
+        heads |= {key: j in table.main for j, key in enumerate(keys) if key not in heads}
         rows += [{("setting", ""): setting} | dict(zip(keys, row, strict=True)) for row in table.rows]
     setting_count = len(swept.record.settings)
     note = tables[0][1].note if tables else ""
-    waiting = f" {setting_count - len(tables)} of {setting_count} settings have not begun."
+    waiting = f" {setting_count - len(tables)} of {setting_count} settings have not started."
     waiting *= len(tables) < setting_count
-    drawn = "" if swept.record.samples is None else f" The {setting_count} settings were drawn at random."
+    drawn = "" if swept.record.samples is None else f" The {setting_count} settings are random draws."
     return Table(
-        caption=f"{tables[0][1].caption if tables else 'No setting has begun'}, by {', '.join(swept.record.keys)}",
+        caption=f"{tables[0][1].caption if tables else 'No setting has started'}, by {', '.join(swept.record.keys)}",
         header=tuple(head for head, _ in heads),
         units=tuple(unit for _, unit in heads),
         rows=tuple(tuple(row.get(key, ABSENT) for key in heads) for row in rows),
-        from_width=tuple(heads.values()),
+        main=tuple(j for j, is_main in enumerate(heads.values()) if is_main),
         note=f"{note} {SETTINGS_NOTE}{drawn}{waiting}",
         name="sweep",
+        details=tables[0][1].details if tables else "",
     )
 
 

@@ -16,7 +16,7 @@ from fedreach.report.analysis import (
     METRIC_QUANTITIES,
     POPULATION,
     QUANTITIES,
-    WIDE,
+    TARGET_COSTS,
     Difference,
     Leaders,
     MethodSummary,
@@ -30,6 +30,7 @@ from fedreach.report.analysis import (
 )
 from fedreach.report.numbers import (
     ABSENT,
+    CAPTIONS,
     RunSet,
     Unit,
     conclusion,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 # ---- Sentences for notes and captions
 
-CORRECTIONS = {"holm": "by Holm's steps", "max_t": "by the largest t of all"}
+ADJUSTMENTS = {"holm": "Holm", "max_t": "max-t"}
 
 
 def join_sentences(*sentences: str) -> str:
@@ -59,39 +60,74 @@ def join_sentences(*sentences: str) -> str:
     return " ".join(filter(None, sentences))
 
 
+def seeds_text(comparison: RunSet) -> str:
+    """Return the number of seeds of the methods, such as "20 seeds" or "4 to 5 seeds"."""
+    counts = [len(runs) for method in comparison.methods if (runs := comparison.counted(method))] or [0]
+    low, high = min(counts), max(counts)
+    return f"{low} to {high} seeds" if low < high else f"{high} seed{'s' * (high != 1)}"
+
+
 def seeds_sentence(comparison: RunSet) -> str:
     """Return a sentence on the number of seeds."""
-    counts = [len(runs) for method in comparison.methods if (runs := comparison.counted(method))]
-    if not counts:
+    if not comparison.all_counted:
         return "No run has a result yet."
-    low, high, planned = min(counts), max(counts), len(comparison.seeds)
-    text = f"{low} to {high} seeds a method" if low < high else f"{high} seed{'s' * (high != 1)}"
-    planned_text = f", of {planned} planned" if low < planned else ""
-    return f"{text[0].upper()}{text[1:]}{planned_text}{': no run has finished' * comparison.provisional}."
+    planned = len(comparison.seeds)
+    low = min(len(runs) for method in comparison.methods if (runs := comparison.counted(method)))
+    planned_text = f" of {planned} planned" if low < planned else ""
+    return f"{seeds_text(comparison).capitalize()}{planned_text}{'; no run has finished' * comparison.provisional}."
 
 
-def intervals_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
-    """Return a sentence on the level of the intervals of a family of differences; empty if none was tested."""
+def star_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
+    """Return a sentence on the star of significant differences; empty if none was tested."""
     tests = sum(judged.p is not None for judged in family)
-    level = f"{100 * (1 - LEVEL):g}"
-    if tests > 1 and comparison.plan.correction == "holm":
-        level += f" to {100 * (1 - LEVEL / tests):.4g} %, the level at which Holm's step tests each of {tests}"
-    else:
-        level += f" %{f' for all {tests} together' * (tests > 1)}"
-    return f"Intervals of differences: over seeds, at {level}." if tests else ""
+    if not tests:
+        return ""
+    if comparison.looks:
+        return f"No conclusion: {no_conclusion_reason(comparison)}."
+    if tests == 1:
+        return "* p < 0.05 (paired t-test over seeds)."
+    return f"* adjusted p < 0.05 (paired t-test over seeds, {tests} comparisons)."
+
+
+def adjusted_unit(comparison: RunSet, family: Sequence[PairedTest]) -> str:
+    """Return what the brackets of a column of differences hold."""
+    several = sum(judged.p is not None for judged in family) > 1
+    return f"[95% CI{f', {ADJUSTMENTS[comparison.plan.correction]}-adj.' * several}]"
+
+
+def tests_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
+    """Return sentences on how a family of differences was tested; empty if none was."""
+    tests = sum(judged.p is not None for judged in family)
+    if not tests:
+        return ""
+    plan, adjusted = comparison.plan, ""
+    if tests > 1:
+        adjusted = f" CI and p are adjusted for {tests} comparisons ({ADJUSTMENTS[plan.correction]})."
+        if plan.correction == "holm":
+            adjusted += f" The level of each CI is that of its Holm step, {100 * (1 - LEVEL / tests):.4g}% at most."
+    pilot = "" if comparison.pilot is None else f" The spread is that of the pilot of {len(comparison.pilot)} seeds."
+    margin = "" if comparison.margin is None else f" Equivalent: within ±{plan.margin_points:g} points (TOST)."
+    return (
+        f"Differences are between runs with the same seed and clients (paired t-test over seeds).{adjusted}{pilot} "
+        f"MDE: smallest true difference detected with 80% power.{margin} Inconclusive: in parentheses, the seeds "
+        "needed if the observed difference is the true one."
+    )
 
 
 def bold_sentence(comparison: RunSet, leaders: Leaders, where: str) -> str:
     """Return a sentence on the meaning of bold in a table, or why no cell is bold; empty if no pair was tested."""
     if not leaders.tested:
         return ""
-    corrected = f", corrected {CORRECTIONS[comparison.plan.correction]}" if leaders.tested > 1 else ""
-    tests = f"paired t tests of {f'all {leaders.tested} pairs' if leaders.tested > 1 else 'the pair'}{corrected}"
+    adjusted = f", {ADJUSTMENTS[comparison.plan.correction]}-adjusted" if leaders.tested > 1 else ""
+    tests = f"paired t-tests of {f'all {leaders.tested} pairs' if leaders.tested > 1 else 'the pair'}{adjusted}"
     if not leaders.methods:
-        return f"Nothing is bold: no method's lead over all others {where} is decided ({tests})."
+        return f"No method is bold, because none is significantly better than all others {where} ({tests})."
     if len(leaders.methods) == 1:
-        return f"Bold: better than every other method {where} ({tests})."
-    return f"Bold: each better than all others {where}, and nothing is decided between those in bold ({tests})."
+        return f"Bold: significantly better than every other method {where} ({tests})."
+    return (
+        f"Bold: significantly better than every method that is not bold {where}, and inconclusive between those in "
+        f"bold ({tests})."
+    )
 
 
 def refit_sentence(rounds: Sequence[int]) -> str:
@@ -99,17 +135,17 @@ def refit_sentence(rounds: Sequence[int]) -> str:
 
     Example:
         >>> refit_sentence([12])
-        'The model was trained again on all rows, 12 rounds; scores are of the model before.'
+        'The exported model was trained on all rows for 12 rounds; the scores are those of the model before.'
         >>> refit_sentence([12, 5, 9])
-        'Models were trained again on all rows, 5 to 12 rounds; scores are of the models before.'
+        'The exported models were trained on all rows for 5 to 12 rounds; the scores are those of the models before.'
     """
     if not rounds:
         return ""
     low, high = min(rounds), max(rounds)
     rounds_text = f"{high} round{'s' * (high != 1)}" if low == high else f"{low} to {high} rounds"
-    if len(rounds) == 1:
-        return f"The model was trained again on all rows, {rounds_text}; scores are of the model before."
-    return f"Models were trained again on all rows, {rounds_text}; scores are of the models before."
+    models = "model was" if len(rounds) == 1 else "models were"
+    before = "model" if len(rounds) == 1 else "models"
+    return f"The exported {models} trained on all rows for {rounds_text}; the scores are those of the {before} before."
 
 
 def provenance_sentence(comparison: RunSet) -> str:
@@ -129,22 +165,23 @@ def provenance_sentence(comparison: RunSet) -> str:
 
 # ---- The comparison table, written by `formats` and `latex`
 
-NOT_DECIDED = "Inconclusive: in brackets about how many seeds would, if the true difference were the one seen."
-VERDICT_UNIT = "(~ seeds)"  # seeds that would decide
+MAX_NUMERIC = 6  # numeric columns of the main view of a table
+NAMES = -1  # rank of a column that names the rows, in addition to the first one
 
 
 @dataclass(frozen=True)
 class Table:
     """A table of text cells."""
 
-    caption: str
+    caption: str  # what is measured, on whom, unit, spread
     header: tuple[str, ...]
-    units: tuple[str, ...]  # below each header: the unit, and what the spread is over
+    units: tuple[str, ...]  # below each header
     rows: tuple[tuple[str, ...], ...]
-    from_width: tuple[int, ...]  # terminal width from which a column is shown, if it fits
-    note: str
+    main: tuple[int, ...]  # columns of the main view; the others are folded
+    note: str  # at most two lines
     name: str = "table"  # for labels
-    stated: str = ""  # sentences for a caption in a paper, in addition to the note
+    details: str = ""  # how the numbers were computed, for files and a paper
+    stated: str = ""  # sentences for a caption in a paper only
     bold: frozenset[tuple[int, int]] = frozenset()  # (row, column) of bold cells, in a paper
 
 
@@ -159,7 +196,7 @@ class Column(Generic[S]):
     head: str
     unit: str
     text: Callable[[S], str]
-    from_width: int = WIDE
+    main: int = 0  # rank among the columns of the main view, 1 first; 0: not among them; `NAMES`
 
 
 def table_of(
@@ -178,13 +215,16 @@ def table_of(
         **texts: Caption, note, name and further fields of the table.
     """
     cells = [[column.text(summary) for column in columns] for summary in summaries]
-    filled_columns = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
-    header = tuple(columns[j].head for j in filled_columns)
+    filled = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
+    columns_kept = [columns[j] for j in filled]
+    header = tuple(column.head for column in columns_kept)
+    ranked = sorted((column.main, j) for j, column in enumerate(columns_kept) if j and column.main > 0)[:MAX_NUMERIC]
+    names = [j for j, column in enumerate(columns_kept) if j == 0 or column.main == NAMES]
     return Table(
         header=header,
-        units=tuple(columns[j].unit for j in filled_columns),
-        rows=tuple(tuple(row[j] for j in filled_columns) for row in cells),
-        from_width=tuple(columns[j].from_width for j in filled_columns),
+        units=tuple(column.unit for column in columns_kept),
+        rows=tuple(tuple(row[j] for j in filled) for row in cells),
+        main=tuple(sorted([*names, *(j for _, j in ranked)])),
         bold=frozenset((i, j) for i, row in enumerate(summaries) for j, head in enumerate(header) if bold(row, head)),
         **texts,
     )
@@ -198,26 +238,41 @@ def tabulate(analysis: Analysis, when: When = "last") -> Table:
     rows = analysis.rows(when)
     comparison, leading = analysis.comparison, analysis.leaders[when]
     judged = QUANTITIES[POPULATION[comparison.primary].name].head
+    family = [row.difference for row in rows]
     return table_of(
-        _columns(comparison, rows),
+        _columns(analysis, rows, when),
         (*rows, *analysis.baselines),
         bold=lambda row, head: head == judged and row.method in leading.methods,
         caption=caption(comparison, when),
-        note=join_sentences(_note(comparison, rows), _baselines_note(analysis)),
+        note=_note(comparison, rows),
         name=when,
-        stated=join_sentences(
-            intervals_sentence(comparison, [row.difference for row in rows]),
-            bold_sentence(comparison, leading, f"on {POPULATION[comparison.primary].words}"),
-        ),
+        details=join_sentences(tests_sentence(comparison, family), _details(analysis, rows)),
+        stated=bold_sentence(comparison, leading, f"on {POPULATION[comparison.primary].words}"),
     )
 
 
 def caption(comparison: RunSet, when: When) -> str:
-    """Return the rounds that the numbers are from, in words."""
+    """Return the title of the table of all methods: what is measured, on whom, unit and spread."""
+    score = comparison.score
+    where = "participants"
+    if comparison.primary != comparison.seen:
+        where += f" and {POPULATION[comparison.primary].words}"
+    unit = ", %" if score.percent else ""
+    return f"{score.words.capitalize()} on {where}{unit} ({spread_text(comparison)}){round_text(comparison, when)}"
+
+
+def spread_text(comparison: RunSet) -> str:
+    """Return what means and spreads of a table are over."""
+    several = any(len(comparison.counted(method)) > 1 for method in comparison.methods)
+    return f"mean ± sd over {seeds_text(comparison)}" if several else "mean over clients, one seed"
+
+
+def round_text(comparison: RunSet, when: When) -> str:
+    """Return the rounds that numbers are from, as the end of a title; empty for the last evaluated round."""
     if when == "best":
-        return "At the best round on participants' held-out loss"
+        return ", in the best round"
     last = comparison.plan.last_rounds
-    return "At the last round" if last == 1 else f"Mean over the last {last} evaluated rounds"
+    return "" if last == 1 else f", mean of the last {last} evaluated rounds"
 
 
 def tabulate_contrasts(analysis: Analysis, when: When = "last") -> Table | None:
@@ -232,93 +287,84 @@ def tabulate_contrasts(analysis: Analysis, when: When = "last") -> Table | None:
     def pair(contrast: Difference) -> str:
         return f"{contrast.first} − {contrast.second}"
 
-    reasons = [f" {pair(contrast)}: {contrast.judged.note}." for contrast in contrasts if contrast.judged.note]
+    reasons = [f"{pair(contrast)}: {contrast.judged.note}." for contrast in contrasts if contrast.judged.note]
+    unit = f",{by.points}" if by.points else ""
     return table_of(
         [
-            Column("first − second", "", pair, 0),
-            Column("difference", f"{by.points} [seeds]".strip(), lambda contrast: estimate(contrast.judged, by), 0),
-            Column("p", "corrected", lambda contrast: p_text(contrast.judged.p_corrected), 0),
-            Column("mde", by.points.strip(), lambda contrast: detectable(contrast.judged, by), 110),
-            Column("conclusion", VERDICT_UNIT, lambda contrast: conclusion(contrast.judged), 0),
+            Column("comparison", "", pair),
+            Column("difference", adjusted_unit(comparison, family), lambda contrast: estimate(contrast.judged, by), 1),
+            Column("p", "adjusted", lambda contrast: p_text(contrast.judged.p_corrected), 2),
+            Column("MDE", by.points.strip(), lambda contrast: detectable(contrast.judged, by), 3),
+            Column("conclusion", SEEDS_NEEDED, lambda contrast: conclusion(contrast.judged), 4),
         ],
         contrasts,
-        caption=f"Differences on {POPULATION[comparison.primary].words}. {caption(comparison, when)}",
-        note=f"Same seeds and clients{family_note(comparison, family)}{''.join(reasons)}",
+        caption=f"Planned differences in {by.words} on {POPULATION[comparison.primary].words}{unit}"
+        f"{round_text(comparison, when)}",
+        note=join_sentences(star_sentence(comparison, family), *reasons),
         name="contrasts",
-        stated=intervals_sentence(comparison, family),
+        details=tests_sentence(comparison, family),
     )
 
 
-def family_note(comparison: RunSet, family: Sequence[PairedTest]) -> str:
-    """Return the end of a sentence on a family of differences, which describes how they were tested."""
-    tests = [judged for judged in family if judged.p is not None]
-    if not tests:
-        return "."
-    plan, several = comparison.plan, len(tests) > 1
-    corrected = f", corrected for {len(tests)} {CORRECTIONS[plan.correction]}" if several else ""
-    pilot = "" if comparison.pilot is None else f" The spread is that of the pilot of {len(comparison.pilot)} seeds."
-    judged = (
-        f", paired t test over seeds, interval and p{corrected}: p < 0.05 where the interval excludes 0.{pilot} "
-        "Detectable: a true difference so large is found in four of five such comparisons."
-    )
-    if comparison.looks:
-        return f"{judged} No conclusion: {no_conclusion_reason(comparison)}."
-    if comparison.margin is None:
-        return f"{judged} {NOT_DECIDED}"
-    return f"{judged} Equivalent: within ± {plan.margin_points:g} points by two one-sided tests. {NOT_DECIDED}"
+SEEDS_NEEDED = "(seeds needed)"
+LONG_BASELINE = 16  # letters of the baseline's name above which a heading says "baseline"
 
 
-def _columns(comparison: RunSet, rows: Sequence[MethodSummary]) -> list[Column[MethodSummary]]:
-    over_seeds = _gap_over_seeds(rows)
-    by = comparison.score
-    unit, change = by.unit.strip() or by.name, by.points.strip()
-    share = f"{unit} ± sd" if any(row.at["participants"].sd is not None for row in rows) else unit
+def _columns(analysis: Analysis, rows: Sequence[MethodSummary], when: When) -> list[Column[MethodSummary]]:
+    comparison, by = analysis.comparison, analysis.comparison.score
+    over_seeds, change = _gap_over_seeds(rows), by.points.strip()
+    adapted = {row.method: row for row in analysis.adaptation} if when == "last" else {}
 
     def accuracy(name: str) -> Column[MethodSummary]:
         quantity = QUANTITIES[name]
-        width = 0 if quantity.column_by(by) == comparison.primary else quantity.from_width
-        return Column(quantity.head, share, lambda row: percent(row.at[name], by), width)
+        unit = "(held-out)" if name == "participants" else ""
+        rank = quantity.main or int(quantity.column_by(by) == comparison.primary)
+        return Column(quantity.head, unit, lambda row: percent(row.at[name], by), rank)
 
     def mean(name: str) -> Column[MethodSummary]:
         quantity = QUANTITIES[name]
         unit, cell = costs(quantity.unit, lambda row: row.at[name], rows)
-        return Column(quantity.head, unit, cell, quantity.from_width)
+        return Column(quantity.head, "" if unit == quantity.head else unit, cell, quantity.main)
 
-    def to_target(name: str, from_width: int) -> Column[MethodSummary]:
+    def to_target(name: str) -> Column[MethodSummary]:
         unit, cell = costs(QUANTITIES[name].unit, lambda row: row.to_target[name], rows)
 
         def text(row: MethodSummary) -> str:
             is_partial = row.reached < row.seeds and row.to_target[name].mean is not None
             return cell(row) + f" ({row.reached} of {row.seeds})" * is_partial
 
-        target = f"to {100 * (comparison.target_accuracy or 0):g} %"
-        return Column(target, unit or QUANTITIES[name].head, text, from_width)
-
-    def probability(name: str, head: str, unit: str, from_width: int) -> Column[MethodSummary]:
-        return Column(head, unit, lambda row: plus_minus(row.at.get(name, NOTHING), 3), from_width)
+        head = QUANTITIES[name].head
+        return Column(f"{head} to {100 * (comparison.target_accuracy or 0):g}%", "" if unit == head else unit, text, 0)
 
     def difference(row: MethodSummary) -> str:
         return "baseline" if row.is_baseline and len(rows) > 1 else estimate(row.difference, by)
 
-    gap_over = f"{change} [{'seeds' if over_seeds else 'clients'}]".strip()
+    def adapted_accuracy(row: MethodSummary) -> str:
+        return percent(adapted[row.method].at["adapted", "accuracy"]) if row.method in adapted else ABSENT
+
+    name = comparison.baseline if len(comparison.baseline) <= LONG_BASELINE else "baseline"
+    adjusted = adjusted_unit(comparison, [row.difference for row in rows])
+    people = "participants" if any(row.population == "participant" for row in adapted.values()) else "unseen"
     return [
-        Column("method", "", lambda row: row.method, 0),
+        Column("method", "", lambda row: row.method),
         *map(accuracy, ("participants", "unseen", "test")),
-        probability("auroc", "AUROC", "", 90),
-        probability("log_loss", "log loss", "nats", 110),
-        Column(QUANTITIES["gap"].head, gap_over, lambda row: _gap(row, over_seeds, by), 0),
-        Column("difference", f"{change} [seeds]".strip(), difference, 0),
-        Column("p", "corrected", lambda row: p_text(row.difference.p_corrected), 0),
-        Column("mde", change, lambda row: detectable(row.difference, by), 140),
-        Column("conclusion", VERDICT_UNIT, lambda row: conclusion(row.difference), 90),
-        *map(mean, ("seconds", "joules")),
-        to_target("seconds", 110),
-        to_target("joules", 110),
+        Column(f"vs. {name}{f', {change}' if change else ''}", adjusted, difference, 2),
+        Column(f"{people}, adapted", "", adapted_accuracy, 4),
+        Column("AUROC", "", lambda row: plus_minus(row.at.get("auroc", NOTHING), 3), 5),
+        Column("log loss", "nats", lambda row: plus_minus(row.at.get("log_loss", NOTHING), 3)),
+        Column(
+            QUANTITIES["gap"].head,
+            f"{change} [95% CI, {'seeds' if over_seeds else 'clients'}]".strip(),
+            lambda row: _gap(row, over_seeds, by),
+            int(len(rows) == 1) * 2,
+        ),
+        Column("p", "adjusted", lambda row: p_text(row.difference.p_corrected)),
+        Column("MDE", change, lambda row: detectable(row.difference, by)),
+        Column("conclusion", SEEDS_NEEDED, lambda row: conclusion(row.difference)),
+        *map(mean, ("seconds", "joules", "megabytes", "round")),
+        *map(to_target, TARGET_COSTS),
         *map(accuracy, ("unseen_worst_decile", "participants_worst_decile")),
         Column("seeds", "finished", lambda row: f"{row.seeds}/{row.seeds_planned}"),
-        *map(mean, ("megabytes", "round")),
-        to_target("round", WIDE),
-        to_target("megabytes", WIDE),
     ]
 
 
@@ -340,20 +386,7 @@ def _gap_over_seeds(rows: Sequence[MethodSummary]) -> bool:
 
 
 def _note(comparison: RunSet, rows: Sequence[MethodSummary]) -> str:
-    primary = POPULATION[comparison.primary].words
-    score = comparison.score
-    parts = [f"{score.words.capitalize()}: mean over clients{', ± sd over seeds' * any(r.seeds > 1 for r in rows)}."]
-    if any(row.at["gap"].mean is not None for row in rows):
-        over = "over seeds (Student t)" if _gap_over_seeds(rows) else "over clients (Student t)"
-        first, second = ("participants", "unseen clients")[:: -1 if score.lower_is_better else 1]
-        parts.append(f"Gap: {first} minus {second}, 95 % interval {over}.")
-    if any(row.difference.mean is not None for row in rows):
-        judged = family_note(comparison, [row.difference for row in rows])
-        parts.append(f"Difference: to {comparison.baseline}, on {primary}, same seeds{judged}")
-    if any(row.seeds > 1 for row in rows):
-        parts.append(seeds_scope(comparison.config))
-    if any(row.seeds == 1 for row in rows):
-        parts.append("One seed: no spread over seeds, no test.")
+    """Return what the main view must say: the star, and what is missing and why."""
     reasons = [(row.method, row.difference.note) for row in rows if not row.is_baseline]
     reasons += [
         (row.method, row.at[name].note)
@@ -361,32 +394,39 @@ def _note(comparison: RunSet, rows: Sequence[MethodSummary]) -> str:
         for name in ("participants", "unseen", "test", "gap")
         if "have no number" in row.at[name].note
     ]
-    parts += [
-        f"{method}: {reason}." for method, reason in dict.fromkeys(reasons) if reason and "one seed" not in reason
-    ]
+    no_pooled = dict.fromkeys(record.left_out for record in baselines_of(comparison) if record.left_out)
+    return join_sentences(
+        star_sentence(comparison, [row.difference for row in rows]),
+        "One seed: no spread over seeds, no test." * any(row.seeds == 1 for row in rows),
+        *(f"{method}: {reason}." for method, reason in dict.fromkeys(reasons) if reason and "one seed" not in reason),
+        *(f"No pooled linear model: {reason}." for reason in no_pooled),
+        probabilities_note(comparison),
+        refit_sentence([run.refit_rounds for run in comparison.all_counted if run.refit_rounds is not None]),
+    )
+
+
+def _details(analysis: Analysis, rows: Sequence[MethodSummary]) -> str:
+    """Return how the columns were computed."""
+    comparison = analysis.comparison
+    parts = []
+    if any(row.at["gap"].mean is not None for row in rows):
+        first, second = ("participants", "unseen clients")[:: -1 if comparison.score.lower_is_better else 1]
+        parts.append(f"Participation gap: {first} minus {second}.")
+    if any(row.seeds > 1 for row in rows):
+        parts.append(seeds_scope(comparison.config))
     if comparison.radio:
-        parts.append("Time and energy: simulated, of sending and computing, probes included;")
-        parts.append(f"{_allocations(comparison)}.")
+        parts.append(f"Time and energy are simulated and include probes; {allocations(comparison)}.")
     if comparison.target_accuracy is not None:
         parts.append(
-            f"To {100 * comparison.target_accuracy:g} %: on {primary}; mean over the seeds that reached it "
-            "(how many, if not all); - if none did."
+            f"To {100 * comparison.target_accuracy:g}%: first round with this score on "
+            f"{POPULATION[comparison.primary].words}, mean over the seeds that reached it (their number, if not all)."
         )
-    parts.append(refit_sentence([run.refit_rounds for run in comparison.all_counted if run.refit_rounds is not None]))
-    return join_sentences(*parts)
-
-
-def _baselines_note(analysis: Analysis) -> str:
-    """Return sentences on the baselines, and on the clients that AUROC averages over."""
-    comparison, note = analysis.comparison, ""
     if analysis.baselines:
         names = [row.method for row in analysis.baselines]
-        note = f"{names[0].capitalize()}: of the participants' training rows."
+        parts.append(f"{names[0].capitalize()}: of the participants' training rows.")
         if len(names) > 1:
-            note += f" {names[1].capitalize()}: on all of these rows, which no federation has in one place."
-    reasons = dict.fromkeys(record.left_out for record in baselines_of(comparison) if record.left_out)
-    note += "".join(f" No pooled linear model: {reason}." for reason in reasons)
-    return join_sentences(note, probabilities_note(comparison))
+            parts.append(f"{names[1].capitalize()}: trained on all these rows in one place, unlike a federation.")
+    return join_sentences(*parts)
 
 
 def probabilities_note(comparison: RunSet) -> str:
@@ -394,7 +434,7 @@ def probabilities_note(comparison: RunSet) -> str:
     if not probabilities(comparison):
         return ""
     where = comparison.primary.partition("_")[0]
-    text = f"AUROC and log loss: on {POPULATION[comparison.primary].words}"
+    text = f"AUROC and log loss are those on {POPULATION[comparison.primary].words}"
     people, column = {"participant": "participants", "unseen": "unseen"}.get(where, ""), f"{where}_auroc_undefined"
     runs = [run for run in comparison.all_counted if people in run.clients and column in run.rounds]
     if not runs:
@@ -404,10 +444,10 @@ def probabilities_note(comparison: RunSet) -> str:
         for counts in zip(*((run.column(column)[-1], len(run.clients[people].ids)) for run in runs), strict=True)
     )
     clients = f"{number(total - undefined)} of {number(total)}" + " on average" * (len(runs) > 1)
-    return f"{text}; AUROC is a mean over the clients that hold both classes, {clients}."
+    return f"{text}; AUROC is the mean over clients with both classes ({clients})."
 
 
-def _allocations(comparison: RunSet) -> str:
+def allocations(comparison: RunSet) -> str:
     """Return in words how each method allocates the bandwidth: by its rule, by its policy, or exactly."""
     methods_by_rule: dict[str, list[str]] = {}
     for run in comparison.runs:
@@ -417,8 +457,8 @@ def _allocations(comparison: RunSet) -> str:
             methods_by_rule[name].append(run.method)
     rules_text = "; ".join(f"{name} for {', '.join(methods)}" for name, methods in methods_by_rule.items() if name)
     if not methods_by_rule.get(""):
-        return f"bandwidth and CPU frequencies: {rules_text}"
-    first = "bandwidth and CPU frequencies as the policy allocates them, or else at the least cost"
+        return f"bandwidth and CPU frequencies are allocated by {rules_text}"
+    first = "bandwidth and CPU frequencies are allocated by the policy, or else at the least cost"
     return f"{first}; but {rules_text}" if rules_text else first
 
 
@@ -438,9 +478,7 @@ def tabulate_metrics(analysis: Analysis, when: When = "last") -> Table | None:
     rows = analysis.metrics[when]
     if not rows:
         return None
-    when_text = caption(analysis.comparison, when)
     places = {row.metric: _places([other_row for other_row in rows if other_row.metric == row.metric]) for row in rows}
-    several = any(row.at[name].sd is not None for row in rows for name in METRIC_QUANTITIES)
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for name, value in row.at.items():
@@ -448,21 +486,22 @@ def tabulate_metrics(analysis: Analysis, when: When = "last") -> Table | None:
                 reasons.setdefault((row.metric, f"{METRIC_QUANTITIES[name].head}: {value.note}"), []).append(row.method)
 
     def column(quantity: Quantity) -> Column[MetricSummary]:
-        unit = quantity.unit or ("mean ± sd" if several else "")
-        return Column(quantity.head, unit, lambda row: _cell(row, quantity, places[row.metric]), quantity.from_width)
+        return Column(quantity.head, quantity.unit, lambda row: _cell(row, quantity, places[row.metric]), quantity.main)
 
+    comparison = analysis.comparison
     return table_of(
         [
-            Column("method", "", lambda row: row.method, 0),
-            Column("metric", "", lambda row: row.metric, 0),
+            Column("method", "", lambda row: row.method),
+            Column("metric", "", lambda row: row.metric, NAMES),
             *(column(of) for of in METRIC_QUANTITIES.values() if any(_is_informative(row, of) for row in rows)),
         ],
         rows,
-        caption=f"Further metrics, {when_text[0].lower()}{when_text[1:]}",
-        note=f"Mean over the clients for which the metric is defined{', ± sd over seeds' if several else ''}; left "
-        "out: how many it is not defined for, as AUROC for a client with one class. Worst decile: the tenth of the "
-        "clients that does worst. Pooled: of all samples together, so that large clients count more."
-        + "".join(f" {metric} of {', '.join(methods)}, {reason}." for (metric, reason), methods in reasons.items()),
+        caption=f"Other metrics ({spread_text(comparison)}){round_text(comparison, when)}",
+        note=join_sentences(
+            "Undefined: clients without a value, such as AUROC with one class.",
+            *(f"{metric} of {', '.join(methods)}, {reason}." for (metric, reason), methods in reasons.items()),
+        ),
+        details="Worst 10%: mean over the 10% of clients with the worst values. Pooled: over all examples together.",
         name="metrics",
     )
 
@@ -524,28 +563,26 @@ def tabulate_tuning(comparison: RunSet) -> Table | None:
 
     return table_of(
         [
-            Column("method", "", str, 0),
-            Column("chosen", "(seeds)", chosen, 0),
-            Column("reached on validation data", f"{by.unit} ± sd over seeds".strip(), reached, 90),
-            Column("runs to choose", "beside those compared", lambda method: str(tuning.runs.get(method, 0)), 0),
-            *[Column("at an end of what was tried", "(seeds)", lambda method: _edges(tuning, method), 110)]
+            Column("method", "", str),
+            Column("chosen setting", "(seeds)", chosen, 1),
+            Column(f"validation {by.words}", f"{by.unit} ± sd over seeds".strip(), reached, 2),
+            Column("extra runs", "", lambda method: str(tuning.runs.get(method, 0)), 3),
+            *[Column("at the end of the range", "(seeds)", lambda method: _edges(tuning, method), 4)]
             * any(_edges(tuning, method) for method in comparison.methods),
         ],
         comparison.methods,
-        caption="Which settings were chosen",
+        caption="Tuned settings by method",
         note=_tuning_note(tuning, by.words),
         name="tuning",
+        details=CAPTIONS["tuning"]["table"],
     )
 
 
 def _tuning_note(tuning: TuningRecord, score: str) -> str:
-    setting_count, drawn = len(tuning.settings), "" if tuning.samples is None else ", drawn at random"
+    setting_count, drawn = len(tuning.settings), "" if tuning.samples is None else " random"
     return (
-        f"Each method, with each seed, was given that of {setting_count} settings{drawn} with the best mean {score} "
-        f"over participants on {100 * tuning.validation:g} % of what each trains on, after {tuning.rounds} rounds "
-        "without these samples. The runs that are compared then train on them, too. Held-out data, unseen clients and "
-        "the test set were no part of the data of these runs, and no number passed from one seed to another. Settings "
-        "that make no difference to a method were not tried for it."
+        f"For each method and seed, FedReach chose the best of {setting_count}{drawn} settings by the mean {score} on "
+        f"{100 * tuning.validation:g}% of participants' training data, after {tuning.rounds} rounds without them."
     )
 
 

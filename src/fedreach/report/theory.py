@@ -41,13 +41,13 @@ class Term:
 
 
 TERMS = (
-    Term("entropy", "label entropy", "Label entropy of those averaged, nats", "nats", 2),
-    Term("left_out", "left out", "Left out: distance to the nearest chosen, %", "%", 1),
-    Term("label_gap", "label gap", "Label gap of one round's average, %", "%", 1),
-    Term("label_gap_so_far", "all rounds", "Label gap of all rounds so far, %", "%", 1),
-    Term("label_gap_alone", "one by one", "Label gap of the clients one by one, %", "%", 1),
-    Term("disagreement", "disagreement", "Bound disagreement of the local models", "", 3),
-    Term("wlrc", "Rademacher score", "Rademacher score of the local models", "", 4),
+    Term("entropy", "label entropy", "Label entropy of the averaged clients, nats", "nats", 2),
+    Term("left_out", "distance to cohort", "Label distance to the cohort, %", "%", 1),
+    Term("label_gap", "label gap", "Label gap of each round, %", "%", 1),
+    Term("label_gap_so_far", "label gap, all rounds", "Label gap of all rounds so far, %", "%", 1),
+    Term("label_gap_alone", "label gap, single clients", "Mean label gap of single clients, %", "%", 1),
+    Term("disagreement", "bound disagreement", "Disagreement of the bounds of local models", "", 3),
+    Term("wlrc", "Rademacher score", "Rademacher score of local models", "", 4),
 )
 RECORDED = (*(term.name for term in TERMS), "label_divergence")  # terms in CSV and JSON
 
@@ -173,32 +173,31 @@ def _left_out(shares: Floats, participants: Ints, client: Ints, row: Ints, singl
 
 # ---- Table and explanations
 
-CAPTION = "What the bounds look at"
-
 
 def tabulate_theory(analysis: Analysis) -> Table | None:
     """Return the table of terms, one row per method; None if no run has any."""
     comparison, terms = analysis.comparison, recorded_terms(analysis)
     if not terms:
         return None
-    several = any(len(comparison.counted(method)) > 1 for method in comparison.methods)
     so_far = any(term.name == "label_gap_so_far" for term in terms)
-    note = "Mean over the rounds" + ", under “all rounds” of all rounds together" * so_far
 
-    def column(term: Term) -> Column[str]:
+    def column(term: Term, rank: int) -> Column[str]:
         def text(method: str) -> str:
             of = analysis.terms[method][term.name]
             return percent(of) if term.percent else plus_minus(of, term.places)
 
-        return Column(term.header, term.unit + " ± sd" * several, text, 0)
+        return Column(term.header, term.unit, text, rank)
 
+    spread = ", ± sd over seeds" if any(len(comparison.counted(method)) > 1 for method in comparison.methods) else ""
     return table_of(
-        [Column("method", "", str, 0), *map(column, terms)],
+        [Column("method", "", str), *(column(term, rank) for rank, term in enumerate(terms, 1))],
         comparison.methods,
-        caption=CAPTION,
-        note=f"{note}{', ± sd over seeds' * several}. {describe_references(analysis)} Terms of bounds whose unknown "
-        "constants are set to 1: they tell methods apart, and a better term promises no higher accuracy.",
+        caption=f"Terms of the papers' bounds (mean over rounds{spread})",
+        note="Unknown constants are 1, so that only differences between methods are meaningful. A better term does not "
+        "imply a higher accuracy.",
         name="theory",
+        details=describe_references(analysis)
+        + " “All rounds”: of the examples averaged in all rounds together." * so_far,
     )
 
 
@@ -210,10 +209,10 @@ def recorded_terms(analysis: Analysis) -> tuple[Term, ...]:
 def describe_references(analysis: Analysis) -> str:
     """Return a sentence on the reference values of the terms."""
     reference = analysis.references
-    unseen = f", unseen clients' {reference.unseen:.2f}" if np.isfinite(reference.unseen) else ""
+    unseen = f", {reference.unseen:.2f} for unseen clients" if np.isfinite(reference.unseen) else ""
     return (
-        f"The labels of the participants hold {reference.participants:.2f} nats on average{unseen}; all participants' "
-        f"examples together are {100 * reference.pooled:.1f} % from all clients'."
+        f"Mean label entropy: {reference.participants:.2f} nats for participants{unseen}. The label gap of all "
+        f"participants' examples together is {100 * reference.pooled:.1f}%."
     )
 
 

@@ -11,6 +11,7 @@ from fedreach._util.processes import map_forked
 from fedreach.report.analysis import POPULATION
 from fedreach.report.figures import clients, curves
 from fedreach.report.figures.style import inline_svg, save
+from fedreach.report.numbers import CAPTIONS
 from fedreach.report.overview import Analysis
 
 if TYPE_CHECKING:
@@ -73,116 +74,48 @@ def figure_specs(analysis: Analysis) -> list[FigureSpec]:
     comparison = analysis.comparison
     if not comparison.all_counted:
         return []
-    where, score = POPULATION[comparison.primary].words, comparison.score
-    called_score = score.words.capitalize()
+    score, first = comparison.score, comparison.all_counted[0].partition
     several = any(len(comparison.counted(method)) > 1 for method in comparison.methods)
-    band = "Bands: ± sd over seeds." if several else "Bands: 95 % interval over clients."
-    over_seeds = f" {band}" if several else ""
-    means = f"Both are means over seeds at the same round.{over_seeds}" if several else band
-    ring = "A ring: all seeds have reached the target, here on average."
-    first = comparison.all_counted[0].partition
-    shaded = "" if comparison.margin is None else " Shaded: the margin within which methods are as good as equal."
-    bars = "Without a second seed there is no interval, and nothing is decided."
-    if any(row.difference.low is not None for row in analysis.last):
-        bars = (
-            "Bars: intervals over seeds by the same correction as the table's p; a bar across 0 shows no clear "
-            "difference."
-        )
-    gap = f"Participants' held-out {score.words} minus that of unseen clients"
-    if score.lower_is_better:
-        gap = f"Unseen clients' {score.words} minus that of participants' held-out data"
-    specs = [
-        FigureSpec(
-            "differences",
-            f"Who is better than {comparison.baseline}?",
-            f"Difference on {where}, seed by seed. {bars}{shaded}",
-            lambda: curves.differences(analysis),
-        ),
-        FigureSpec(
-            "adaptation",
-            "How many inputs does adaptation need?",
-            "What clients gain in accuracy over the model as it is; 0 is no gain. Each estimates its class shares from "
-            "so many of its inputs and is scored on the others, right of the dotted line on these very inputs."
-            + " Bars: intervals over seeds, corrected for the number of methods."
-            * several,
-            lambda: clients.gain_by_inputs(analysis),
-        ),
-        FigureSpec(
-            "accuracy",
-            f"{called_score} over the rounds",
-            f"Mean over clients. {band} The first fifth of the rounds may lie below the frame.",
-            lambda: curves.accuracy(comparison),
-        ),
-        FigureSpec(
-            "gap",
-            "The participation gap",
-            f"{gap}, of the same model. {band}",
-            lambda: curves.gap(comparison),
-        ),
-        FigureSpec(
-            "distribution",
-            "Client by client",
-            "Each dot stands for an equal share of the clients, all seeds together. The spread here is over "
-            "clients, not over seeds.",
-            lambda: clients.distribution(comparison),
-        ),
-        FigureSpec(
-            "cost",
-            "What the accuracy costs" if score.percent else "What a small error costs",
-            f"{band} {ring}",
-            lambda: curves.accuracy(comparison, "megabytes"),
-        ),
-        FigureSpec(
-            "accuracy_seconds",
-            f"{called_score} in the time it takes",
-            f"{means} The radio and the processors are simulated. {ring}",
-            lambda: curves.accuracy(comparison, "seconds"),
-        ),
-        FigureSpec(
-            "accuracy_joules",
-            f"{called_score} for the energy it takes",
-            f"{means} The energy is that of sending and computing. {ring}",
-            lambda: curves.accuracy(comparison, "joules"),
-        ),
-        FigureSpec(
-            "spending",
-            "Time and energy over the rounds",
-            f"Simulated, of all rounds so far, probes included.{over_seeds}",
-            lambda: curves.spending(comparison),
-        ),
-        FigureSpec(
-            "round_time",
-            "Where a round's time goes",
-            "Means over chosen clients, rounds and seeds: a client computes, sends, and waits for the slowest. "
-            "To the right: the mean round's simulated time and energy.",
-            lambda: clients.round_times(comparison),
-        ),
-        FigureSpec(
-            "chosen",
-            "Who was chosen",
-            "Share of the rounds in which each participant was in the cohort, all seeds together. Dashed: the mean.",
-            lambda: clients.selection_shares(comparison),
-        ),
-        FigureSpec(
-            "weights",
-            "Whose report counted",
-            "Mean weight of each participant's report in stretches of rounds; a round without its report counts 0.",
-            lambda: clients.weights(comparison),
-        ),
-        FigureSpec(
-            "theory",
-            "What the bounds look at",
-            f"Means over stretches of rounds.{over_seeds} Dashed: all "
-            "participants, each counting the same (entropy) or by examples (gap).",
-            lambda: curves.theory(analysis),
-        ),
-        FigureSpec(
-            "partition",
-            "Who holds what",
-            f"Classes of each client's examples, seed {comparison.all_counted[0].seed}.",
-            lambda: clients.partition_heatmap(
-                first.label_counts, first.participants, first.unseen, first.client_names, first.class_names
-            ),
-        ),
+    order = ("participants", "unseen clients")[:: -1 if score.lower_is_better else 1]
+    draws: dict[str, Callable[[], Figure | None]] = {
+        "differences": lambda: curves.differences(analysis),
+        "adaptation": lambda: clients.gain_by_inputs(analysis),
+        "accuracy": lambda: curves.accuracy(comparison),
+        "cost": lambda: curves.accuracy(comparison, "megabytes"),
+        "accuracy_seconds": lambda: curves.accuracy(comparison, "seconds"),
+        "accuracy_joules": lambda: curves.accuracy(comparison, "joules"),
+        "gap": lambda: curves.gap(comparison),
+        "distribution": lambda: clients.distribution(comparison),
+        "spending": lambda: curves.spending(comparison),
+        "round_time": lambda: clients.round_times(comparison),
+        "chosen": lambda: clients.selection_shares(comparison),
+        "weights": lambda: clients.weights(comparison),
+        "theory": lambda: curves.theory(analysis),
+    }
+    if first.label_counts.shape[1]:  # a heat map of classes
+        parts = (first.label_counts, first.participants, first.unseen, first.client_names, first.class_names)
+        draws["partition"] = lambda: clients.partition_heatmap(*parts)
+    tested = any(row.difference.low is not None for row in analysis.last)
+    conditions = {
+        "seeds": several,
+        "gains": several,
+        "one_seed": not several,
+        "tested": tested,
+        "untested": not tested,
+        "margin": comparison.margin is not None,
+        "target": comparison.target_accuracy is not None,
+    }
+    optional = {name: text * conditions[name] for name, text in CAPTIONS["optional"].items()}
+    values = optional | {
+        "score": score.words.capitalize(),
+        "baseline": comparison.baseline,
+        "where": POPULATION[comparison.primary].words,
+        "order": " minus ".join(order),
+        "seed": comparison.all_counted[0].seed,
+        "percent": ", %" * score.percent,
+        "points": ", points" * score.percent,
+    }
+    return [
+        FigureSpec(name, *(CAPTIONS[name][part].format(**values) for part in ("title", "caption")), draw)
+        for name, draw in draws.items()
     ]
-    return specs if first.label_counts.shape[1] else specs[:-1]  # no partition of classes without classes

@@ -99,7 +99,7 @@ def selection_shares(comparison: RunSet) -> Figure | None:
     panels[0].set_ylim(bottom=0)
     panels[0].locator_params(axis="y", nbins=2)
     panels[-1].set_xlabel(_name_participants(panels[-1], comparison, ids, "x", 6))
-    figure.supylabel("chosen in % of the rounds", fontsize=style().size, color=style().muted)
+    figure.supylabel("selected in % of rounds", fontsize=style().size, color=style().muted)
     return figure
 
 
@@ -126,7 +126,7 @@ def weights(comparison: RunSet) -> Figure | None:
     label = _name_participants(panels[-1], comparison, ids, "y", 3)
     panels[-1].set_xlabel("round")
     figure.supylabel(label, fontsize=style().size, color=style().muted)
-    _heat_bar(figure, panels, image, "mean weight of the client's report, %", pad=0.01, extend="max")
+    _heat_bar(figure, panels, image, "mean weight of the client, %", pad=0.01, extend="max")
     return figure
 
 
@@ -156,7 +156,7 @@ def distribution(comparison: RunSet) -> Figure | None:
     handles = [Line2D([], [], ls="", marker="o", ms=4, color=MUTED, label="participants")]
     if has_unseen:
         handles.append(Line2D([], [], ls="", marker="o", ms=4, mfc="none", mec=MUTED, label="unseen clients"))
-    handles.append(Line2D([], [], ls="-", lw=2.5, color=MUTED, alpha=0.6, label="middle 80 %"))
+    handles.append(Line2D([], [], ls="-", lw=2.5, color=MUTED, alpha=0.6, label="middle 80%"))
     figure.legend(handles=handles, loc="outside upper left", ncols=3)
     return figure
 
@@ -336,12 +336,12 @@ def gain_by_inputs(analysis: Analysis) -> Figure | None:
         _draw_gains(axes, position[row.method], [(len(numbers) + shift, row.gain)], "all")
     axes.axhline(0, color=INK, linewidth=0.9)
     axes.axvline(len(numbers) - 0.5, color=MUTED, linewidth=0.7, linestyle=(0, (2, 2)))
-    axes.set_xticks(range(len(numbers) + 1), [*map(str, numbers), "all of them"])
+    axes.set_xticks(range(len(numbers) + 1), [*map(str, numbers), "all"])
     axes.set_xlim(-0.5, len(numbers) + 0.5)
     axes.grid(axis="x", visible=False)
-    axes.set_xlabel("inputs without labels that a client is adapted by")
+    axes.set_xlabel("unlabeled inputs of the client")
     where = POPULATION["unseen_accuracy" if rows[0].population == "unseen" else "participant_accuracy"].words
-    heading(axes, f"Adapted minus plain on {where}, points", SINGLE_PANEL)
+    heading(axes, f"Adapted minus unadapted on {where}, points", SINGLE_PANEL)
     in_percent(axes, "y")
     legend.draw(figure)
     return figure

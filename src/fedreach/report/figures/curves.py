@@ -166,8 +166,8 @@ def accuracy(comparison: RunSet, against: str = "round") -> Figure | None:
         column: {j: replace(c, x=c.x / unit.size).at(c.x > 0 if far else c.x >= 0) for j, c in by_method.items()}
         for column, by_method in every.items()
     }
-    label = f"{quantity.words} so far, {unit.name}, probes included"
-    label = {"round": "round", "megabytes": "MB sent so far, down + up, probes included"}.get(against, label)
+    label = f"{quantity.words} so far, {unit.name}"
+    label = {"round": "round", "megabytes": "communication so far, MB"}.get(against, label)
     tall = SINGLE_PANEL if alone else PANEL
     figure, panels = draw_panels(comparison.methods, drawn, label, tall=tall, sharey=True)
     for axes, column in zip(panels, drawn, strict=True):
@@ -202,7 +202,7 @@ def gap(comparison: RunSet) -> Figure | None:
         return None
     figure, (axes,) = draw_panels(comparison.methods, {"gap": drawn}, tall=SINGLE_PANEL)
     axes.axhline(0, color=INK, linewidth=0.8)
-    heading(axes, "Participation gap" + ", percentage points" * comparison.score.percent, SINGLE_PANEL)
+    heading(axes, "Participation gap" + ", points" * comparison.score.percent, SINGLE_PANEL)
     if comparison.score.percent:
         in_percent(axes)
     return figure
@@ -326,7 +326,7 @@ def target_line(axes: Axes, comparison: RunSet) -> None:
     axes.set_ylim(low, high)
     x, below = _free_place(axes, (target - low) / (high - low))
     label = axes.annotate(
-        f"target {100 * target:g} %",
+        f"target {100 * target:g}%",
         (x, target),
         xycoords=("axes fraction", "data"),
         xytext=(3 - 6 * x, -3 if below else 3),
@@ -510,13 +510,15 @@ def differences(analysis: Analysis) -> Figure | None:
     name_rows(axes, [row.method for _, row in rows])
     where = POPULATION[comparison.primary].words.removesuffix("' held-out data")
     score = comparison.score
-    units = "percentage points" if score.percent else f"{score.words}, less is better:"
+    units = "points" if score.percent else f"{score.words} (lower is better)"
     if style().printed:
-        label_lines = textwrap.wrap(f"{units} above {comparison.baseline} on {where}", style().letters(style().width))
+        label_lines = textwrap.wrap(
+            f"difference to {comparison.baseline} on {where}, {units}", style().letters(style().width)
+        )
         figure.supxlabel("\n".join(label_lines), fontsize=style().size, color=style().muted)
     else:
         axes.set_title(f"Difference on {where}")
-        axes.set_xlabel(f"{units} above {shorten(comparison.baseline, 14)}")
+        axes.set_xlabel(f"difference to {shorten(comparison.baseline, 14)}, {units}")
     if score.percent:
         in_percent(axes, "x")
     return figure

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from fedreach._util.errors import ConfigError, nearest
-from fedreach.report.numbers import number
+from fedreach.report.numbers import TEMPLATES, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 # ---- Style
 # Widths and sizes come from the current `Style`, as figures are drawn both for the page and for papers.
 
-TEMPLATES = Path(__file__).parents[1] / "templates"
 P = ParamSpec("P")
 R = TypeVar("R")
 
