@@ -132,7 +132,7 @@ COLUMNS = {
     "num_examples": EXAMPLES,
     "upload_seconds": TableColumn(1e-9, 1e5, "It is the upload time of a reply with the whole bandwidth, in seconds."),
     "bits_per_second": TableColumn(1e3, 1e13, "It is the data rate with the whole bandwidth: 2e7 is 20 Mbit/s."),
-    "distance_meters": TableColumn(1, 1e5, "0.25 km is 250."),
+    "distance_meters": TableColumn(1, 1e5, "The unit is meters: 0.25 km is 250."),
     "fading_gain": TableColumn(1e-9, 1e3, "It is the power gain |h|^2, about 1, not in decibels."),
     "power_watts": TableColumn(1e-6, 10, "Use the column power_dbm for powers in dBm: 23 dBm is 0.2 W."),
     "power_dbm": TableColumn(-30, 60, "Use the column power_watts for powers in watts."),

@@ -23,8 +23,8 @@ from fedreach.wireless.candidates import (
 from fedreach.wireless.exact import ClientCost, Needs, cost_of_needs
 
 # -------------------- Bounds for an interval of deadlines
-# c_k is convex in T, so a tangent is a lower bound on the whole interval, for a fixed bandwidth price mu. So a set costs
-# at least a1 T - mu + a sum of linear functions of T. The minimum over all sets is concave in T, so its
+# c_k is convex in T, so a tangent is a lower bound on the whole interval, for a fixed bandwidth price mu. So a set
+# costs at least a1 T - mu + a sum of linear functions of T. The minimum over all sets is concave in T, so its
 # smallest value is at an end of the interval. So two knapsack problems, one at each end, give a bound for all sets and
 # all deadlines of the interval.
 
