@@ -24,7 +24,7 @@ def test_clients_without_data_are_listed_and_the_user_chooses(refused: Refused, 
     few = ["run", "tiny.toml", "--set", "data.name=few.npz", "--set", "partition.min_size=0"]
     few += ["--set", "partition.clients=30"]
     said = refused(3, *few, "--out", "a")
-    assert "of 30 clients hold no samples: clients " in said
+    assert "of 30 clients have no examples: " in said
     assert "Choose 'drop'" in said
     assert "partition.empty = 'error'" in said
     assert fedreach(*few, "--set", "partition.empty=drop", "--out", "drop").exit_code == 0
@@ -33,7 +33,7 @@ def test_clients_without_data_are_listed_and_the_user_chooses(refused: Refused, 
     assert sum(record["sizes"]) == 40
     # The smallest size of a partition cannot be kept by any draw, and that is said instead of tried for ever.
     more = refused(3, "run", "tiny.toml", "--set", "data=few.npz", "--set", "partition.clients=30", "--out", "b")
-    assert "30 clients with at least min_size = 2 samples need 60 samples; there are 40." in more
+    assert "30 clients with min_size = 2 require 60 examples; got 40." in more
 
 
 def test_a_missing_class_is_told_before_round_1(fedreach: Command, home: Path) -> None:

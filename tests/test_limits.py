@@ -32,7 +32,7 @@ def test_a_run_that_cannot_fit_is_refused_before_its_first_round(option: str, me
 
 
 def test_labels_that_are_ids_are_refused() -> None:
-    with pytest.raises(DataError, match="A table of 4 clients x 1000000001 classes must have at most 300000000"):
+    with pytest.raises(DataError, match=r"must be at most 300000000; got 4 \* 1000000001"):
         FederatedData.from_clients({n: (np.ones((1, 2)), [label]) for n, label in enumerate([0, 10**9, 0, 1])})
     three = Partition.from_owner([0, 1, 2], 3, "iid")
     assert three.label_counts([0, 5, 999], 1000).shape == (3, 1000)

@@ -61,7 +61,7 @@ def test_names_stay_texts_and_whole_numbers_stand_by_size():
     assert named_rows("sim", pa.array(big)) == big
     with pytest.raises(DataError, match="client must not be empty; got 2 empty cells, the first in row 1"):
         index_names("client", named_rows("client", pa.array(["a", None, " "])))
-    with pytest.raises(DataError, match="client must hold names or numbers; got lists"):
+    with pytest.raises(DataError, match="client must contain names or numbers; got lists"):
         named_rows("client", pa.array([[], []], pa.list_(pa.null())))
 
 

@@ -93,7 +93,7 @@ def test_what_is_missing_damaged_or_given_options_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"must be data that FedReach has stored; got: AttributeError|TypeError"):
         open_stored(path)
     path.write_text("{", encoding="utf-8")
-    with pytest.raises(DataError, match=r"must be data as FedReach stored them"):
+    with pytest.raises(DataError, match=r"must be data that FedReach has stored"):
         open_stored(path)
     path.unlink()
     with pytest.raises(DataError, match=r"own.json: file not found. Run the program"):

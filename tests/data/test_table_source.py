@@ -245,7 +245,7 @@ def test_other_files_are_refused_with_what_to_do(tmp_path):
     with pytest.raises(DataError, match="must be a readable table"):
         read_table(tmp_path / "p.csv.gz")
     (tmp_path / "p.parquet").write_bytes(b"a,b\n1,2\n")
-    with pytest.raises(DataError, match="must be a readable parquet file"):
+    with pytest.raises(DataError, match="must be a readable Parquet file"):
         read_table(tmp_path / "p.parquet")
 
 

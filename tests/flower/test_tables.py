@@ -225,7 +225,9 @@ def test_a_number_that_is_the_same_for_all_participants_ends_the_run_in_words(tm
             parts[name]["price"] = 9.5
 
     setup = FlowerTables(with_prices(tmp_path, same_price))
-    with pytest.raises(DataError, match=r"target 'price' is 9\.5 in all 72 rows that participants train on"):
+    with pytest.raises(
+        DataError, match=r"target 'price' must vary between the participants' 72 training rows; got 9\.5"
+    ):
         setup.run(Hospitals(setup, tmp_path), tmp_path / "flower", min_clients=2, patience=5, timeout=1)
 
 
@@ -420,7 +422,7 @@ def test_a_table_of_another_hospital_than_the_node_says_is_refused(tmp_path: Pat
     file = written(tmp_path)
     hospitals().query("site == 'dogwood'").to_csv(tmp_path / "cedar.csv", index=False)
     setup = FlowerTables(file)
-    with pytest.raises(TrainingError, match="column 'site' must be 'cedar', whose table it is; got 'dogwood'"):
+    with pytest.raises(TrainingError, match="column 'site' must be 'cedar'; got 'dogwood'"):
         setup.run(Hospitals(setup, tmp_path), tmp_path / "flower", min_clients=3, patience=0.5, timeout=1)
 
 
