@@ -74,7 +74,7 @@ def test_targets_are_numbers_and_the_row_of_one_that_is_none_is_told():
         DataError, match="column 'cost' must contain only numbers; got 1 other rows, the first is row 1"
     ):
         targets({"cost": pa.array(["1", "", "3"])}, ["cost"])
-    with pytest.raises(DataError, match=r"column 'cost' must contain numbers as a target\. Say label"):
+    with pytest.raises(DataError, match=r"column 'cost' must contain numbers as a target\. For classes, use label"):
         targets({"cost": pa.array(["a", "b", "a"])}, ["cost"])
 
 

@@ -6,21 +6,17 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Bools, Ints
 from fedreach._util.errors import ConfigError, DataError, check_type, nearest
-from fedreach.data.assignment import checked_count
+from fedreach.data.assignment import Partition, checked_count
 from fedreach.data.checks import Check, Kind, channel_scale, no_such_file, read_npz
 from fedreach.data.images import as_array
 from fedreach.data.preparation import Preparation, TargetScale
 from fedreach.data.several import describe_layout, example_classes, is_inputs_of_examples, layout_to_json, sample_shape
-
-if TYPE_CHECKING:
-    from fedreach.data.assignment import Partition
-
 
 # ---- The data set
 

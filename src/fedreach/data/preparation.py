@@ -629,13 +629,11 @@ class TargetScale:
 
     def scaled(self, targets: AnyArray) -> Float32s:
         """Convert (..., t) targets to the scale of training."""
-        standardized: Float32s = ((targets.astype(np.float64) - self.mean) / self.sd).astype(np.float32)
-        return standardized
+        return np.asarray(((targets.astype(np.float64) - self.mean) / self.sd).astype(np.float32))
 
     def in_units(self, outputs: AnyArray) -> Floats:
         """Convert (..., t) model outputs to the original units."""
-        values: Floats = outputs.astype(np.float64) * self.sd + self.mean
-        return values
+        return np.asarray(outputs.astype(np.float64) * self.sd + self.mean)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""

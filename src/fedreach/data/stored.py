@@ -309,7 +309,9 @@ def open_stored(path: Path) -> Dataset | OwnData:
     """
     try:
         words = json.loads(path.read_text(encoding="utf-8"))
-        arrays = {file.stem: _array(file) for file in sorted(path.parent.glob("*.npy"))}
+        mapped = ("train_x", "test_x")
+        files = sorted(path.parent.glob("*.npy"))
+        arrays = {file.stem: read_npy(file, "r" if file.stem in mapped else None) for file in files}
         return _join_parts(words, arrays)
     except FileNotFoundError as error:
         raise DataError(f"{path}: file not found. Run the program that stored the data again.") from error
@@ -318,11 +320,6 @@ def open_stored(path: Path) -> Dataset | OwnData:
             f"{path}: must be data that FedReach has stored; got: {type(error).__name__}: {error}. "
             "Remove the folder, and run the program that stored the data again."
         ) from error
-
-
-def _array(file: Path) -> AnyArray:
-    """Read the array of a file; inputs are mapped."""
-    return read_npy(file, "r" if file.stem in ("train_x", "test_x") else None)
 
 
 def _split_parts(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, AnyArray]]:

@@ -108,7 +108,7 @@ class TableAgreement:
 
 
 ClientAnswers = Mapping[int, Mapping[str, Any]]
-"""Client -> the names in its answer (`TableAnswer.told`)."""
+"""Client -> names in its answer, see `TableAnswer`."""
 
 
 def agreement(
