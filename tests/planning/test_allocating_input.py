@@ -210,7 +210,7 @@ def test_an_option_that_cannot_be_meant_is_refused(
 @pytest.mark.parametrize("missing", ["bandwidth_hertz", "report_bits", "bits_per_example"])
 def test_a_column_that_needs_an_option_says_so(refused: Refused, home: Path, missing: str) -> None:
     (home / "clients.csv").write_text(text_of(RADIO), encoding="utf-8")
-    given = {name: value for name, value in RADIO_QUESTION.given().items() if name in RANGES and name != missing}
+    given = {name: value for name, value in RADIO_QUESTION.to_json().items() if name in RANGES and name != missing}
     options = [word for name, value in given.items() for word in (RANGES[name].flag, value)]
     assert f"requires {RANGES[missing].flag}" in refused(2, "allocate", "clients.csv", *options)
 

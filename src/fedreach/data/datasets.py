@@ -182,7 +182,7 @@ class PartitionSpec:
     empty: Literal["error", "drop"] = "error"
 
     @property
-    def called(self) -> str:
+    def kind_name(self) -> str:
         """Name of the kind, or of the function."""
         return self.kind if isinstance(self.kind, str) else getattr(self.kind, "__name__", repr(self.kind))
 
@@ -202,7 +202,7 @@ class PartitionSpec:
         options_text = "".join(f", {key}={value!r}" for key, value in self.options.items())
         clients = "" if self.kind == "natural" else f", {self.clients} clients"
         who = f"participants={self.participants!r}"
-        return f"PartitionSpec({self.dataset.name}: {self.called}{clients}{options_text}, {who})"
+        return f"PartitionSpec({self.dataset.name}: {self.kind_name}{clients}{options_text}, {who})"
 
 
 def content_hash(*arrays: AnyArray) -> str:

@@ -472,7 +472,7 @@ class Preparation:
             ConfigError: If a column is missing.
             DataError: If all values of a column are of another kind, or columns differ in length.
         """
-        return self.written(self.cells(table))
+        return self.inputs_of_cells(self.cells(table))
 
     def raw(self, table: Any) -> Floats:
         """Convert a table to (n, k) raw numbers of the k columns in `used` (see `InputColumn.raw`).
@@ -487,7 +487,7 @@ class Preparation:
         """
         return np.column_stack(self.numbers(self.cells(table)))
 
-    def written(self, table: Mapping[str, Cells | None]) -> Float32s:
+    def inputs_of_cells(self, table: Mapping[str, Cells | None]) -> Float32s:
         """Convert cells from `fedreach.data.cells.cells_by_name` to (n, d) inputs."""
         raw = self.numbers(table)
         inputs, end = np.zeros((len(raw[0]), len(self.feature_names)), np.float32), 0

@@ -135,7 +135,7 @@ def draw_population(
                 f"population.participants must not contain excluded clients; got {clash[0]}. Remove it from one list."
             )
     if len(chosen) == 0:
-        raise ConfigError("population excludes all clients. Exclude fewer clients or labels.")
+        raise ConfigError("population must have at least one participant. Exclude fewer clients or labels.")
     return Population(chosen, np.delete(np.arange(num_clients), chosen))
 
 

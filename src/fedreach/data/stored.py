@@ -30,7 +30,7 @@ from fedreach.data.splits import APART, Together
 class OwnData(ABC):
     """User data with natural clients, from which FederatedData builds a `Dataset` when the participants are known.
 
-    `prepared` uses only the participants' training rows, for example for the scale of the inputs.
+    `prepare` uses only the participants' training rows, for example for the scale of the inputs.
     """
 
     name: str  # name in tables and messages
@@ -49,7 +49,7 @@ class OwnData(ABC):
         """Number of classes c; 0 if targets are numbers."""
 
     @abstractmethod
-    def prepared(self, clients: Sequence[Ints]) -> Dataset:
+    def prepare(self, clients: Sequence[Ints]) -> Dataset:
         """Build the data set, with scales from the training rows of each participant."""
 
 
@@ -74,9 +74,10 @@ class OwnTable(OwnData):
     def num_classes(self) -> int:
         return len(self.classes)
 
-    def prepared(self, clients: Sequence[Ints]) -> Dataset:
+    def prepare(self, clients: Sequence[Ints]) -> Dataset:
         preparation = Preparation.of(self.columns, clients, self.places, self.rules.kinds)
-        x, names = preparation.written(self.columns), names_unless_numbers(self.classes) if self.classes else None
+        x = preparation.inputs_of_cells(self.columns)
+        names = names_unless_numbers(self.classes) if self.classes else None
         plain = from_arrays(
             x, self.labels, num_classes=self.num_classes, class_names=names, kind="features", name=self.name
         )
@@ -100,7 +101,7 @@ class OwnSamples(OwnData):
     def num_classes(self) -> int:
         return self.plain.num_classes
 
-    def prepared(self, clients: Sequence[Ints]) -> Dataset:
+    def prepare(self, clients: Sequence[Ints]) -> Dataset:
         if self.plain.kind != "image":
             return self.plain
         check = Check(self.name)

@@ -29,7 +29,7 @@ class Metric(Component):
 
     lower_is_better: bool = False  # the worst 10% of clients are those with the largest values if true
 
-    name: str = ""
+    name = ""
     """End of the metric's column names: lowercase letters, digits and ``_``."""
 
     @abstractmethod

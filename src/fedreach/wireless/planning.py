@@ -107,7 +107,7 @@ class Question:
         """Size of a reply in bits, with 32 bits per parameter."""
         return 32.0 * (self.model_parameters or 0) if self.report_bits is None else self.report_bits
 
-    def given(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the options that are not None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
@@ -536,7 +536,7 @@ def record(plan: Plan) -> dict[str, Any]:
             "min_examples_10_percent_more": _comparison_record(plan, plan.more_examples),
         },
         "clients": chosen,
-        "question": plan.question.given(),
+        "question": plan.question.to_json(),
     }
 
 
