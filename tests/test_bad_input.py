@@ -287,7 +287,7 @@ def alone(y_true):
         ('["r2"]', 2, "metric r2 needs numbers as targets; those of digits are classes."),
         ('["aurok"]', 2, "unknown metric 'aurok'. Did you mean 'auroc'? A custom one is named 'FILE.py:NAME'."),
         ('["auroc", "my.py:auroc"]', 2, "--set evaluation.metrics: The name of a metric must be unique, "),
-        ('["my.py:nameless"]', 2, "got '<lambda>'. Define the function with `def`."),
+        ('["my.py:nameless"]', 2, "got '<lambda>'. Define the function with `def` to name it."),
         ('["my.py:alone"]', 2, "'my.py:alone' must take the arguments (y_true, scores); got (y_true)."),
         ('[{ name = "auroc", average = "micro" }]', 2, "metric 'auroc' has no such option."),
         ('["my.py:fails"]', 1, "my.py, line 8, in fails: ZeroDivisionError: division by zero."),

@@ -32,11 +32,11 @@ def test_a_run_that_cannot_fit_is_refused_before_its_first_round(option: str, me
 
 
 def test_labels_that_are_ids_are_refused() -> None:
-    with pytest.raises(DataError, match="A table of 4 clients x 1000000001 classes must have at most 300000000"):
+    with pytest.raises(DataError, match=r"must be at most 300000000; got 4 \* 1000000001"):
         FederatedData.from_clients({n: (np.ones((1, 2)), [label]) for n, label in enumerate([0, 10**9, 0, 1])})
     three = Partition.from_owner([0, 1, 2], 3, "iid")
     assert three.label_counts([0, 5, 999], 1000).shape == (3, 1000)
-    with pytest.raises(DataError, match="3 clients x 1000000000 classes"):
+    with pytest.raises(DataError, match=r"got 3 \* 1000000000"):
         three.label_counts([0, 5, 999], 10**9)
 
 
@@ -45,7 +45,7 @@ def test_clients_that_cannot_be_counted_are_refused(kind: str) -> None:
     labels, options = np.arange(100) % 4, {"alpha": 0.5, "min_size": 0} | ({"share": 0.0} if kind == "hybrid" else {})
     assert partition(kind, labels, 1000, generator(0, "partition"), **options).num_clients == 1000
     for clients in (10**9, 10**18):
-        with pytest.raises(DataError, match=f"A table of {clients} clients x"):
+        with pytest.raises(DataError, match=rf"got {clients} \*"):
             partition(kind, labels, clients, generator(0, "partition"), **options)
 
 

@@ -521,7 +521,7 @@ def test_federated_data_that_were_changed_are_refused(here):
         ({"method": {"selection": dict}}, r"dict' must have a readable signature.*Wrap it in a Python function"),
         ({"method": {"selection": object()}}, r"must be an instance of a subclass of fedreach.Selection"),
         ({"model": 3}, r"  model: must be a name, or a table with a `name`; got 3"),
-        ({"metrics": [lambda y, s: 1.0]}, r"got '<lambda>'. Give the function a name"),
+        ({"metrics": [lambda y, s: 1.0]}, r"got '<lambda>'. Define the function with"),
     ],
 )
 def test_what_is_of_the_wrong_sort_is_told_and_never_a_traceback(here, options, message):

@@ -61,7 +61,7 @@ def test_names_stay_texts_and_whole_numbers_stand_by_size():
     assert named_rows("sim", pa.array(big)) == big
     with pytest.raises(DataError, match="client must not be empty; got 2 empty cells, the first in row 1"):
         index_names("client", named_rows("client", pa.array(["a", None, " "])))
-    with pytest.raises(DataError, match="client must hold names or numbers; got lists"):
+    with pytest.raises(DataError, match="client must contain names or numbers; got lists"):
         named_rows("client", pa.array([[], []], pa.list_(pa.null())))
 
 
@@ -74,7 +74,7 @@ def test_targets_are_numbers_and_the_row_of_one_that_is_none_is_told():
         DataError, match="column 'cost' must contain only numbers; got 1 other rows, the first is row 1"
     ):
         targets({"cost": pa.array(["1", "", "3"])}, ["cost"])
-    with pytest.raises(DataError, match=r"column 'cost' must contain numbers as a target\. Say label"):
+    with pytest.raises(DataError, match=r"column 'cost' must contain numbers as a target\. For classes, use label"):
         targets({"cost": pa.array(["a", "b", "a"])}, ["cost"])
 
 

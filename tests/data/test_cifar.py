@@ -140,7 +140,7 @@ def test_a_well_formed_batch_that_is_not_the_published_one_is_refused(batch, tmp
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
     (folder / "data_batch_1").write_bytes(python2_pickle(*batch))
-    with pytest.raises(DataError, match=r"data_batch_1: .* must be the published file with md5 c99c"):
+    with pytest.raises(DataError, match=r"data_batch_1: must be the published file with md5 c99c"):
         load("cifar10", tmp_path, download=False)
 
 

@@ -200,7 +200,7 @@ def test_what_is_said_belongs_to_the_data_that_are_stored(tmp_path: Any) -> None
     for each in own:
         again = open_stored(store(each, tmp_path))
         rows = [np.arange(100)]
-        assert again.prepared(rows).preparation == each.prepared(rows).preparation  # type: ignore[union-attr]
+        assert again.prepare(rows).preparation == each.prepare(rows).preparation  # type: ignore[union-attr]
         assert digest(again) == digest(each)
 
 

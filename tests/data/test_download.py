@@ -128,7 +128,7 @@ def test_without_a_server_the_message_says_which_file_to_place_where(server, tmp
 
 
 def test_download_can_be_forbidden(server, tmp_path):
-    with pytest.raises(DataError, match=rf"no {PATH} in .*download is off. Place the file .*sha256"):
+    with pytest.raises(DataError, match=rf"{PATH} not found in .*downloads are off. Place the file .*sha256"):
         Place(tmp_path, download=False).locate(toy(f"{server.address}/ok/"), [PATH])
     assert files(tmp_path) == []
 

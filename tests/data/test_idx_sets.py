@@ -111,7 +111,7 @@ def test_idx_labels_out_of_range_or_too_few_are_refused(emnist):
     with pytest.raises(DataError, match=r"test-labels-idx1-ubyte.gz: labels must be 0 to 25; got 26"):
         load("emnist", folder, download=False)
     path.write_bytes(gzip.compress(idx(np.ones(51, np.uint8))))
-    with pytest.raises(DataError, match=r"test-labels-idx1-ubyte.gz: one label for each of the 52 images; got 51"):
+    with pytest.raises(DataError, match=r"ubyte.gz: must have one label for each of the 52 images; got 51"):
         load("emnist", folder, download=False)
 
 

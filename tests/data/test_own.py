@@ -534,7 +534,7 @@ def test_rows_without_client_or_label_are_left_out_and_told():
     [
         ("age", ["1", "2", "3", "1e99"], {"label": "ill"}, "the first in row 3"),
         ("cost", ["1", "2", "3", "?"], {"target": "cost"}, "the first is row 3"),
-        ("visit", ["1", "2", "3", ""], {"label": "ill", "group": "visit"}, "the first is row 3"),
+        ("visit", ["1", "2", "3", ""], {"label": "ill", "group": "visit"}, "the first in row 3"),
         ("day", ["1", "2", "3", "soon"], {"label": "ill", "time": "day"}, "row 3 with 'soon'"),
     ],
 )

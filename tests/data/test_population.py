@@ -60,10 +60,10 @@ def test_a_list_of_ids_is_taken_as_it_is():
         ({"participants": 4, "exclude_labels": [1]}, r"from 1 to 3, .*got 4"),
         ({"participants": [0, 5]}, r"population\.participants must contain clients from 0 to 4; got 5"),
         ({"participants": [0, 1], "exclude_labels": [1]}, r"must not contain excluded clients; got 1"),
-        ({"participants": []}, r"population excludes all clients"),
+        ({"participants": []}, r"population must have at least one participant"),
         ({"exclude_clients": [-1]}, r"population\.exclude_clients must contain clients from 0 to 4; got -1"),
         ({"exclude_labels": [3]}, r"population\.exclude_labels must contain classes from 0 to 2; got 3"),
-        ({"exclude_labels": [0, 1, 2]}, r"population excludes all clients"),
+        ({"exclude_labels": [0, 1, 2]}, r"population must have at least one participant"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_rule(options, rule):

@@ -115,7 +115,7 @@ def test_other_columns_than_those_it_was_made_for_are_refused(table):
         made.inputs({"year": [1.0], "dose": [1.0], "ward": [[1, 2]]})
     with pytest.raises(DataError, match="column 'dose' must contain numbers"):
         made.inputs({"year": [1.0], "dose": ["much"], "ward": ["a"]})
-    with pytest.raises(DataError, match=r"as long; 'year' has 1 rows and 'ward' has 2\."):
+    with pytest.raises(DataError, match=r"the same length; 'year' has 1 rows, 'ward' has 2\."):
         made.inputs({"year": [1.0], "dose": [1.0], "ward": ["a", "b"]})
 
 

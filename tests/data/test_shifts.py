@@ -326,7 +326,7 @@ class Returns(fr.Shift):
     [
         (lambda e: e.x, "must return Examples; got ndarray"),
         (lambda e: e.only(slice(0)), "at least one example of the client"),
-        (lambda e: replace(e, index=e.index - e.index), "must contain different columns"),
+        (lambda e: replace(e, index=e.index - e.index), "each once"),
         (lambda e: replace(e, index=e.index + 1), "example of the client"),
         (lambda e: e.seen_as(e.x.astype(np.float32)), "inputs of shape and type"),
         (lambda e: e.seen_as(e.x[:, :1]), "inputs of shape and type"),

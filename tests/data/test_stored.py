@@ -93,7 +93,7 @@ def test_what_is_missing_damaged_or_given_options_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"must be data that FedReach has stored; got: AttributeError|TypeError"):
         open_stored(path)
     path.write_text("{", encoding="utf-8")
-    with pytest.raises(DataError, match=r"must be data as FedReach stored them"):
+    with pytest.raises(DataError, match=r"must be data that FedReach has stored"):
         open_stored(path)
     path.unlink()
     with pytest.raises(DataError, match=r"own.json: file not found. Run the program"):
@@ -115,7 +115,7 @@ def test_a_digest_is_of_what_was_read_whoever_takes_part_and_of_every_number():
 
     one = aged(6.0)
     before = digest(one)
-    assert one.prepared([np.arange(3)]).sha256 != one.prepared([np.arange(5)]).sha256
+    assert one.prepare([np.arange(3)]).sha256 != one.prepare([np.arange(5)]).sha256
     assert digest(one) == digest(aged(6.0)) == before
     assert digest(aged(6.5)) != before
     plain = from_arrays(np.eye(4, dtype=np.float32), [0, 1, 0, 1], owners=[0, 0, 1, 1], name="t")

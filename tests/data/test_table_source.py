@@ -237,7 +237,7 @@ def test_a_damaged_text_file_is_refused_with_what_to_do(tmp_path, content, messa
 def test_other_files_are_refused_with_what_to_do(tmp_path):
     with pytest.raises(DataError, match=r"got '.xlsx'. Save a spreadsheet as .csv, or .*pandas.read_excel"):
         read_table("p.xlsx")
-    with pytest.raises(DataError, match=r"must be one of .csv, .*got '.json'"):
+    with pytest.raises(DataError, match=r"must end in .csv, .*got '.json'"):
         read_table("p.json")
     with pytest.raises(DataError, match="must be a readable table"):
         read_table(tmp_path / ("p" * 300 + ".csv"))  # a name that no file may have
@@ -245,7 +245,7 @@ def test_other_files_are_refused_with_what_to_do(tmp_path):
     with pytest.raises(DataError, match="must be a readable table"):
         read_table(tmp_path / "p.csv.gz")
     (tmp_path / "p.parquet").write_bytes(b"a,b\n1,2\n")
-    with pytest.raises(DataError, match="must be a readable parquet file"):
+    with pytest.raises(DataError, match="must be a readable Parquet file"):
         read_table(tmp_path / "p.parquet")
 
 

@@ -123,13 +123,13 @@ def test_numbers_that_are_predicted_come_from_columns_or_from_one_array(tmp_path
 @pytest.mark.parametrize(
     ("expected", "columns", "said"),
     [
-        (IMAGES, {**PIXELS, "e": [1, 2]}, "4 columns beside client and label; got 5"),
-        (IMAGES, {**PIXELS, "b": [0.5, 1]}, "whole numbers, 0 to 255; 1 rows hold others, the first is row 0"),
-        (IMAGES, {**PIXELS, "b": [1, 256]}, "the first is row 1"),
+        (IMAGES, {**PIXELS, "e": [1, 2]}, "4 columns besides client and label; got 5"),
+        (IMAGES, {**PIXELS, "b": [0.5, 1]}, "whole numbers, 0 to 255; got others in 1 rows, first in row 0"),
+        (IMAGES, {**PIXELS, "b": [1, 256]}, "first in row 1"),
         (IMAGES, {**PIXELS, "b": [1, None]}, "column 'b' is empty in row 1"),
         (IMAGES, {**PIXELS, "b": ["u", "v"]}, "column 'b' must hold numbers"),
         (TOKENS, {"a": [1, -1], "b": [1, 1], "c": [1, 1]}, "whole numbers, at least 0"),
-        (TABLE, {"y": ["u", "v"], "ward": ["a", "b"]}, "column 'y' must hold numbers"),
+        (TABLE, {"y": ["u", "v"], "ward": ["a", "b"]}, "column 'y' must contain numbers"),
         (TABLE, {"y": [1, 2], "ward": ["a", "b"], "client": ["n", None]}, "'client' is missing in 1 rows"),
     ],
 )

@@ -442,7 +442,7 @@ def test_tokens_have_logits_and_features_and_no_inputs_that_could_be_repaired(wo
     ("name", "samples", "said"),
     [
         ("images", np.zeros((3, 1, 8, 8)), r"of 'digits': x must be uint8 \(n, C, H, W\) for images; got .*float64"),
-        ("images", np.zeros((3, 1, 9, 8), np.uint8), r"x must hold samples of shape \(1, 8, 8\).*got \(3, 1, 9, 8\)"),
+        ("images", np.zeros((3, 1, 9, 8), np.uint8), r"x must be examples of shape \(1, 8, 8\).*got \(3, 1, 9, 8\)"),
         ("colours", np.zeros((3, 8, 8), np.uint8), r"got \(3, 1, 8, 8\)\. A single one is x\[None\]"),
         ("colours", np.zeros((5, 8, 8, 3), np.uint8), r"channels first; got.*Use x\.transpose"),
         ("images", "digits.npz", r"x must be numbers of shape"),
@@ -458,8 +458,12 @@ def test_tokens_have_logits_and_features_and_no_inputs_that_could_be_repaired(wo
         ("table", np.zeros((3, 4)), r"table must have named columns.*got ndarray"),
         ("table", {"age": [1], "pressure": [1], "ward": ["heart"]}, r"unknown column 'smoker'\. Known"),
         ("table", {"age": [1], "pressure": [1], "ward": [[2]], "smoker": ["True"]}, r"'ward' must hold words"),
-        ("table", {"age": ["x"], "pressure": [1], "ward": ["a"], "smoker": ["True"]}, r"'age' must hold numbers"),
-        ("table", {"age": [1, 2], "pressure": [1], "ward": ["a"], "smoker": [True]}, r"all columns must be as long"),
+        ("table", {"age": ["x"], "pressure": [1], "ward": ["a"], "smoker": ["True"]}, r"'age' must contain numbers"),
+        (
+            "table",
+            {"age": [1, 2], "pressure": [1], "ward": ["a"], "smoker": [True]},
+            r"all columns must have the same length",
+        ),
         ("table", {"age": [np.inf], "pressure": [1], "ward": ["a"], "smoker": ["b"]}, r"'age' holds 1 infinite"),
     ],
 )

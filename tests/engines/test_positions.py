@@ -418,5 +418,5 @@ def test_a_run_is_loaded_and_predicts_what_it_was_scored_by(case, tmp_path):
         inputs, labels = clients[name]
         scores.append((loaded.predict(inputs) == labels)[labels != IGNORED].mean())
     assert rows[0][-1]["unseen_accuracy"] == pytest.approx(np.mean(scores), abs=1e-9)
-    with pytest.raises(ConfigError, match="handles one input and one answer an example"):
+    with pytest.raises(ConfigError, match="requires a model with one input and one label per example"):
         loaded.save(tmp_path / "model.pt2")

@@ -57,7 +57,7 @@ def test_an_allocation_rule_of_ones_own_is_found_and_belongs_to_the_run(
         (["radio.bandwidth_hertz=-1.0"], r"radio: Radio\.bandwidth_hertz must be positive; got -1\.0\.$"),
         (["radio.bandwith_hertz=1e6"], "radio 'gigahertz' has no such option. Did you mean 'bandwidth_hertz'"),
         (["radio.name=papr"], "unknown radio 'papr'. Did you mean 'paper'"),
-        (["radio.max_hertz=[2.0, 5.0]"], r"It is in hertz, such as \[2e9, 5e9\]\.$"),
+        (["radio.max_hertz=[2.0, 5.0]"], r"The unit is hertz, for example \[2e9, 5e9\]\.$"),
         (["radio.power_dbm=23"], r"radio\.power_dbm: must be a list; got 23\.$"),
         (["radio={}", "method.allocation=gready"], "unknown allocation 'gready'. Did you mean 'greedy'"),
         (["radio={}", "method.allocation={name='greedy',unit=2.0}"], r"Greedy\.unit must be in \[1e-9, 1\]; got 2\.0"),

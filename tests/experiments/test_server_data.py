@@ -118,6 +118,6 @@ def test_a_file_of_ones_own_is_used_and_leaves_the_clients_as_they_are(fedreach:
 def test_a_file_that_does_not_fit_is_refused(refused: Refused, home: Path) -> None:
     np.savez(home / "mine.npz", x=np.zeros((5, 1, 9, 9), np.uint8), y=[0, 1, 2, 3, 3])
     told = refused(3, "partition", "tiny.toml", "--set", "server_data.file=mine.npz")
-    assert "mine.npz must have samples like those of digits, (1, 8, 8) uint8 with labels (); got (1, 9, 9)" in told
+    assert "mine.npz must have the form of digits, (1, 8, 8) uint8 with labels (); got (1, 9, 9)" in told
     told = refused(3, "partition", "tiny.toml", "--set", "server_data.file=nothere.npz")
     assert "nothere.npz" in told

@@ -33,15 +33,15 @@ def test_the_nearest_thresholds_are_those_of_trying_all(
         return
     kept = sum(far <= limit for far, _ in table)
     assert message.startswith(f"{kept} of {len(table)} clients" if limit < math.inf else f"All {len(table)} clients")
-    assert f"hold {held(limit)} examples; min_examples = {needed} are needed." in message
+    assert f"have {held(limit)} examples; min_examples is {needed}." in message
     nearest = next((far for far in finite if held(far) >= needed), None)
     if limit < math.inf:
         if nearest is None:
-            assert f"enough: clients at a finite one hold {held(finite[-1]) if finite else 0} in all." in message
+            assert f"with a finite divergence together have {held(finite[-1]) if finite else 0} examples." in message
         else:
             assert f"raise max_divergence to {nearest:.4f}." in message.lower()
         infinite = sum(far == math.inf for far, _ in table)
-        assert (f"infinite for {infinite} that lack a class" in message) == (infinite > 0)
+        assert (f"{infinite} clients lack a class" in message) == (infinite > 0)
 
 
 @given(TABLES, st.integers(1, 200))
@@ -58,10 +58,10 @@ def test_what_the_message_proposes_is_enough(table: list[tuple[float, int]], nee
 
 def test_without_a_filter_only_the_examples_count() -> None:
     assert too_few_examples(np.array([0.1, np.inf]), np.array([30, 40]), math.inf, 71) == (
-        "All 2 clients together hold 70 examples; min_examples = 71 are needed. Lower min_examples to 70 or less."
+        "All 2 clients together have 70 examples; min_examples is 71. Lower min_examples to 70 or less."
     )
     nothing = too_few_examples(np.array([0.1]), np.array([0]), math.inf, 1)
-    assert nothing == "All 1 clients together hold 0 examples; min_examples = 1 are needed."
+    assert nothing == "All 1 clients together have 0 examples; min_examples is 1."
 
 
 @pytest.mark.parametrize(("needed", "feasible"), [(90, True), (91, False)])

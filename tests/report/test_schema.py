@@ -101,7 +101,7 @@ def test_a_line_about_clients_has_a_key_for_each_further_metric(run: Path) -> No
 
 def test_no_metric_may_be_called_as_a_key_of_a_line_about_clients() -> None:
     for key in ClientLine.known_keys():
-        with pytest.raises(ComponentError, match=f"its own, and not end as other columns do.*got '{key}'"):
+        with pytest.raises(ComponentError, match=f"must be unique, .*got '{key}'"):
             additional_metrics([Named(key)])
 
 

@@ -174,9 +174,9 @@ def checked_labels(labels: ArrayLike) -> Ints:
     """Return class labels as an (n,) int64 array. There must be at least one label, and all must be at least 0."""
     array = np.asarray(labels)
     if (array.dtype.kind == "f" and array.size) or (array.ndim > 1 and array.dtype.kind in "iu"):
-        found = "numbers" if array.dtype.kind == "f" else "one label per position"
+        form = "numbers" if array.dtype.kind == "f" else "one label per position"
         raise DataError(
-            f"labels must be one class per example; got {found}. Use the partition 'iid' or 'natural', or your own."
+            f"labels must be one class per example; got {form}. Use the partition 'iid' or 'natural', or your own."
         )
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise DataError(

@@ -452,8 +452,7 @@ def by_text(codes: AnyArray, names: Sequence[str]) -> Ints:
     """
     place = np.empty(len(names), np.int64)
     place[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
-    ranks: Ints = place[codes]
-    return ranks
+    return np.asarray(place[codes])
 
 
 def moments(what: str, column: pa.Array, reading: Reading = AS_USUAL, places: Ints | None = None) -> Floats:

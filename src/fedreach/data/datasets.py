@@ -6,21 +6,17 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Bools, Ints
 from fedreach._util.errors import ConfigError, DataError, check_type, nearest
-from fedreach.data.assignment import checked_count
+from fedreach.data.assignment import Partition, checked_count
 from fedreach.data.checks import Check, Kind, channel_scale, no_such_file, read_npz
 from fedreach.data.images import as_array
 from fedreach.data.preparation import Preparation, TargetScale
 from fedreach.data.several import describe_layout, example_classes, is_inputs_of_examples, layout_to_json, sample_shape
-
-if TYPE_CHECKING:
-    from fedreach.data.assignment import Partition
-
 
 # ---- The data set
 
@@ -186,7 +182,7 @@ class PartitionSpec:
     empty: Literal["error", "drop"] = "error"
 
     @property
-    def called(self) -> str:
+    def kind_name(self) -> str:
         """Name of the kind, or of the function."""
         return self.kind if isinstance(self.kind, str) else getattr(self.kind, "__name__", repr(self.kind))
 
@@ -206,7 +202,7 @@ class PartitionSpec:
         options_text = "".join(f", {key}={value!r}" for key, value in self.options.items())
         clients = "" if self.kind == "natural" else f", {self.clients} clients"
         who = f"participants={self.participants!r}"
-        return f"PartitionSpec({self.dataset.name}: {self.called}{clients}{options_text}, {who})"
+        return f"PartitionSpec({self.dataset.name}: {self.kind_name}{clients}{options_text}, {who})"
 
 
 def content_hash(*arrays: AnyArray) -> str:

@@ -48,7 +48,7 @@ class Provenance:
 
     data: Dataset | OwnData
     tables: Mapping[str, Mapping[str, Any]]  # the tables partition and population
-    made: FederatedData | None = None  # the result
+    result: FederatedData | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,7 @@ class FederatedData:
     def by_experiment(self) -> Provenance | None:
         """Data and tables of an experiment file that produce these data; None if there are none."""
         origin = self.origin
-        unchanged = origin is not None and datasets.same_fields(self, origin.made, "note", "draw", "origin")
+        unchanged = origin is not None and datasets.same_fields(self, origin.result, "note", "draw", "origin")
         return origin if unchanged else None
 
     @classmethod
@@ -287,7 +287,7 @@ class FederatedData:
             make: Callable[..., Partition] = kind
         else:
             make = find("partition", kind, Path.cwd()) if ":" in kind else partial(partition_of_kind, kind)
-        partition = draw_partition(spec.dataset, spec.called, make, spec.clients, seed, spec.options, spec.empty)
+        partition = draw_partition(spec.dataset, spec.kind_name, make, spec.clients, seed, spec.options, spec.empty)
         federated = federate(
             spec.dataset,
             partition,
@@ -440,7 +440,7 @@ def federate(
         exclude_labels=exclude_labels,
     )
     if isinstance(dataset, OwnData):
-        dataset = dataset.prepared([train[client] for client in population.participants.tolist()])
+        dataset = dataset.prepare([train[client] for client in population.participants.tolist()])
     if not dataset.num_classes:
         client_targets = [dataset.train_y[train[client]] for client in population.participants.tolist()]
         dataset = replace(dataset, target_scale=TargetScale.of_clients(client_targets, dataset.target_names))

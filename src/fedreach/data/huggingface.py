@@ -74,7 +74,8 @@ def of_huggingface(
         if column not in parts[0].column_names:
             raise ConfigError(f"table: unknown column {column!r}.{nearest(column, parts[0].column_names)}")
         if type((getattr(parts[0], "features", None) or {}).get(column)).__name__ == "Image":
-            parts = [_with_pictures(part) for part in parts]
+            # Arrays of palette images would contain color indices.
+            parts = [part if part.format["type"] in (None, "custom") else part.with_format(None) for part in parts]
     every = (row for part in parts for row in (part[i] for i in range(len(part))))
     if isinstance(inputs, str | None):
         rows = ((row[named[0]], row[label]) for row in every)
@@ -135,11 +136,6 @@ def _parts(ds: Any, client: str | None, split: str) -> tuple[list[Any], list[str
 def _words(ds: Any, column: str) -> list[str] | None:
     """Return the class names of a column of classes, or None for another column."""
     return getattr((getattr(ds, "features", None) or {}).get(column), "names", None)
-
-
-def _with_pictures(part: Any) -> Any:
-    """Return the part with Pillow images, because arrays of palette images would contain color indices."""
-    return part if part.format["type"] in (None, "custom") else part.with_format(None)
 
 
 def _plain(value: Any) -> Any:

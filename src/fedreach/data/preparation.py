@@ -472,7 +472,7 @@ class Preparation:
             ConfigError: If a column is missing.
             DataError: If all values of a column are of another kind, or columns differ in length.
         """
-        return self.written(self.cells(table))
+        return self.inputs_of_cells(self.cells(table))
 
     def raw(self, table: Any) -> Floats:
         """Convert a table to (n, k) raw numbers of the k columns in `used` (see `InputColumn.raw`).
@@ -487,7 +487,7 @@ class Preparation:
         """
         return np.column_stack(self.numbers(self.cells(table)))
 
-    def written(self, table: Mapping[str, Cells | None]) -> Float32s:
+    def inputs_of_cells(self, table: Mapping[str, Cells | None]) -> Float32s:
         """Convert cells from `fedreach.data.cells.cells_by_name` to (n, d) inputs."""
         raw = self.numbers(table)
         inputs, end = np.zeros((len(raw[0]), len(self.feature_names)), np.float32), 0
@@ -629,13 +629,11 @@ class TargetScale:
 
     def scaled(self, targets: AnyArray) -> Float32s:
         """Convert (..., t) targets to the scale of training."""
-        standardized: Float32s = ((targets.astype(np.float64) - self.mean) / self.sd).astype(np.float32)
-        return standardized
+        return np.asarray(((targets.astype(np.float64) - self.mean) / self.sd).astype(np.float32))
 
     def in_units(self, outputs: AnyArray) -> Floats:
         """Convert (..., t) model outputs to the original units."""
-        values: Floats = outputs.astype(np.float64) * self.sd + self.mean
-        return values
+        return np.asarray(outputs.astype(np.float64) * self.sd + self.mean)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""

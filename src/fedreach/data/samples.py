@@ -77,10 +77,10 @@ class SampleFormat:
         Raises:
             ConfigError: If the model has several inputs, or labels per position.
         """
-        found = "several inputs" if self.layout is not None else "one label per position" if self.positions else ""
-        if found:
+        form = "several inputs" if self.layout is not None else "one label per position" if self.positions else ""
+        if form:
             raise ConfigError(
-                f"{what} requires a model with one input and one label per example; got {found}. Use "
+                f"{what} requires a model with one input and one label per example; got {form}. Use "
                 "fedreach.deploy.load(run).predict(inputs) in Python, or export with --to safetensors."
             )
 

@@ -25,8 +25,7 @@ IGNORED = -100
 
 def is_labeled(labels: AnyArray) -> Bools:
     """Return a mask of the positions that have a label, with the shape of the labels."""
-    labeled: Bools = labels != IGNORED
-    return labeled
+    return np.asarray(labels != IGNORED)
 
 
 def position_counts(labels: AnyArray) -> Ints:
@@ -36,8 +35,7 @@ def position_counts(labels: AnyArray) -> Ints:
         >>> position_counts(np.array([[1, 0, -100], [2, -100, -100]]))
         array([2, 1])
     """
-    counts: Ints = is_labeled(labels).reshape(len(labels), -1).sum(axis=1)
-    return counts
+    return np.asarray(is_labeled(labels).reshape(len(labels), -1).sum(axis=1))
 
 
 def example_classes(labels: AnyArray, num_classes: int) -> int:

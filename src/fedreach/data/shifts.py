@@ -365,8 +365,7 @@ class Blur(InputShift):
     def change_inputs(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
         from scipy.ndimage import gaussian_filter
 
-        blurred: Floats = gaussian_filter(x, (0, 0, self.strength, self.strength), mode="nearest")
-        return blurred
+        return np.asarray(gaussian_filter(x, (0, 0, self.strength, self.strength), mode="nearest"))
 
 
 @dataclass(frozen=True)
@@ -394,8 +393,7 @@ class Rotation(InputShift):
     def change_inputs(self, x: Floats, scale: InputScale, rng: np.random.Generator) -> Floats:
         from scipy.ndimage import rotate
 
-        rotated: Floats = rotate(x, self.strength, axes=(2, 3), reshape=False, order=1)
-        return rotated
+        return np.asarray(rotate(x, self.strength, axes=(2, 3), reshape=False, order=1))
 
 
 @dataclass(frozen=True)

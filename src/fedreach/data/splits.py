@@ -135,7 +135,7 @@ def draw_population(
                 f"population.participants must not contain excluded clients; got {clash[0]}. Remove it from one list."
             )
     if len(chosen) == 0:
-        raise ConfigError("population excludes all clients. Exclude fewer clients or labels.")
+        raise ConfigError("population must have at least one participant. Exclude fewer clients or labels.")
     return Population(chosen, np.delete(np.arange(num_clients), chosen))
 
 
@@ -284,7 +284,6 @@ def split_held_out(
         raise ConfigError(f"population.held_out must be in (0, 1); got {share}.")
     sizes = partition.sizes
     target_sizes = np.clip(np.rint(share * sizes).astype(np.int64), np.minimum(1, sizes - 1), np.maximum(sizes - 1, 0))
-    target_sizes = np.maximum(target_sizes, 0)
     owner = np.repeat(np.arange(len(sizes)), sizes)
     shuffled = np.lexsort((drawn, owner))  # shuffles the examples of all clients at once
     is_held: Bools = np.zeros(len(owner), np.bool_)

@@ -30,7 +30,7 @@ from fedreach.data.splits import APART, Together
 class OwnData(ABC):
     """User data with natural clients, from which FederatedData builds a `Dataset` when the participants are known.
 
-    `prepared` uses only the participants' training rows, for example for the scale of the inputs.
+    `prepare` uses only the participants' training rows, for example for the scale of the inputs.
     """
 
     name: str  # name in tables and messages
@@ -49,7 +49,7 @@ class OwnData(ABC):
         """Number of classes c; 0 if targets are numbers."""
 
     @abstractmethod
-    def prepared(self, clients: Sequence[Ints]) -> Dataset:
+    def prepare(self, clients: Sequence[Ints]) -> Dataset:
         """Build the data set, with scales from the training rows of each participant."""
 
 
@@ -74,9 +74,10 @@ class OwnTable(OwnData):
     def num_classes(self) -> int:
         return len(self.classes)
 
-    def prepared(self, clients: Sequence[Ints]) -> Dataset:
+    def prepare(self, clients: Sequence[Ints]) -> Dataset:
         preparation = Preparation.of(self.columns, clients, self.places, self.rules.kinds)
-        x, names = preparation.written(self.columns), names_unless_numbers(self.classes) if self.classes else None
+        x = preparation.inputs_of_cells(self.columns)
+        names = names_unless_numbers(self.classes) if self.classes else None
         plain = from_arrays(
             x, self.labels, num_classes=self.num_classes, class_names=names, kind="features", name=self.name
         )
@@ -100,7 +101,7 @@ class OwnSamples(OwnData):
     def num_classes(self) -> int:
         return self.plain.num_classes
 
-    def prepared(self, clients: Sequence[Ints]) -> Dataset:
+    def prepare(self, clients: Sequence[Ints]) -> Dataset:
         if self.plain.kind != "image":
             return self.plain
         check = Check(self.name)
@@ -309,7 +310,9 @@ def open_stored(path: Path) -> Dataset | OwnData:
     """
     try:
         words = json.loads(path.read_text(encoding="utf-8"))
-        arrays = {file.stem: _array(file) for file in sorted(path.parent.glob("*.npy"))}
+        mapped = ("train_x", "test_x")
+        files = sorted(path.parent.glob("*.npy"))
+        arrays = {file.stem: read_npy(file, "r" if file.stem in mapped else None) for file in files}
         return _join_parts(words, arrays)
     except FileNotFoundError as error:
         raise DataError(f"{path}: file not found. Run the program that stored the data again.") from error
@@ -318,11 +321,6 @@ def open_stored(path: Path) -> Dataset | OwnData:
             f"{path}: must be data that FedReach has stored; got: {type(error).__name__}: {error}. "
             "Remove the folder, and run the program that stored the data again."
         ) from error
-
-
-def _array(file: Path) -> AnyArray:
-    """Read the array of a file; inputs are mapped."""
-    return read_npy(file, "r" if file.stem in ("train_x", "test_x") else None)
 
 
 def _split_parts(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, AnyArray]]:

@@ -108,7 +108,7 @@ class TableAgreement:
 
 
 ClientAnswers = Mapping[int, Mapping[str, Any]]
-"""Client -> the names in its answer (`TableAnswer.told`)."""
+"""Client -> names in its answer, see `TableAnswer`."""
 
 
 def agreement(
@@ -325,7 +325,7 @@ class LocalTable:
             for column in agreed.preparation.used
         }
         used_rows = np.concatenate([train, held_out])
-        x = agreed.preparation.written(cells.cells_at(table, used_rows))
+        x = agreed.preparation.inputs_of_cells(cells.cells_at(table, used_rows))
         plain = from_arrays(
             x,
             labels[used_rows],

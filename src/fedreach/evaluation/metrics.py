@@ -6,7 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -29,14 +29,8 @@ class Metric(Component):
 
     lower_is_better: bool = False  # the worst 10% of clients are those with the largest values if true
 
-    if TYPE_CHECKING:
-
-        @property
-        def name(self) -> str:
-            """End of the metric's column names: lowercase letters, digits and ``_``."""
-            return ""
-    else:
-        name = ""  # not a property, so that a dataclass can have it as an option
+    name = ""
+    """End of the metric's column names: lowercase letters, digits and ``_``."""
 
     @abstractmethod
     def of(self, labels: AnyArray, scores: Floats) -> float:
@@ -259,7 +253,7 @@ class BoundDisagreement(Metric):
         require(self, step=f"(0, {self.radius}]: The upper limit is the radius.")
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]
         return f"bound_disagreement_{self.loss}"
 
     def of(self, labels: Ints, scores: Floats) -> float:
@@ -374,7 +368,7 @@ class FunctionMetric(OfFunction, Metric):
     """
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]
         """End of the column names."""
         return str(getattr(self.function, "name", None) or getattr(self.function, "__name__", ""))
 

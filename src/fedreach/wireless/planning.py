@@ -107,7 +107,7 @@ class Question:
         """Size of a reply in bits, with 32 bits per parameter."""
         return 32.0 * (self.model_parameters or 0) if self.report_bits is None else self.report_bits
 
-    def given(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the options that are not None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
@@ -132,7 +132,7 @@ COLUMNS = {
     "num_examples": EXAMPLES,
     "upload_seconds": TableColumn(1e-9, 1e5, "It is the upload time of a reply with the whole bandwidth, in seconds."),
     "bits_per_second": TableColumn(1e3, 1e13, "It is the data rate with the whole bandwidth: 2e7 is 20 Mbit/s."),
-    "distance_meters": TableColumn(1, 1e5, "0.25 km is 250."),
+    "distance_meters": TableColumn(1, 1e5, "The unit is meters: 0.25 km is 250."),
     "fading_gain": TableColumn(1e-9, 1e3, "It is the power gain |h|^2, about 1, not in decibels."),
     "power_watts": TableColumn(1e-6, 10, "Use the column power_dbm for powers in dBm: 23 dBm is 0.2 W."),
     "power_dbm": TableColumn(-30, 60, "Use the column power_watts for powers in watts."),
@@ -536,7 +536,7 @@ def record(plan: Plan) -> dict[str, Any]:
             "min_examples_10_percent_more": _comparison_record(plan, plan.more_examples),
         },
         "clients": chosen,
-        "question": plan.question.given(),
+        "question": plan.question.to_json(),
     }
 
 

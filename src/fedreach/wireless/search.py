@@ -9,17 +9,8 @@ from math import inf, isfinite, log, sqrt
 import numpy as np
 
 from fedreach._util.arrays import Bools, Floats, Ints
-from fedreach.wireless.candidates import (
-    Candidates,
-    FractionalCover,
-    Incumbent,
-    cheapest_covers,
-    coarsen_sizes,
-    cover_table,
-    covers_below,
-    fractional_cover,
-    repair_cover,
-)
+from fedreach.wireless import candidates
+from fedreach.wireless.candidates import Candidates, FractionalCover, Incumbent
 from fedreach.wireless.exact import ClientCost, Needs, cost_of_needs
 
 # -------------------- Bounds for an interval of deadlines
@@ -67,7 +58,7 @@ class Ends:
         """Compute the ends of an interval that contains T; `at_T` is c_k(T, mu) of the clients."""
         costs = lines(clients, low, high, T, mu, at_T)
         base = clients.time_weight * np.array([low, high]) - mu
-        covers = [fractional_cover(line, clients.sizes, clients.demand, clients.forced) for line in costs]
+        covers = [candidates.fractional_cover(line, clients.sizes, clients.demand, clients.forced) for line in costs]
         values = base + [cover.value for cover in covers]
         prices = np.array([cover.price if isfinite(cover.price) else 0.0 for cover in covers])
         return cls(costs, base, values, costs - prices[:, None] * clients.sizes)
@@ -162,7 +153,7 @@ def relax(
 
     def at(mu: float) -> Point:
         costs = cost_of_needs(needs, T, mu)
-        cover = fractional_cover(costs.cost, sizes, demand, forced)
+        cover = candidates.fractional_cover(costs.cost, sizes, demand, forced)
         used = np.flatnonzero(cover.taken)
         band = float(cover.taken[used] @ (needs.tau[used] / costs.upload_seconds[used]))
         return Point(a1 * T - mu + cover.value, mu, band - 1.0, cover, costs)
@@ -194,7 +185,7 @@ def least_energy(clients: Candidates) -> float:
     Without a deadline, computing costs nothing. sum A u subject to sum tau / u <= 1 is at least (sum sqrt(A tau))^2.
     """
     root = np.sqrt(clients.needs.A * clients.needs.tau)
-    return fractional_cover(root, clients.sizes, clients.demand).value ** 2
+    return candidates.fractional_cover(root, clients.sizes, clients.demand).value ** 2
 
 
 def ascend(at: Callable[[float], Point], start: float, limit: float, tolerance: float, steps: int) -> Point:
@@ -220,7 +211,8 @@ def ascend(at: Callable[[float], Point], start: float, limit: float, tolerance: 
             power = (1.0 + point.slope) ** 2
             mu *= min(max(power, 1.3), 100.0) if above is None else max(min(power, 0.77), 0.01)
             continue
-        cross = _crossing(below, above)
+        gain = above.bound - below.bound + below.slope * below.band_price - above.slope * above.band_price
+        cross = gain / (below.slope - above.slope)
         reachable = below.bound + below.slope * (cross - below.band_price)
         if reachable - best.bound <= _negligible(best, limit, tolerance):
             break
@@ -234,11 +226,6 @@ def ascend(at: Callable[[float], Point], start: float, limit: float, tolerance: 
 def _negligible(best: Point, limit: float, tolerance: float) -> float:
     gap = limit - best.bound if isfinite(limit) else 0.0
     return FINE * max(gap, tolerance * abs(best.bound))
-
-
-def _crossing(below: Point, above: Point) -> float:
-    gain = above.bound - below.bound + below.slope * below.band_price - above.slope * above.band_price
-    return gain / (below.slope - above.slope)
 
 
 def _power_law(below: Point, above: Point) -> float:
@@ -269,12 +256,12 @@ class WholeCovers:
         free = np.flatnonzero(~clients.forced)
         worth = cost_of_needs(clients.needs, T, mu).cost / np.maximum(clients.sizes, 0.5)
         free = free[np.argsort(worth[free], kind="stable")]
-        fitting = coarsen_sizes(clients.sizes[free], clients.short, cells)
+        fitting = candidates.coarsen_sizes(clients.sizes[free], clients.short, cells)
         return None if fitting is None else cls(clients, free, *fitting)
 
     def table(self, costs: Floats) -> Floats:
         """Return the table of the free clients for m costs (m, n)."""
-        return cover_table(costs[:, self.free], self.sizes, self.short)
+        return candidates.cover_table(costs[:, self.free], self.sizes, self.short)
 
     def values(self, costs: Floats, table: Floats) -> Floats:
         """Return the (m,) costs of the cheapest covers."""
@@ -298,8 +285,8 @@ class WholeCovers:
         def at(mu: float) -> Point:
             costs = cost_of_needs(clients.needs, T, mu)
             table = self.table(costs.cost[None])
-            chosen = self.with_forced(cheapest_covers(table, self.sizes))[0]
-            cover = repair_cover(chosen, costs.cost, clients.sizes, clients.demand)
+            chosen = self.with_forced(candidates.cheapest_covers(table, self.sizes))[0]
+            cover = candidates.repair_cover(chosen, costs.cost, clients.sizes, clients.demand)
             best.offer([clients.rows[cover]])
             band = float((clients.needs.tau[chosen] / costs.upload_seconds[chosen]).sum())
             value = float(self.values(costs.cost[None], table)[0])
@@ -314,7 +301,7 @@ class WholeCovers:
         Of identical clients, only the first ones are used, which loses no cost.
         """
         limits = limits - costs[:, self.clients.forced].sum(axis=1)
-        sets = covers_below(table, costs[:, self.free], self.sizes, limits, max_sets, self._twins())
+        sets = candidates.covers_below(table, costs[:, self.free], self.sizes, limits, max_sets, self._twins())
         return None if sets is None else [self.clients.rows[chosen] for chosen in self.with_forced(sets)]
 
     def _twins(self) -> Ints:
@@ -342,7 +329,7 @@ def round_core(costs: Floats, sizes: Ints, demand: int, *, core: int = CORE) -> 
     In the order of c / d, all items before the `core` items around the fractional one are taken. Dynamic programming
     selects the best items around it. Most optimal covers differ from the fractional one only there.
     """
-    relaxed = fractional_cover(costs, sizes, demand)
+    relaxed = candidates.fractional_cover(costs, sizes, demand)
     if not np.isfinite(relaxed.value):
         return None
     eligible = np.flatnonzero((costs < np.inf) & (sizes > 0))
@@ -352,13 +339,13 @@ def round_core(costs: Floats, sizes: Ints, demand: int, *, core: int = CORE) -> 
     chosen = np.zeros(len(sizes), bool)
     chosen[head] = True
     short = demand - int(sizes[head].sum())
-    fitting = coarsen_sizes(sizes[near], short, CELLS, enough=True) if short > 0 else None
-    table = None if fitting is None else cover_table(costs[None, near], *fitting)
+    fitting = candidates.coarsen_sizes(sizes[near], short, CELLS, enough=True) if short > 0 else None
+    table = None if fitting is None else candidates.cover_table(costs[None, near], *fitting)
     if table is None or fitting is None or not np.isfinite(table[0, 0, -1]):
         chosen |= relaxed.taken > 0
     else:
-        chosen[near] = cheapest_covers(table, fitting[0])[0]
-    return repair_cover(chosen, costs, sizes, demand)
+        chosen[near] = candidates.cheapest_covers(table, fitting[0])[0]
+    return candidates.repair_cover(chosen, costs, sizes, demand)
 
 
 def offer_settled_sets(best: Incumbent, needs: Needs, T: float, band_price: float) -> None:

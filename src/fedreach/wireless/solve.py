@@ -10,21 +10,11 @@ import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import ConfigError, check
+from fedreach.wireless import search
 from fedreach.wireless.candidates import Candidates, Incumbent, fractional_cover
 from fedreach.wireless.exact import ClientCost, allocate, cost_of_needs
 from fedreach.wireless.problem import AllocationProblem, Solution, Status, check_coverable, is_whole
-from fedreach.wireless.search import (
-    Ends,
-    Node,
-    WholeCovers,
-    earliest_deadline,
-    fix_clients,
-    least_energy,
-    narrow_node,
-    offer_settled_sets,
-    relax,
-    round_core,
-)
+from fedreach.wireless.search import Ends, Node, WholeCovers
 
 # -------------------- Best-first search over intervals of the deadline
 # Each `Node` has an interval of deadlines and candidate clients. Its bound comes from fractional covers, and if these
@@ -56,18 +46,18 @@ def prove(seeds: Iterable[Node], best: Incumbent, *, tolerance: float, go_on: Ca
         tolerance: Relative tolerance, above 0.
         go_on: Function that is called before each node with the number of examined nodes; False ends the search.
     """
-    search, order = BranchAndBound(best, tolerance), count()
+    branching, order = BranchAndBound(best, tolerance), count()
     open_ = [(seed.bound, next(order), seed) for seed in seeds]
     heapq.heapify(open_)
     nodes = 0
-    while open_ and open_[0][0] < search.limit and go_on(nodes):
+    while open_ and open_[0][0] < branching.limit and go_on(nodes):
         node = heapq.heappop(open_)[2]
         nodes += 1
-        for child in search.examine(node):
+        for child in branching.examine(node):
             heapq.heappush(open_, (child.bound, next(order), child))
     # A closed node costs at least the limit at that time, and the limit never increases.
-    lowest = min([search.limit, *(bound for bound, _, _ in open_)])
-    return Proof(lowest, nodes, lowest >= search.limit)
+    lowest = min([branching.limit, *(bound for bound, _, _ in open_)])
+    return Proof(lowest, nodes, lowest >= branching.limit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +80,7 @@ class BranchAndBound:
         node, T = replace(node, clients=clients), node.middle
         if node.clients.band_needed(T) > 1:  # no set meets a deadline before the middle
             node, T = replace(node, low=T), node.high
-        point = relax(node.clients, T, node.band_price, limit=self.limit, tolerance=self.tolerance)
+        point = search.relax(node.clients, T, node.band_price, limit=self.limit, tolerance=self.tolerance)
         node = replace(node, band_price=point.band_price)
         ends = self._ends(node, T, point.costs)
         reduced = self._reduce(node, ends.values, ends)
@@ -143,8 +133,8 @@ class BranchAndBound:
 
     def _reduce(self, node: Node, values: Floats, ends: Ends) -> Node | None:
         """Return the node with fewer deadlines and fewer free clients; None if it can be closed."""
-        narrower = narrow_node(node, values, self.limit)
-        clients = None if narrower is None else fix_clients(node.clients, ends, self.limit)
+        narrower = search.narrow_node(node, values, self.limit)
+        clients = None if narrower is None else search.fix_clients(node.clients, ends, self.limit)
         return None if narrower is None or clients is None else replace(narrower, clients=clients)
 
     def _is_wide(self, node: Node, bound: float, values: Floats) -> bool:
@@ -154,7 +144,7 @@ class BranchAndBound:
 
     def _offer_rounded(self, clients: Candidates, costs: Floats) -> bool:
         """Offer the set that these costs lead to; return whether it is better."""
-        chosen = round_core(costs, clients.sizes, clients.demand)
+        chosen = search.round_core(costs, clients.sizes, clients.demand)
         return chosen is not None and self.best.offer([clients.rows[chosen]])
 
     def _enumerate(self, whole_covers: WholeCovers, ends: Ends, table: Floats, max_sets: int) -> bool:
@@ -230,9 +220,9 @@ def solve(
         allocation = allocate(problem.only(best.rows))
         return Solution(allocation, allocation.cost, "optimal", nodes=0)
     clients = Candidates.of(problem, min_examples)
-    earliest = earliest_deadline(clients)
-    first = relax(clients, 2 * earliest, tolerance=tolerance)
-    offer_settled_sets(best, clients.needs, 2 * earliest, first.band_price)
+    earliest = search.earliest_deadline(clients)
+    first = search.relax(clients, 2 * earliest, tolerance=tolerance)
+    search.offer_settled_sets(best, clients.needs, 2 * earliest, first.band_price)
     nodes = _seeds(best, clients, earliest)
 
     def in_time(looked_at: int) -> bool:
@@ -249,7 +239,7 @@ def _seeds(best: Incumbent, clients: Candidates, earliest: float) -> list[Node]:
 
     No set is ready before `earliest`. Sets that are ready after (best cost - least energy cost) / a1 are not cheaper.
     """
-    energy = least_energy(clients)
+    energy = search.least_energy(clients)
     latest = max((best.cost - energy) / clients.time_weight * (1 + 1e-9), best.deadline)
     return [
         Node(low, high, clients, clients.time_weight * low + energy, best.band_price)

@@ -52,7 +52,12 @@ def load(
     where = {"name": name} | ({} if folder is None else {"folder": str(folder)}) | ({} if download else NO_DOWNLOAD)
     if name.endswith((".npz", ".npy")):
         check_option_names(f"data set {name!r}", options, ("kind", "num_classes"))
-        dataset = from_npz(name, **options) if name.endswith(".npz") else from_folder(_folder_of(name), **options)
+        if name.endswith(".npz"):
+            dataset = from_npz(name, **options)
+        elif Path(name).name == "x.npy":
+            dataset = from_folder(Path(name).parent, **options)
+        else:
+            raise ConfigError(f"data set {name!r}: must be the x.npy of a folder of arrays; got {Path(name).name!r}.")
         return replace(dataset, loaded=Loaded({**where, **options}, dataset))
     if name not in LOADERS:
         raise ConfigError(
@@ -62,13 +67,6 @@ def load(
     check_option_names(f"data set {name!r}", options, options_of(name))
     dataset = LOADERS[name](Place(data_folder(folder), download, progress), sources()[name], **options)
     return replace(dataset, loaded=Loaded({**where, **options}, dataset))
-
-
-def _folder_of(name: str) -> Path:
-    path = Path(name)
-    if path.name != "x.npy":
-        raise ConfigError(f"data set {name!r}: must be the x.npy of a folder of arrays; got {path.name!r}.")
-    return path.parent
 
 
 def options_of(name: str) -> tuple[str, ...]:

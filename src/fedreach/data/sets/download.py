@@ -57,9 +57,7 @@ def sources() -> Mapping[str, Source]:
 def data_folder(folder: Path | str | None = None) -> Path:
     """Return the data folder: the argument, ``FEDREACH_DATA``, or the user's cache folder."""
     if folder is None:
-        folder = os.environ.get("FEDREACH_DATA") or None
-    if folder is None:
-        folder = cache_folder()
+        folder = os.environ.get("FEDREACH_DATA") or cache_folder()
     return Path(folder).expanduser()
 
 

@@ -108,8 +108,8 @@ def parse_idx(path: Path, data: bytes, ndim: int) -> AnyArray:
     header = 4 + 4 * ndim
     shape = np.frombuffer(data[4:header].ljust(4 * ndim, b"\0"), ">u4").tolist()
     if data[:4] != bytes([0, 0, 8, ndim]) or len(data) != header + math.prod(shape):
-        found = f"first bytes {data[:4].hex()!r}, sizes {shape} and {len(data)} bytes"
-        raise damaged_file_error(path, f"must be an idx file of bytes with {ndim} axes; got {found}")
+        content = f"first bytes {data[:4].hex()!r}, sizes {shape} and {len(data)} bytes"
+        raise damaged_file_error(path, f"must be an idx file of bytes with {ndim} axes; got {content}")
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
 
