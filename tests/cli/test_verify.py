@@ -165,7 +165,7 @@ def test_json_tells_the_same_to_machines(fedreach: Command, mine: Path) -> None:
     assert right["checks"] == 8
     breach = next(breach for breach in wrong["failures"] if breach["check"] == "arguments untouched")
     assert breach["statement"] == "A component does not change its arguments."
-    assert breach["with"].startswith("6 clients, 0 to 5")
+    assert breach["with"].startswith("6 different clients, 0 to 5")
     assert "state.waited" in breach["happened"]
 
 

@@ -77,8 +77,8 @@ def test_evaluation_starts_from_the_first_constants_after_training(federated):
 @pytest.mark.parametrize("how", KINDS)
 def test_what_training_counts_is_named_and_batchnorms_counter_is_not(how, federated):
     data = federated(SIZES)
-    assert engine_of(Counting(how), data).trainer.behaviour.counts == (how,)
-    assert engine_of(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)), data).trainer.behaviour.note == ""
+    assert engine_of(Counting(how), data).trainer.behavior.counts == (how,)
+    assert engine_of(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)), data).trainer.behavior.note == ""
 
 
 @pytest.mark.parametrize("kind", [Vmap, Manual, Native])

@@ -142,7 +142,7 @@ def test_what_draws_gives_the_same_numbers_whoever_else_is_evaluated(name, feder
     all_at_once = engine.logits(engine.initial, "train", every)
     engine.train(engine.initial, IDS, ROUND, RATE)
     assert engine.logits(engine.initial, "train", every).tobytes() == all_at_once.tobytes()
-    one_by_one = engine.trainer.behaviour.draws_in_evaluation
+    one_by_one = engine.trainer.behavior.draws_in_evaluation
     rounding = 0 if one_by_one else 1e-6  # else kernels add up larger batches otherwise
     for found in (
         engine.logits(engine.initial, "train", every[3:5]),

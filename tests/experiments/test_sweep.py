@@ -149,7 +149,7 @@ def tuned(home: Path, out: str, monkeypatch: pytest.MonkeyPatch, kept: Sequence[
     changed = np.concatenate([*others, np.empty(0, np.int64)])
     real = validation.for_validation
 
-    def relabelled(data: FederatedData, share: float, seed: int) -> FederatedData:
+    def relabel(data: FederatedData, share: float, seed: int) -> FederatedData:
         """Who holds what stays: it was decided by the true labels."""
         rng, d = np.random.default_rng(1), data.dataset
         train_y, labels, test_y = d.train_y.copy(), data.labels.copy(), d.test_y
@@ -158,7 +158,7 @@ def tuned(home: Path, out: str, monkeypatch: pytest.MonkeyPatch, kept: Sequence[
             test_y = rng.permutation(test_y)
         return real(replace(data, dataset=replace(d, train_y=train_y, test_y=test_y), labels=labels), share, seed)
 
-    monkeypatch.setattr(build, "for_validation", relabelled)
+    monkeypatch.setattr(build, "for_validation", relabel)
     compare(experiment, out=home / out, base=home, executor=Inline())
     names = ("rounds.jsonl", "clients.jsonl", "last.safetensors")
     return b"".join((p / n).read_bytes() for p in sorted((home / out).glob("tuning/*/*/*")) for n in names)

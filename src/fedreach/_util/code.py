@@ -55,8 +55,9 @@ def definition_of(tree: ast.Module, name: str) -> Definition:
     run_time_names = {name for statement in statements for name in statement.reads & AT_RUN_TIME}
     if run_time_names:
         return Definition(tuple(tree.body), f"it uses {sorted(run_time_names)[0]}")
-    needed, stars = {name}, [statement for statement in statements if statement.is_star]
-    chosen = {statement for statement in statements if statement in stars or statement.is_future}
+    imports = [(statement, statement.node) for statement in statements if isinstance(statement.node, ast.ImportFrom)]
+    stars = [statement for statement, node in imports if node.names[0].name == "*"]
+    needed, chosen = {name}, {*stars, *(statement for statement, node in imports if node.module == "__future__")}
     while True:
         alike = needed | {name for statement in statements for name in statement.aliases(needed)}
         more = {
@@ -145,14 +146,6 @@ class _Statement:
             for symbol in table.get_symbols()
             if symbol.is_declared_global() and symbol.is_assigned()
         )
-
-    @property
-    def is_star(self) -> bool:
-        return isinstance(self.node, ast.ImportFrom) and self.node.names[0].name == "*"
-
-    @property
-    def is_future(self) -> bool:
-        return isinstance(self.node, ast.ImportFrom) and self.node.module == "__future__"
 
     def changes(self, needed: set[str]) -> bool:
         """Return whether it can change the value of one of these names without binding the name."""

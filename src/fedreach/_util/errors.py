@@ -197,7 +197,8 @@ def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
         fedreach.ConfigError: odds: p must be in (0, 1); got 1.0.
     """
     signature = inspect.signature(function)
-    intervals = {name: p.annotation.__metadata__[0] for name, p in signature.parameters.items() if _has_interval(p)}
+    annotations = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    intervals = {name: hint.__metadata__[0] for name, hint in annotations.items() if get_origin(hint) is Annotated}
 
     @wraps(function)
     def call(*values: Arguments.args, **named: Arguments.kwargs) -> Result:
@@ -207,10 +208,6 @@ def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
         return function(*values, **named)
 
     return call
-
-
-def _has_interval(parameter: inspect.Parameter) -> bool:
-    return get_origin(parameter.annotation) is Annotated
 
 
 def check_type(function: str, name: str, value: object, *types: type) -> None:

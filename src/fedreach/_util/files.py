@@ -130,11 +130,10 @@ def disk(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        action = DISK.get(error.errno or 0, "Make the folder writable")
+        cause, remedy = error.strerror, f"{action}, then rerun the command to resume from the last checkpoint."
         if error.errno in (errno.EEXIST, errno.ENOTDIR):
             cause, remedy = "a parent folder is a file", f"Choose {ANOTHER_FOLDER}."
-        else:
-            action = DISK.get(error.errno or 0, "Make the folder writable")
-            cause, remedy = error.strerror, f"{action}, then rerun the command to resume from the last checkpoint."
         raise RunFolderError(f"{path} cannot be written: {cause}. {remedy}") from error
 
 

@@ -1,7 +1,7 @@
 """Random streams, keyed by seed, purpose, round and client.
 
 This module makes all generators. A stream depends only on its key. So a resumed run and any number of workers give the
-same numbers, and all methods of a comparison share the partition, the initial model and the batch order.
+same numbers. All methods of a comparison share the partition, the initial model and the batch order.
 """
 
 import hashlib
@@ -61,8 +61,8 @@ def uniforms(seed: int, purpose: str, clients: Sequence[int], sizes: Ints) -> Fl
     """Return `sizes` random numbers in [0, 1) per client, concatenated in the order of the clients.
 
     A client's numbers depend on the seed, the purpose and its number. A larger size extends the same sequence. The
-    generator is SplitMix64 (Steele et al., 2014) with one state per client, because one NumPy generator per client
-    would take a minute for a million clients.
+    generator is SplitMix64 (Steele et al., 2014) with one state per client. One NumPy generator per client would take a
+    minute for a million clients.
 
     Example:
         >>> uniforms(0, "held-out", [7, 2], np.array([2, 1])).round(3)

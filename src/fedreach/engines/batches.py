@@ -297,7 +297,7 @@ class BatchNormStatistics:
     module: nn.Module
     layout: Layout
     vector: Tensor  # (d,)
-    said: Callable[[Tensor, Tensor], Outputs]  # outputs of a (d,) model for inputs
+    compute_outputs: Callable[[Tensor, Tensor], Outputs]  # outputs of a (d,) model for inputs
 
     def refreshed(self, inputs: Float32s, strength: float) -> Float32s:
         x = torch.from_numpy(inputs).to(self.vector.device)
@@ -317,7 +317,7 @@ class BatchNormStatistics:
         parts = [part for layer in refreshable_layers(self.module) for part in _statistics(layer)]
         for part, values in zip(parts, torch.split(flat_statistics, [len(part) for part in parts]), strict=True):
             part.copy_(values)
-        return self.said(vector, torch.from_numpy(inputs).to(vector.device))
+        return self.compute_outputs(vector, torch.from_numpy(inputs).to(vector.device))
 
     def _bind_copy(self) -> Tensor:
         """Bind the module to a copy of the model's vector, and return the copy."""

@@ -306,7 +306,7 @@ class DistributedEngine(TorchEngine):
     def _batches(self, split: Split, index: Ints) -> list[tuple[Split, Ints]] | None:
         """Return the examples that each rank evaluates; None if rank 0 evaluates all."""
         batches, size = -(-len(index) // EVALUATION_BATCH), self.ranks.size
-        if batches < 2 or self.trainer.behaviour.mixes:  # a model that mixes examples needs one batch per client
+        if batches < 2 or self.trainer.behavior.mixes:  # a model that mixes examples needs one batch per client
             return None
         cuts = [EVALUATION_BATCH * (batches * rank // size) for rank in range(1, size)]
         return [(split, part) for part in np.split(index, cuts)]

@@ -72,7 +72,7 @@ class TorchEngine(Engine):
 
     @property
     def note(self) -> str:
-        return "\n".join(filter(None, [numbers_note(self.task.module), self.trainer.behaviour.note]))
+        return "\n".join(filter(None, [numbers_note(self.task.module), self.trainer.behavior.note]))
 
     @property
     def constants(self) -> Mapping[str, AnyArray]:
@@ -153,7 +153,7 @@ class TorchEngine(Engine):
 
     def _new_array(self, shape: tuple[int, ...], dtype: DTypeLike) -> AnyArray:
         """Return an array for the results of an evaluation, in shared memory if several processes evaluate."""
-        alone = shape[0] <= EVALUATION_PART and not self.trainer.behaviour.mixes
+        alone = shape[0] <= EVALUATION_PART and not self.trainer.behavior.mixes
         return np.empty(shape, dtype) if alone else self.workers.array(shape, dtype)
 
     def _evaluate(
@@ -164,7 +164,7 @@ class TorchEngine(Engine):
             splits = ", ".join(map(repr, self.trainer.samples))
             raise ConfigError(f"split must be one of {splits} for this federation; got {split!r}.")
         parts = [slice(begin, begin + EVALUATION_PART) for begin in range(0, len(index), EVALUATION_PART)]
-        if self.trainer.behaviour.mixes:
+        if self.trainer.behavior.mixes:
             parts = self.trainer.alone(split, index)
         vector, rows = np.array(params, np.float32), np.array(index, np.int64)
         if len(parts) > 1:

@@ -22,7 +22,7 @@ from fedreach.data.splits import ClientIndex, Population
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.draws import preserve_generators
 from fedreach.engines.models.state import copy_module
-from fedreach.engines.observation import REMEMBERS, hidden_behaviour
+from fedreach.engines.observation import REMEMBERS, hidden_behavior
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.trainer import GroupTrainer, only_sequential
@@ -151,8 +151,8 @@ class Examination:
         batches = [trainer.samples["train"].batch(part) for part in parts]
         try:
             with self._as_examined():
-                why = hidden_behaviour(copy_module(trainer.module), batches, trainer.losses)
-            if why is None and trainer.behaviour.remembers:
+                why = hidden_behavior(copy_module(trainer.module), batches, trainer.losses)
+            if why is None and trainer.behavior.remembers:
                 why = REMEMBERS
             if why is None:
                 self._trial(1)
@@ -248,7 +248,7 @@ class Examination:
 
 
 def _share_off(numbers: AnyArray, expected: AnyArray, rounding: float) -> str | None:
-    """Return the error relative to the largest expected number, as text; None if it is rounding."""
+    """Return the error relative to the largest expected number, as text; None if rounding explains the error."""
     if not numbers.size:
         return None
     finite = np.isfinite(expected)

@@ -305,7 +305,7 @@ class PlacedConvolution:
         return self.y.clamp_min_(0) if self.relu else self.y
 
     def backward(self, dy: Tensor, *, with_input_gradient: bool, lr: float | None) -> Tensor:
-        # Gradients overwrite the outputs, which are no longer needed.
+        # From here on, gradients replace the outputs in `self.y`.
         if self.relu:
             torch.ops.aten.threshold_backward.grad_input(dy, self.y, 0.0, grad_input=self.y)
         else:

@@ -73,7 +73,7 @@ def _led_to(output: Tensor) -> list[Any]:
     return list(nodes)
 
 
-def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses) -> str | None:
+def hidden_behavior(module: nn.Module, batches: Sequence[Batch], losses: Losses) -> str | None:
     """Return the behavior of a model that only `sequential` supports, in words; None if there is none.
 
     The check runs the model on each batch, in training with the loss and its gradient, and in evaluation. The model
@@ -90,11 +90,11 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
         >>> batches = [(torch.ones(2, 3), torch.tensor([0, 1]))]
         >>> def losses(outputs, targets, shift):
         ...     return nn.functional.cross_entropy(outputs, targets, reduction="none")
-        >>> hidden_behaviour(nn.Linear(3, 2), batches, losses) is None
+        >>> hidden_behavior(nn.Linear(3, 2), batches, losses) is None
         True
         >>> layer = nn.Linear(3, 2)
         >>> _ = layer.register_forward_hook(lambda layer, inputs, outputs: 2 * outputs)
-        >>> hidden_behaviour(layer, batches, losses)
+        >>> hidden_behavior(layer, batches, losses)
         'the model has hooks'
     """
     if (why := _hidden_in_classes(module)) is not None:
@@ -240,7 +240,7 @@ MAX_SIZE_DIFFERENCE = 3e-2  # the same in batches of two sizes, which kernels fo
 
 
 @dataclass(frozen=True)
-class Behaviour:
+class Behavior:
     """Behavior of a module in a trial.
 
     Attributes:
@@ -306,9 +306,7 @@ def mixes_examples(module: nn.Module, x: Tensor) -> bool:
         return normalizes_by_batch(module) or _mixes(copy_module(module).eval(), x)
 
 
-def behaviour_of(
-    module: nn.Module, samples: Samples, outputs: tuple[int, ...], losses: Callable[..., Any]
-) -> Behaviour:
+def behavior_of(module: nn.Module, samples: Samples, outputs: tuple[int, ...], losses: Callable[..., Any]) -> Behavior:
     """Return the behavior of a module in a trial on a few examples, without changing the module.
 
     Args:
@@ -318,8 +316,8 @@ def behaviour_of(
         losses: Function that returns losses, given outputs, targets and None.
 
     Raises:
-        ConfigError: If the model does not accept the examples; if its outputs have a wrong shape; if two copies have
-            different outputs for the same inputs and seeds; or if a copy trains the original.
+        ConfigError: If the model does not accept the examples, its outputs have a wrong shape or are not reproducible,
+            or a copy of the model trains the original.
     """
     trial = copy_module(module)
     first = ModuleSnapshot(trial)
@@ -359,7 +357,7 @@ def behaviour_of(
             f"The model {name} must return the same outputs for the same inputs, parameters, buffers and seeds; got "
             "different ones. Draw random numbers from torch, numpy.random or random, and store state in buffers."
         )
-    return Behaviour(drew[0], drew[1], keeps_more, mixes, counts)
+    return Behavior(drew[0], drew[1], keeps_more, mixes, counts)
 
 
 def _other_outputs(name: str, logits: Tensor, outputs: tuple[int, ...]) -> ConfigError:

@@ -103,9 +103,8 @@ class Task:
         """Return the training task of a federation.
 
         Raises:
-            ConfigError: If a component does not support the targets; if the adaptation rule refreshes BatchNorm layers
-                and the model has none, or its inputs are not numbers; or if the rule needs features and the model has
-                no linear layer.
+            ConfigError: If a component does not support the targets, or the adaptation rule does not support the model
+                or its inputs.
         """
         check_federation_targets(federation, data.dataset)
         rule, has_layers = federation.adaptation, bool(refreshable_layers(module))

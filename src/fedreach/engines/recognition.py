@@ -287,9 +287,6 @@ class _Chain:
         weight = self._take(name, "weight")
         return {"weight": weight, "bias": None if layer.bias is None else self._take(name, "bias")}
 
-    def _pass(self, name: str, layer: nn.Identity) -> None:
-        pass
-
     def _dense(self, name: str, layer: nn.Linear) -> None:
         if len(self.shape) != 1:
             raise NotAChainError(f"the inputs of {name} are not flat")
@@ -404,7 +401,7 @@ class _Chain:
 
 
 ADD: dict[type[nn.Module], Any] = {
-    nn.Identity: _Chain._pass,
+    nn.Identity: lambda *_: None,
     nn.Linear: _Chain._dense,
     nn.Conv2d: _Chain._convolution,
     nn.ReLU: _Chain._relu,

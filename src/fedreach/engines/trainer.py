@@ -21,7 +21,7 @@ from fedreach.engines.batches import BatchNormStatistics, Samples, batch_plans, 
 from fedreach.engines.models.draws import evaluate_examples, seed_of, seeded_generators
 from fedreach.engines.models.flat import Layout, bind, flatten, narrow_types
 from fedreach.engines.models.state import ModuleSnapshot, NarrowParameters, constant_arrays, copy_module, set_constants
-from fedreach.engines.observation import Behaviour, batches_of, behaviour_of
+from fedreach.engines.observation import Behavior, batches_of, behavior_of
 from fedreach.engines.protocols import Split, Task, Terms
 from fedreach.engines.several import add_hooks, layout_of
 from fedreach.federation.aggregation import weighted_sum
@@ -182,10 +182,10 @@ class GroupTrainer(ABC):
         self.initial: Float32s = flatten(self.module).cpu().numpy()
         self.constants = constant_arrays(self.module)
         self.beginning = ModuleSnapshot(self.module)
-        self.behaviour: Behaviour = behaviour_of(self.module, train, (*d.positions, d.outputs), self.losses)
-        self.draws = self.behaviour.draws or self.behaviour.draws_in_evaluation
-        self.pristine = copy_module(self.module) if self.behaviour.remembers else None
-        self.owner = self.data.partition.owner() if self.behaviour.mixes else None
+        self.behavior: Behavior = behavior_of(self.module, train, (*d.positions, d.outputs), self.losses)
+        self.draws = self.behavior.draws or self.behavior.draws_in_evaluation
+        self.pristine = copy_module(self.module) if self.behavior.remembers else None
+        self.owner = self.data.partition.owner() if self.behavior.mixes else None
 
     def start_from(self, constants: Mapping[str, AnyArray]) -> None:
         """Set the constants of the model to those of the run (see `fedreach.engines.models.state`)."""
@@ -308,7 +308,7 @@ class GroupTrainer(ABC):
         """Return the outputs for one client's examples (see `fedreach.engines.protocols.Predictor.answers`)."""
         self.renew()
         x, _ = self.samples[split].batch(torch.from_numpy(index).to(self.device))
-        return answers(self.module, self.layout, self._tensor(params), x, inputs=inputs, even=self.behaviour.mixes)
+        return answers(self.module, self.layout, self._tensor(params), x, inputs=inputs, even=self.behavior.mixes)
 
     def outputs_of(self, row: int, broadcast: Float32s, update: Float32s, ids: Ints, before: bool) -> LocalOutputs:
         """Return the outputs of a client's local model on the client's training data."""
@@ -372,7 +372,7 @@ class GroupTrainer(ABC):
         self.module.eval()
         for piece in self.alone(split, index):
             for part in batches_of(
-                torch.from_numpy(index[piece]).to(self.device), EVALUATION_BATCH, self.behaviour.mixes
+                torch.from_numpy(index[piece]).to(self.device), EVALUATION_BATCH, self.behavior.mixes
             ):
                 x, y = self.samples[split].batch(part)
                 with torch.no_grad():  # inside of the loop, because the caller's code runs between two batches
@@ -388,7 +388,7 @@ class GroupTrainer(ABC):
         try:
             logits: Tensor = torch.cat(evaluate_examples(self.module, x)) if self.draws else self.module(x)
         except ValueError as error:
-            if not self.behaviour.mixes or len(x) > 1:
+            if not self.behavior.mixes or len(x) > 1:
                 raise
             raise TrainingError(
                 f"Clients must have at least 2 examples if the model uses batch statistics in evaluation; got a client "
@@ -397,9 +397,9 @@ class GroupTrainer(ABC):
         return logits
 
     def alone(self, split: Split, index: Ints) -> list[slice]:
-        """Return the slices of `index` whose examples can share batches: one per client if the model mixes examples.
+        """Return slices of `index` whose examples can share batches.
 
-        Otherwise, and for data that belong to no client, return one slice.
+        If the model mixes examples, each client has a slice. Otherwise, and for data of no client, return one slice.
         """
         if self.owner is None or split not in ("train", "true") or not len(index):
             return [slice(0, len(index))]

@@ -41,10 +41,10 @@ class Vmap(GroupTrainer):
 
     def __init__(self, task: Task, device: torch.device) -> None:
         super().__init__(task, device)
-        if self.behaviour.counts:
+        if self.behavior.counts:
             raise ConfigError(
                 f"engine.name = {self.name!r}: training must change only the parameters and float32 buffers of the "
-                f"model; {type(task.module).__name__} changes {', '.join(self.behaviour.counts)}. Use 'auto'."
+                f"model; {type(task.module).__name__} changes {', '.join(self.behavior.counts)}. Use 'auto'."
             )
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
@@ -95,7 +95,7 @@ class Vmap(GroupTrainer):
         All rows can, unless the model has averaged buffers or mixes examples. BatchNorm would include examples of
         weight 0 in its statistics. So only rows with equal batch sizes run together.
         """
-        if not self.layout.buffers and not self.behaviour.mixes:
+        if not self.layout.buffers and not self.behavior.mixes:
             yield slice(0, len(counts)), counts
             return
         for size in np.unique(counts):

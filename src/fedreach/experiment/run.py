@@ -388,7 +388,7 @@ def _note_examined(builder: Builder, seed: int, agreed: RunFolder) -> None:
 def _draw_warning(simulation: Simulation) -> str | None:
     """Return the warning about a model that draws random numbers in evaluation, or None."""
     engine = simulation.engine
-    if not isinstance(engine, TorchEngine) or not engine.trainer.behaviour.draws_in_evaluation:
+    if not isinstance(engine, TorchEngine) or not engine.trainer.behavior.draws_in_evaluation:
         return None
     return (
         "the model draws random numbers in evaluation: examples are evaluated one by one, each by a seed of its own, "

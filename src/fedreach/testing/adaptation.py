@@ -139,7 +139,7 @@ class AdaptationFixture:
         """Held-out inputs of all participants."""
         return np.concatenate([holding.inputs for holding in self.participants])
 
-    def relabelled(self, order: Ints) -> AdaptationFixture:
+    def relabel(self, order: Ints) -> AdaptationFixture:
         """Return the federation in which class i is the former class order[i]."""
         place = np.argsort(order)
         model = replace(self.model, changed=lambda logits: np.ascontiguousarray(logits[:, order]))
@@ -174,8 +174,8 @@ def adapted_fixture(
 ) -> AdaptationFixture:
     """Return participants and four unseen clients.
 
-    The clients have 13 inputs of mixed classes, 30 inputs of the last class, one input, and 12 inputs of the first
-    class followed by 12 of the last.
+    The first client has 13 inputs of mixed classes, the second 30 inputs of the last class, and the third one input.
+    The fourth has 12 inputs of the first class, followed by 12 of the last.
 
     Args:
         words: Description.

@@ -6,8 +6,8 @@ solvers, weight decay, clipping, and the learning rate and momentum of the serve
 of a module is constant (see `fedreach.engines.models.state`). Numbers are in torch's order.
 
 Trained parameters of type bfloat16 or float16 are *narrow*, as are buffers of these types in a module that trains such
-parameters. The vector contains them as float32, and the server averages them as float32. The module has them rounded to
-their type (see `fedreach.engines.models.state`).
+parameters. The vector contains them as float32, and the server averages them as float32. The module contains the same
+numbers, rounded to their type (see `fedreach.engines.models.state`).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Layout:
         """Return the layout of a module.
 
         Raises:
-            ConfigError: If the module has no trained parameters, or a tensor has no size yet; if a trained parameter
-                is not float32, bfloat16 or float16; or if a BatchNorm layer has ``momentum=None``.
+            ConfigError: If the module has no trained parameters, a tensor without a size, a trained parameter of an
+                unsupported type, or a BatchNorm layer with ``momentum=None``.
 
         Example:
             >>> Layout.of(nn.Linear(3, 2)).size

@@ -29,7 +29,7 @@ from fedreach.testing.adaptation import (
 from fedreach.testing.base import Subject, define_check, fail, shown
 
 ROUNDING = 1e-5
-"""Largest difference of probabilities if sums have another order, since a fit stops at a loss decrease below 1e-8."""
+"""Largest difference of probabilities after a change of the order of sums; fits stop at a loss decrease below 1e-8."""
 ORDER = 0.3
 """Largest difference of class priors if inputs arrive in another order.
 
@@ -125,7 +125,7 @@ def classes_in_any_order(subject: Subject, case: AdaptationFixture) -> None:
     """With the classes in another order, predictions have that order and change by rounding only."""
     order = np.roll(np.arange(case.classes), 1)
     for a, b in zip(
-        PLAYING.straight(subject, case), adaptation_outcomes(subject.component, case.relabelled(order)), strict=True
+        PLAYING.straight(subject, case), adaptation_outcomes(subject.component, case.relabel(order)), strict=True
     ):
         if "known prior" not in a.description:  # the known prior would need the same order
             who = a.description.partition(", it predicted")[0]

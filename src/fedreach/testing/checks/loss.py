@@ -64,7 +64,7 @@ def steps_untouched(subject: Subject, case: Moment) -> None:
 
 @define_check(only=lambda component, _: component.remembers_clients)
 def client_states_are_independent(subject: Subject) -> None:
-    """`keep` returns float32 states that depend on the client's state and model only, and changes no argument."""
+    """The method `keep` returns float32 states from each client's own state and model, and changes no argument."""
     rng = generator(0, "testing keep")
     memory, local = rng.standard_normal((2, 3, 7)).astype(np.float32)
     before = memory.copy(), local.copy()
@@ -203,7 +203,7 @@ def labels() -> Iterator[Labels]:
 
 @define_check(labels, lambda component, _: component.shifts_outputs)
 def shifts_by_own_labels(subject: Subject, case: Labels) -> None:
-    """`shift` returns one finite number per class, which depends on the client's own label counts only."""
+    """The method `shift` returns one finite number per class, which depends only on the client's own label counts."""
     shifts = np.asarray(subject.component.shift(case.counts))
     if shifts.shape != case.counts.shape or not np.isfinite(shifts).all():
         fail(f"the shifts should be finite numbers of shape {case.counts.shape}; got {shown(shifts)}")

@@ -10,7 +10,7 @@ SIZES = 1, 7, 100
 
 @define_check(lambda: SIZES)
 def one_flag_per_client(subject: Subject, case: int) -> None:
-    """`available` returns a Boolean per participant, and `replies`, if defined, a Boolean per client that trained."""
+    """The methods return Booleans: `available` one per participant, and `replies` one per client that trained."""
     for method, count in (("available", case), ("replies", case), ("replies", 0)):
         if method == "available" or subject.component.loses_replies:
             answer = getattr(subject.component, method)(count, generator(0, method))

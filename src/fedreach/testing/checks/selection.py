@@ -40,7 +40,7 @@ def valid_choice(subject: Subject, case: ToyFederation) -> None:
 
 @define_check(toy_federations, lambda policy, _: not policy.ignores_cohort)
 def cohort_size(subject: Subject, case: ToyFederation) -> None:
-    """The cohort has k clients, or all available clients if they are fewer, or a remark gives the reason.
+    """The cohort has k clients, or all available clients if there are fewer; a remark explains a smaller cohort.
 
     A client that is drawn several times counts several times. A policy with `ignores_cohort` can select any number.
     """
