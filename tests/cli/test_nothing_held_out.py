@@ -85,7 +85,7 @@ def test_where_nothing_at_all_is_tested_the_comparison_says_so(fedreach: Command
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("[method.adaptation]\nname = 'label_shift'\n", "LabelShift is fitted by what participants hold out"),
+        ("[method.adaptation]\nname = 'label_shift'\n", "LabelShift is fitted to held-out examples of participants"),
         ("[evaluation]\npatience = 3\n", "evaluation.patience stops by what participants hold out"),
     ],
 )

@@ -56,7 +56,7 @@ def federation(out: str, seed: int = 0, method: str = "uniform") -> dict:
 def test_hospitals_are_compared_by_name(fedreach: Command, patients: Path) -> None:
     result = fedreach("compare", *COLUMNS, "--participants", "north, south,east", "--seeds", 2, "--out", "o", *SHORT)
     assert result.exit_code == 0, result.output
-    assert "country     left out  all participants have the same value" in result.stderr
+    assert "country: left out, all participants have the same value" in result.stderr
     one, two = federation("o"), federation("o", 1)
     assert one["hash"] == two["hash"]  # named: seeds draw the model and batches only
     assert one["client_names"] == sorted(HOSPITALS)
@@ -95,7 +95,7 @@ def test_what_columns_are_is_said_on_the_command_line_or_in_toml(fedreach: Comma
     said = ["--set", "data.columns.drop=country,ward", "--set", "data.columns.category=age"]
     shell = [*COLUMNS, "--participants", "north,south,east", "--seeds", 1, "--out", "shell", *said, *SHORT]
     result = fedreach("compare", *shell)
-    assert "ward: dropped, as asked" in result.stderr
+    assert "ward: dropped, listed in columns.drop" in result.stderr
     assert "  Columns   1 client, 1 label, " in result.stderr
     columns = 'columns = { drop = ["country", "ward"], category = ["age"] }\n[partition]'
     (patients / "patients.toml").write_text(TOML.replace("[partition]", columns), encoding="utf-8")

@@ -146,7 +146,7 @@ def _choose_column(
 ) -> str | None:
     """Return the requested column, or else that of the training data, or else one with a usual name."""
     if requested is not None and requested not in names:
-        raise ConfigError(f"--{what}: there is no column {requested!r}.{nearest(requested, names)}")
+        raise ConfigError(f"--{what}: unknown column {requested!r}.{nearest(requested, names)}")
     if requested is not None or data_column is not None:
         return requested or (data_column if data_column in names else None)
     return next((name for name in USUAL[what] if name in free), None)
