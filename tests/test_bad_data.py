@@ -26,7 +26,7 @@ def test_clients_without_data_are_listed_and_the_user_chooses(refused: Refused, 
     said = refused(3, *few, "--out", "a")
     assert "of 30 clients have no examples: " in said
     assert "Use 'drop'" in said
-    assert "partition.empty = 'error'" in said
+    assert "partition.empty is 'error'" in said
     assert fedreach(*few, "--set", "partition.empty=drop", "--out", "drop").exit_code == 0
     record = json.loads((home / "drop" / "federation.json").read_text())
     assert min(record["sizes"]) >= 1
@@ -59,7 +59,9 @@ def test_a_population_that_cannot_be_is_refused(refused: Refused) -> None:
     assert "the number of clients that are not excluded" in refused(
         2, "run", "tiny.toml", "--set", f"{some}=[0,1,2,3,4,5,6,7,8,9]"
     )
-    assert f"{some} must name classes from 0 to 9; got 12." in refused(2, "run", "tiny.toml", "--set", f"{some}=[12]")
+    assert f"{some} must contain classes from 0 to 9; got 12." in refused(
+        2, "run", "tiny.toml", "--set", f"{some}=[12]"
+    )
     assert "population.participants must contain clients from 0 to 11; got 99." in refused(
         2, "run", "tiny.toml", "--set", "population.participants=[0,1,99]"
     )

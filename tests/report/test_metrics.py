@@ -114,7 +114,7 @@ def test_a_seed_without_a_number_is_told(tmp_path: Path) -> None:
     assert two["metric_auroc_participants_mean"] == pytest.approx(0.95)
     table = tabulate_metrics(analyse(read([out])))
     assert table is not None
-    assert "auroc of one, participants: 1 of 2 seeds have no value." in table.note
+    assert "auroc of one, participants: 1 of 2 seeds have no number." in table.note
 
 
 def test_nothing_is_said_where_nobody_asked(tmp_path: Path) -> None:
