@@ -40,7 +40,7 @@ def test_a_missing_class_is_told_before_round_1(fedreach: Command, home: Path) -
     save(home / "gap.npz", [0, 2] * 60)
     result = fedreach("run", "tiny.toml", "--set", "data=gap.npz")
     assert result.exit_code == 0
-    assert "no training example is of class 1; labels should be 0 to 2" in result.stderr.partition("round 2/4")[0]
+    assert "note: no training sample is of class 1 (of 0 to 2)." in result.stderr.partition("round 2/4")[0]
 
 
 def test_arrays_that_cannot_be_data_are_refused(refused: Refused, home: Path) -> None:
@@ -59,7 +59,9 @@ def test_a_population_that_cannot_be_is_refused(refused: Refused) -> None:
     assert "the number of clients that are not excluded" in refused(
         2, "run", "tiny.toml", "--set", f"{some}=[0,1,2,3,4,5,6,7,8,9]"
     )
-    assert f"{some} must contain classes from 0 to 9; got 12." in refused(2, "run", "tiny.toml", "--set", f"{some}=[12]")
+    assert f"{some} must contain classes from 0 to 9; got 12." in refused(
+        2, "run", "tiny.toml", "--set", f"{some}=[12]"
+    )
     assert "population.participants must contain clients from 0 to 11; got 99." in refused(
         2, "run", "tiny.toml", "--set", "population.participants=[0,1,99]"
     )

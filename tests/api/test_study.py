@@ -376,7 +376,7 @@ def test_a_study_is_printed_as_wide_as_the_terminal_with_how_clients_are_adapted
     told = comparison.table().loc["ours"]
     lines = str(comparison).splitlines()
     assert max(map(len, lines)) <= width
-    (scores,) = [line for line in lines if line.startswith("ours")]
+    scores = next(line for line in lines if line.startswith("ours"))
     assert f" {100 * told['unseen_mean']:.1f} ±" in scores
     assert f" {100 * told['adapted_adapted_accuracy_mean']:.1f} ±" in scores
 

@@ -344,7 +344,7 @@ def test_a_run_with_nested_parts_weighs_as_said_and_names_the_line_of_a_mistake(
 
 
 def test_list_says_a_default_part_by_its_name(fedreach: Command) -> None:
-    text = fedreach("list", "server").stdout
+    text = fedreach("list", "server", "--verbose").stdout
     assert "safari (inner='average', client_probability=0.8, lr=0.1, batch_size=64)" in text
     told = {entry["name"]: entry for entry in json.loads(fedreach("list", "server", "--json").stdout)}
     assert told["safari"]["options"]["inner"] == "average"

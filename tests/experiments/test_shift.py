@@ -137,4 +137,4 @@ def test_mistakes_in_the_section_are_said_in_words(fedreach: Command, home: Path
         assert done.exit_code == 2, done.output
         assert said in done.output, done.output
     done = fedreach("run", "tiny.toml", "--method", "uniform", "--out", "out", "--set", "population.participants=12")
-    assert "all take part" in done.output
+    assert "all clients participate" in done.output

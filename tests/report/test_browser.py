@@ -170,7 +170,7 @@ def test_the_first_screen_says_who_is_best_by_how_much_and_how_sure_that_is(open
         assert box
         assert box["y"] + box["height"] <= DESK[1], part
     head = page.locator("table >> nth=0").locator("thead").inner_text()
-    assert all(column in head for column in ("unseen clients", "gap", "difference", "conclusion"))
+    assert all(column in head for column in ("unseen clients", "vs. uniform, points", "unseen, adapted", "MB"))
 
 
 def test_the_names_of_methods_stay_while_a_table_is_scrolled(opened: Opener) -> None:
@@ -223,7 +223,7 @@ def test_a_method_is_brought_out_in_all_figures(opened: Opener) -> None:
 def test_the_demo_is_printed_on_six_pages(opened: Opener, paper: str) -> None:
     page = opened("demo", scheme="dark")
     printed = page.pdf(format=paper, prefer_css_page_size=True)
-    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 6
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 6
 
 
 def test_on_paper_no_column_is_folded_and_all_is_light(opened: Opener) -> None:
@@ -231,7 +231,7 @@ def test_on_paper_no_column_is_folded_and_all_is_light(opened: Opener) -> None:
     page.emulate_media(media="print", color_scheme="dark")
     # The height of the element itself: boxes inside one that is closed have theirs though they are not drawn.
     heights = page.locator("main > details.more").evaluate_all("(all) => all.map((each) => each.offsetHeight)")
-    assert len(heights) >= 3
+    assert len(heights) >= 2  # of the two main tables
     assert min(heights) > 60
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(32, 38, 45)"

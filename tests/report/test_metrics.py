@@ -99,7 +99,7 @@ def test_terminal_page_and_files_show_them(folder: Path, tmp_path: Path) -> None
     (one, _) = csv.DictReader(io.StringIO(texts["table.csv"]))
     assert float(one["metric_auroc_unseen_mean"]) == pytest.approx(0.75)
     (shown,) = (to_text(table, 80) for table in tables_of(written.analysis) if table.name == "metrics")
-    rows = shown.partition("─\n")[2].partition("\n\n")[0].splitlines()
+    rows = shown.partition("─\n")[2].splitlines()[:4]
     assert [row.split()[:2] for row in rows] == [[m, q] for q in ("auroc", "cost") for m in ("one", "two")]
 
 
@@ -113,7 +113,7 @@ def test_a_seed_without_a_number_is_told(tmp_path: Path) -> None:
     assert two["metric_auroc_participants_mean"] == pytest.approx(0.95)
     table = tabulate_metrics(analyse(read([out])))
     assert table is not None
-    assert "auroc of one, participants: 1 of 2 seeds have no value." in table.note
+    assert "auroc of one, participants: 1 of 2 seeds have no number." in table.note
 
 
 def test_nothing_is_said_where_nobody_asked(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_what_cannot_be_tested_does_not_count_in_the_correction() -> None:
 def test_a_seed_without_a_number_leaves_no_mean_and_says_so() -> None:
     result = spread([0.7, np.nan, 0.8])
     assert (result.count, result.mean, result.sd) == (2, None, None)
-    assert result.note == "1 of 3 seeds have no value"
+    assert result.note == "1 of 3 seeds have no number"
     assert run_paired_tests([by_seed(0.1, np.inf)])[0].p is None
     assert spread([]).note == "not measured"
 

@@ -55,8 +55,8 @@ class Provenance:
 class FederatedData:
     """Federated data: the examples of each client, and which clients participate.
 
-    Participants train on `train` and are tested on `held_out`. Unseen clients never train, so all of their examples
-    are test data. Label noise changes only labels for training. Neither part contains the examples that the server has
+    Participants train on `train` and are tested on `held_out`. Unseen clients never train, so all of their examples are
+    test data. Label noise changes only labels for training. Neither part contains the examples that the server has
     taken from clients, or that a shift has removed. For shifted unseen clients, `dataset` contains the shifted inputs
     and labels.
 

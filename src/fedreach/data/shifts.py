@@ -209,7 +209,8 @@ class Brightness(InputShift):
     Use when: light or exposure differs between clients, for example between two scanners.
 
     Args:
-        strength: Change in units, from -1 to 1. For images, 1 is the difference between black and white.
+        strength: Change in units, from -1 to 1. One unit is the range from black to white for images, and one standard
+            deviation for features.
 
     Example:
         >>> scale = InputScale("toy", "image", 2, np.array([[[100.0]]]), np.array([255.0]))
@@ -259,7 +260,8 @@ class InputNoise(InputShift):
     Use when: unseen clients have less precise sensors than participants.
 
     Args:
-        strength: Standard deviation of the noise in units, from 0 to 10.
+        strength: Standard deviation of the noise in units, from 0 to 10. One unit is the range from black to white for
+            images, and one standard deviation for features.
 
     Example:
         >>> scale = InputScale("toy", "features", 2, np.array([100.0]), np.array([2.0]))

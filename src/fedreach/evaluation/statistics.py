@@ -49,7 +49,7 @@ def spread(values: ArrayLike) -> Spread:
     if count == 0:
         return Spread(0, None, None, None, None, "not measured")
     if count < len(array):
-        return Spread(count, None, None, None, None, f"{len(array) - count} of {len(array)} seeds have no value")
+        return Spread(count, None, None, None, None, f"{len(array) - count} of {len(array)} seeds have no number")
     mean = float(array.mean())
     if count == 1:
         return Spread(1, mean, None, None, None, "one seed: no spread")

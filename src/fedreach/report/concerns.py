@@ -92,8 +92,7 @@ CLIENT_POPULATIONS = {"participant": "participants", "unseen": "unseen"}
 ADVICE = {
     True: "It overfits, because it is better on its training data. Try fewer rounds or local.weight_decay",
     False: "Try more rounds, more local.epochs or another local.lr",
-    None: "Try another local.lr, more or fewer rounds, or local.weight_decay (evaluation.training = true shows whether "
-    "it overfits)",
+    None: "Try another local.lr, more or fewer rounds, local.weight_decay",
 }
 """Whether a method overfits -> what to try."""
 MAX_NAMED = 3  # methods that a sentence names with their scores
@@ -158,8 +157,8 @@ def _shortfall_sentence(comparison: RunSet, shortfalls: list[Shortfall], name: s
     model = "" if linear else ", or model = 'linear'"
     advice = ADVICE[shortfalls[0].overfits]
     return (
-        f"{what}: {who} on {POPULATION[column].words}; the {baseline_title(name, comparison)} has "
-        f"{score.shown(fmean(shortfall.baseline for shortfall in shortfalls))}. {advice}{model}."
+        f"{what}: {who} on {POPULATION[column].words} ({baseline_title(name, comparison)}: "
+        f"{score.shown(fmean(shortfall.baseline for shortfall in shortfalls))}). {advice}{model}."
     )
 
 

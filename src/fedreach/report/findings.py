@@ -194,9 +194,7 @@ def find(analysis: Analysis) -> Findings:
     if not rows:
         return Findings("No run has a result yet", ("Write the report again after the first evaluated round.",))
     best = best_of(comparison, rows)
-    headline = _headline(comparison, best, rows)
-    if comparison.provisional:
-        headline = f"So far: {headline}"
+    headline = "So far: " * comparison.provisional + _headline(comparison, best, rows)
     bullets = [
         _comparison_sentence(analysis, rows),
         _gap_sentence(comparison.score, best) if len(comparison.methods) == 1 else "",
@@ -211,7 +209,7 @@ def find(analysis: Analysis) -> Findings:
         _runs_left_out(comparison),
     ]
     cards = _cards(analysis, best, rows)
-    return Findings(headline, *(tuple(filter(None, texts)) for texts in (bullets, warnings)), cards[:MAX_CARDS])
+    return Findings(headline, tuple(filter(None, bullets)), tuple(filter(None, warnings)), cards[:MAX_CARDS])
 
 
 def best_of(comparison: RunSet, rows: Sequence[MethodSummary]) -> MethodSummary:
@@ -289,7 +287,7 @@ def _comparison_sentence(analysis: Analysis, rows: Sequence[MethodSummary]) -> s
     groups: dict[tuple[str, str], list[str]] = {}
     unsure, mdes, counts = [], [], [0]
     for contrast in analysis.contrasts["last"]:
-        first, second, conclusion = contrast.first, contrast.second, contrast.judged.conclusion
+        first, second, conclusion = contrast.first, contrast.second, str(contrast.judged.conclusion)
         if conclusion == "worse" and second != comparison.baseline:
             first, second, conclusion = second, first, "better"
         if conclusion == "inconclusive":
@@ -349,8 +347,8 @@ def _adaptation_sentence(analysis: Analysis) -> str:
         return ""
     several = sum(row.gain.p is not None for row in analysis.adaptation) > 1
     whose = "client" if rows[0].population == "unseen" else "participant"
-    subject = f"Adapting the model to a {whose}'s unlabeled inputs (“adapted”)"
-    sentences = []
+    subject = f"Adaptation to a {whose}'s unlabeled inputs (“adapted”)"
+    sentences: list[str] = []
     for conclusion in ("better", "worse", "equivalent", "inconclusive", ""):
         group = [row for row in rows if row.gain.conclusion == conclusion]
         if not group:

@@ -75,14 +75,11 @@ def to_markdown(table: Table) -> str:
 
 
 def _text(table: Table, columns: Sequence[int], width: int, rows: Sequence[Sequence[str]]) -> str:
-    is_main = tuple(columns) == table.main
-    return text_table(
-        ["\n".join(head_lines(table, j)) for j in columns],
-        [[row[j] for j in columns] for row in rows],
-        width,
-        title=table.caption if is_main else "",
-        note=table.note if is_main else "",
-    )
+    heads = ["\n".join(head_lines(table, j)) for j in columns]
+    text = text_table(heads, [[row[j] for j in columns] for row in rows], width)
+    if tuple(columns) == table.main:
+        text = "\n".join([*folded(table.caption, width), text, *(folded(table.note, width) if table.note else [])])
+    return text
 
 
 def group_columns(table: Table, width: int) -> list[list[int]]:

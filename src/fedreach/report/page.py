@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import jinja2
 from markupsafe import Markup, escape
@@ -45,7 +46,7 @@ def render_template(file: str, **values: object) -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"breakable": _breakable, "folded": lambda table: group_columns(table, LETTERS)}
+    environment.filters |= {"breakable": _breakable, "folded": partial(group_columns, width=LETTERS)}
     return environment.from_string((TEMPLATES / file).read_text(encoding="utf-8")).render(
         palette=list(zip(METHOD, METHOD_ON_DARK, strict=True)),
         css=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),

@@ -116,6 +116,6 @@ def figure_specs(analysis: Analysis) -> list[FigureSpec]:
         "points": ", points" * score.percent,
     }
     return [
-        FigureSpec(name, *(CAPTIONS[name][part].format(**values) for part in ("title", "caption")), draw)
+        FigureSpec(name, CAPTIONS[name]["title"].format(**values), CAPTIONS[name]["caption"].format(**values), draw)
         for name, draw in draws.items()
     ]
