@@ -51,9 +51,11 @@ def full_text(table: Table, width: int) -> str:
     return "\n\n".join([*groups, *filter(None, ["\n".join(folded(table.details, width))])])
 
 
-def to_text(table: Table, width: int) -> str:
+def to_text(table: Table, width: int, max_rows: int | None = None) -> str:
     """Return the main columns of a table for the terminal, below its title and above its note."""
-    return _text(table, table.main, width, table.rows)
+    hidden = 0 if max_rows is None else len(table.rows) - max_rows
+    more = f"\n{hidden} more rows: --verbose" if hidden > 0 else ""
+    return _text(table, table.main, width, table.rows[:max_rows]) + more
 
 
 def to_markdown(table: Table) -> str:
