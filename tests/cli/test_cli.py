@@ -236,9 +236,12 @@ def test_a_comparison_tells_each_run_the_time_left_and_the_page(fedreach: Comman
     assert Path(told["page"]) == Path(page[1])
     written = {Path(path) for path in told["files"]}
     assert written == {path for path in Path("runs/tiny/report").rglob("*") if path.is_file()}
-    named = re.findall(r"^(?:Data|Figures) +(.*)$", result.stdout, re.MULTILINE)
-    expanded = subprocess.run(["bash", "-c", f"ls {' '.join(named)}"], capture_output=True, text=True, check=True)
-    assert {*map(Path, expanded.stdout.split())} == written - {Path(page[1])}
+    (data,) = re.findall(r"^Data +(.*)/table\.{(.*)}$", result.stdout, re.MULTILINE)
+    (figures,) = re.findall(r"^Figures +(.*) \((\d+) files\)$", result.stdout, re.MULTILINE)
+    drawn = {path for path in written if path.parent == Path(figures[0])}
+    assert len(drawn) == int(figures[1]) > 3
+    tables = {Path(data[0], f"table.{ending}") for ending in data[1].split(",")}
+    assert tables | drawn == written - {Path(page[1])}
     assert [method["method"] for method in told["methods"]] == ["uniform", "entropy"]
     last = [rows(Path("runs/tiny/runs/entropy", f"seed-{seed}"))[-1]["unseen_accuracy"] for seed in (0, 1)]
     (key,) = re.findall(r"jq '\.methods\[\]\.(\w+)'", main.commands["report"].epilog or "")

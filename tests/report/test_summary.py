@@ -160,7 +160,7 @@ def test_seeds_added_after_looking_leave_numbers_and_no_conclusion(comparison: R
         )
         assert other.difference.conclusion == "inconclusive"
         assert other.difference.seeds_needed is None
-    assert any("There is no conclusion" in text and "(3, then 5)" in text for text in find(after).warnings)
+    assert any("No conclusion: " in text and "(3, then 5)" in text for text in find(after).warnings)
 
 
 def test_a_target_never_reached_has_no_rounds(tmp_path: Path) -> None:

@@ -58,11 +58,11 @@ def score_text(row: Mapping[str, Any], population: str) -> str:
     return score.shown(row.get(f"{population}_{score.name}"))
 
 
-def labelled(label: str, text: str) -> str:
+def summary_line(label: str, text: str) -> str:
     """Return a line of a summary: a label in a column of its own, then the text.
 
     Example:
-        >>> labelled("Runs", "6 methods"), labelled("", "20 seeds")
+        >>> summary_line("Runs", "6 methods"), summary_line("", "20 seeds")
         ('  Runs      6 methods', '            20 seeds')
     """
     return f"  {label:<9} {text}"
@@ -91,18 +91,18 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
     if data.shift is not None:
         remarks.append(f"shift: {len(data.shift.clients)} of {unseen} unseen clients ({data.shift.record['kind']})")
     lines = [
-        labelled(
+        summary_line(
             "Data",
             f"{d.name}: {len(d.train_y):,} training examples, {d.targets}{notes}, by {data.partition.kind}"
             + f" ({options_text})" * bool(options_text),
         ),
-        labelled(
+        summary_line(
             "Clients",
             f"{data.num_clients} with {sizes.min()} to {sizes.max()} examples; {len(population.participants)} "
             f"participate (they hold out {experiment.population.held_out:.0%}), {unseen} never train",
         ),
-        *(labelled("", text) for text in remarks),
-        *(labelled("Note", text) for text in _remarks(data)),
+        *(summary_line("", text) for text in remarks),
+        *(summary_line("Note", text) for text in _remarks(data)),
     ]
     if experiment.methods:
         settings = ""
@@ -110,7 +110,7 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
             settings = f"{len(experiment.sweep.settings())} settings of {', '.join(experiment.sweep.values)} x "
         numbers = {"method": len(experiment.methods), "seed": len(experiment.seeds), "round": experiment.rounds}
         counts = " x ".join(f"{number} {name}{'s' * (number != 1)}" for name, number in numbers.items())
-        lines.append(labelled("Runs", f"{settings}{counts}"))
+        lines.append(summary_line("Runs", f"{settings}{counts}"))
     return "\n".join(map(visible, lines))
 
 
@@ -135,13 +135,13 @@ def columns(data: FederatedData, *, verbose: bool = True) -> list[str]:
     if data.schema is None:
         return []
     if verbose:
-        return [labelled("", line) for line in data.schema.lines()]
+        return [summary_line("", line) for line in data.schema.lines()]
     kinds = Counter(column.kind for column in data.schema.columns)
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     odd = [column for column in data.schema.columns if column.kind in ("left out", "dropped") or column.odd]
     more = [f"and {len(odd) - MAX_REMARKS} more; --verbose lists all columns"] if len(odd) > MAX_REMARKS else []
     lines = [f"{visible(column.name)}: {column.kind}, {column.about}" for column in odd[:MAX_REMARKS]]
-    return [labelled("Columns", counts), *(labelled("", text) for text in [*lines, *more])]
+    return [summary_line("Columns", counts), *(summary_line("", text) for text in [*lines, *more])]
 
 
 def last_evaluation(folder: Path) -> dict[str, Any]:
@@ -214,7 +214,7 @@ class RunProgress(Callback):
     def __init__(self, experiment: Experiment, folder: Path, add: Add | None, *, verbose: bool = False) -> None:
         self.experiment, self.folder, self.verbose = experiment, folder, verbose
         self.add, self.steps, self.scores = add, Steps(), ""
-        self.bar = None if add is None else add(labelled("Training", ""), total=experiment.rounds)
+        self.bar = None if add is None else add(summary_line("Training", ""), total=experiment.rounds)
         self.refit_began: tuple[float, int] | None = None  # time and round
         self.refit_bar: Bar | None = None
         self.lost: set[int] = set()  # clients whose loss was shown once; rows name them in every round
@@ -225,7 +225,7 @@ class RunProgress(Callback):
         self.name_of = data.name_of
         _line(summary(self.experiment.model_copy(update={"seeds": [run.seed]}), data))
         method = "" if run.method == "run" else f"{run.method}, "
-        _line(labelled("Run", f"{method}seed {run.seed}, {self.experiment.rounds} rounds, into {self.folder}"))
+        _line(summary_line("Run", f"{method}seed {run.seed}, {self.experiment.rounds} rounds, into {self.folder}"))
         for text in [*columns(data, verbose=self.verbose), *engine.splitlines()[0 if self.verbose else 1 :]]:
             _line(text)
         self.began = time.monotonic()
@@ -240,7 +240,7 @@ class RunProgress(Callback):
         if self.bar is not None:
             self.bar.show(row.round, rounds, ", ".join(filter(None, (self.scores, f"{remaining} left"))))
         elif is_evaluated(scores) and self.steps.due(row.round / rounds):
-            _line(labelled("Training", f"round {row.round}/{rounds}: {self.scores}, {remaining} left"))
+            _line(summary_line("Training", f"round {row.round}/{rounds}: {self.scores}, {remaining} left"))
         for client, cause in lost.items():
             if client not in self.lost:
                 _line(f"round {row.round}: client {self.name_of(client)} does not count: {cause}")
@@ -251,9 +251,9 @@ class RunProgress(Callback):
         if self.refit_began is None:
             self.refit_began = time.monotonic(), round_  # after round 0, unless it is resumed
             if self.add is None:
-                _line(labelled("Refit", f"training on all rows, {rounds} rounds"))
+                _line(summary_line("Refit", f"training on all rows, {rounds} rounds"))
             else:
-                self.refit_bar = self.add(labelled("Refit", ""), total=rounds, leave=False)
+                self.refit_bar = self.add(summary_line("Refit", ""), total=rounds, leave=False)
         if self.refit_bar is not None:
             began, first = self.refit_began
             seconds = (time.monotonic() - began) / (round_ - first) * (rounds - round_) if round_ > first else None
@@ -261,7 +261,7 @@ class RunProgress(Callback):
 
 
 @contextmanager
-def _shown(callback: Callable[[Add | None], C], *, quiet: bool) -> Iterator[list[C]]:
+def _progress(callback: Callable[[Add | None], C], *, quiet: bool) -> Iterator[list[C]]:
     """Provide the callback, made with the function that adds a bar on a terminal; none if `quiet`."""
     if quiet:
         yield []
@@ -280,7 +280,7 @@ def run_progress(
     experiment: Experiment, folder: Path, *, quiet: bool, verbose: bool = False
 ) -> AbstractContextManager[list[RunProgress]]:
     """Provide the callbacks that show the progress of a run."""
-    return _shown(partial(RunProgress, experiment, folder, verbose=verbose), quiet=quiet)
+    return _progress(partial(RunProgress, experiment, folder, verbose=verbose), quiet=quiet)
 
 
 class ComparisonStart(ComparisonCallback):
@@ -318,14 +318,14 @@ class ComparisonProgress(ComparisonCallback):
 
     def __init__(self, add: Add | None) -> None:
         self.steps, self.checked = Steps(), -CHECK_SECONDS
-        self.bar = None if add is None else add(labelled("Training", ""), total=None)
+        self.bar = None if add is None else add(summary_line("Training", ""), total=None)
 
     def update(self, status: ComparisonStatus) -> None:
         if status.skipped and status.ended is None and not status.running and not status.fresh_rounds:
             self.steps = Steps()  # of another stage, as after a pilot
-            _line(labelled("Resumed", f"{status.skipped}/{len(status.jobs)} runs were finished before"))
+            _line(summary_line("Resumed", f"{status.skipped}/{len(status.jobs)} runs were finished before"))
         if status.ended is not None and status.ended in status.failed:
-            _line(labelled("Failed", f"{status.ended.label}: {status.failed[status.ended]}"))
+            _line(summary_line("Failed", f"{status.ended.label}: {status.failed[status.ended]}"))
         over = len(status.finished) + len(status.failed)
         is_last = status.ended is not None and over == len(status.jobs)
         if self.bar is None and not is_last and time.monotonic() < self.checked + CHECK_SECONDS:
@@ -341,17 +341,19 @@ class ComparisonProgress(ComparisonCallback):
         ):
             elapsed = clock(time.monotonic() - status.began)
             _line(
-                labelled("Training", f"{runs}, {elapsed}" + f", {clock(status.seconds_left)} left" * bool(rounds_left))
+                summary_line(
+                    "Training", f"{runs}, {elapsed}" + f", {clock(status.seconds_left)} left" * bool(rounds_left)
+                )
             )
 
     def planned(self, why: str) -> None:
         self.steps = Steps()
-        _line(labelled("Plan", why))
+        _line(summary_line("Plan", why))
 
 
 def compare_progress(*, quiet: bool) -> AbstractContextManager[list[ComparisonProgress]]:
     """Provide the callbacks that show the progress of a comparison."""
-    return _shown(ComparisonProgress, quiet=quiet)
+    return _progress(ComparisonProgress, quiet=quiet)
 
 
 def _scores(row: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     "  fedreach compare my.toml --seeds 5 --workers 2 --set local.epochs=5 --out runs/longer\n"
     "  fedreach compare --detect 2.0 --max-seeds 100 --out runs/decided"
     "\n  fedreach compare --data patients.csv --client hospital --label readmitted --participants north,south"
-    "\n  fedreach compare --data patients.csv --client hospital --target age --seeds 3"
+    "\n  fedreach compare --data patients.csv --client hospital --target age --seeds 3 --out runs/age"
 )
 @options.config
 @options.overrides

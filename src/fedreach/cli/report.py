@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fedreach.report.numbers import RunSet
     from fedreach.report.write import ReportPaths
 
+MAX_ROWS = 12  # rows of a sweep that are printed without --verbose
+
 
 @click.command(
     epilog="Examples:\n\n\b\n  fedreach report runs/digits\n  fedreach report runs/a runs/b --out both --formats svg\n"
@@ -138,9 +140,10 @@ def _write_sweep(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | 
 
     written, width = write_sweep_report(folders[0], out, formats=formats, paper=paper), options.width()
     swept, verbose = written.analysis, options.is_verbose()
-    text = (full_text if verbose else to_text)(tabulate_sweep(swept), width)
+    table = tabulate_sweep(swept)
+    text = full_text(table, width) if verbose else to_text(table, width, MAX_ROWS)
     for cell in swept.cells if verbose else ():
-        if (table := tabulate_tuning(cell.analysis.comparison)) is not None:
-            text += f"\n\n{setting_text(cell.setting)}\n{full_text(table, width)}"
+        if (tuning := tabulate_tuning(cell.analysis.comparison)) is not None:
+            text += f"\n\n{setting_text(cell.setting)}\n{full_text(tuning, width)}"
     comparisons = [cell.analysis.comparison for cell in swept.cells]  # methods are the same in all of them
     return _Report(written, next(iter(comparisons), None), as_sweep_document(swept), text)

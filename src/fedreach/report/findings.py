@@ -9,20 +9,12 @@ import numpy as np
 
 from fedreach.evaluation.scores import MainScore
 from fedreach.evaluation.statistics import PairedTest
-from fedreach.report.analysis import (
-    POPULATION,
-    QUANTITIES,
-    MethodSummary,
-    join_words,
-    no_conclusion_reason,
-    primary_of,
-    seeds_scope,
-)
+from fedreach.report.analysis import POPULATION, QUANTITIES, MethodSummary, join_words, primary_of, seeds_scope
 from fedreach.report.concerns import concerns
 from fedreach.report.numbers import Run, RunSet, estimate, interval, number, p_text, points
 from fedreach.report.overview import Analysis
 from fedreach.report.radio import cheapest_methods, target_sentences
-from fedreach.report.tables import join_sentences
+from fedreach.report.tables import join_sentences, star_sentence
 
 # ---- Facts about the runs
 
@@ -330,7 +322,7 @@ def _test_warnings(analysis: Analysis, rows: Sequence[MethodSummary]) -> list[st
         notes = dict.fromkeys(judged.note for judged in family if judged.note)
         warnings.append(f"Differences were not tested ({'; '.join(notes)}). Run more seeds to test them.")
     if comparison.looks and family:
-        warnings.append(f"There is no conclusion: {no_conclusion_reason(comparison)}.")
+        warnings.append(star_sentence(comparison, family))
     if comparison.lengths and len(rows) > 1:
         before = ", then ".join(map(str, comparison.lengths))
         warnings.append(

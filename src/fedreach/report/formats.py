@@ -10,14 +10,7 @@ from fedreach._util.text_tables import folded, text_table
 from fedreach.report.adaptation import tabulate_adaptation
 from fedreach.report.findings import find
 from fedreach.report.overview import Analysis
-from fedreach.report.tables import (
-    Table,
-    join_sentences,
-    tabulate,
-    tabulate_contrasts,
-    tabulate_metrics,
-    tabulate_tuning,
-)
+from fedreach.report.tables import Table, tabulate, tabulate_contrasts, tabulate_metrics, tabulate_tuning
 from fedreach.report.theory import tabulate_theory
 
 LONG_NAME = 24  # letters; longer names of methods are wrapped
@@ -58,9 +51,11 @@ def full_text(table: Table, width: int) -> str:
     return "\n\n".join([*groups, *filter(None, ["\n".join(folded(table.details, width))])])
 
 
-def to_text(table: Table, width: int) -> str:
+def to_text(table: Table, width: int, max_rows: int | None = None) -> str:
     """Return the main columns of a table for the terminal, below its title and above its note."""
-    return _text(table, table.main, width, table.rows)
+    hidden = 0 if max_rows is None else len(table.rows) - max_rows
+    more = f"\n{hidden} more rows: --verbose" if hidden > 0 else ""
+    return _text(table, table.main, width, table.rows[:max_rows]) + more
 
 
 def to_markdown(table: Table) -> str:
@@ -70,7 +65,7 @@ def to_markdown(table: Table) -> str:
         for h, u in zip(table.header, table.units, strict=True)
     ]
     lines = markdown_lines(heads, [[_escape_markdown(cell) for cell in row] for row in table.rows], right=True)
-    note = _escape_markdown(join_sentences(table.note, table.details))
+    note = _escape_markdown(f"{table.note} {table.details}".strip())
     return "\n".join([f"**{table.caption}**", "", *lines, "", note, ""])
 
 
