@@ -530,7 +530,7 @@ def test_what_is_of_the_wrong_sort_is_told_and_never_a_traceback(here, options, 
 
 
 def test_a_recipe_tells_a_wrong_option_when_it_is_drawn():
-    with pytest.raises(ConfigError, match=r"partition 'dirichlet_by_class' has no option 'alhpa'. Did you mean"):
+    with pytest.raises(ConfigError, match=r"Unknown option 'alhpa' of partition 'dirichlet_by_class'. Did you mean"):
         fr.FederatedData.from_spec(fr.load("digits").partition("dirichlet_by_class", clients=5, alhpa=1))
 
 

@@ -443,11 +443,11 @@ def test_tokens_have_logits_and_features_and_no_inputs_that_could_be_repaired(wo
     [
         ("images", np.zeros((3, 1, 8, 8)), r"of 'digits': x must be uint8 \(n, C, H, W\) for images; got .*float64"),
         ("images", np.zeros((3, 1, 9, 8), np.uint8), r"x must be examples of shape \(1, 8, 8\).*got \(3, 1, 9, 8\)"),
-        ("colours", np.zeros((3, 8, 8), np.uint8), r"got \(3, 1, 8, 8\)\. A single one is x\[None\]"),
+        ("colours", np.zeros((3, 8, 8), np.uint8), r"got \(3, 1, 8, 8\)\. For a single example, use x\[None\]"),
         ("colours", np.zeros((5, 8, 8, 3), np.uint8), r"channels first; got.*Use x\.transpose"),
         ("images", "digits.npz", r"x must be numbers of shape"),
         ("images", {"x": [1]}, r"x must be an array; got dict"),
-        ("features", np.zeros((3, 4), np.float32), r"samples of shape \(5,\) as in training; got \(3, 4\)"),
+        ("features", np.zeros((3, 4), np.float32), r"examples of shape \(5,\), as in training; got \(3, 4\)"),
         ("features", np.zeros(5, np.float32), r"numbers of shape \(n, \.\.\.\); got shape \(5,\)"),
         ("features", np.full((3, 5), np.nan), r"must be finite"),
         ("features", [["a"] * 5], r"must be numbers of shape"),
@@ -457,14 +457,18 @@ def test_tokens_have_logits_and_features_and_no_inputs_that_could_be_repaired(wo
         ("tokens", np.full((3, 7), 12), r"does not take these samples.*index out of range.*the range of values"),
         ("table", np.zeros((3, 4)), r"table must have named columns.*got ndarray"),
         ("table", {"age": [1], "pressure": [1], "ward": ["heart"]}, r"unknown column 'smoker'\. Known"),
-        ("table", {"age": [1], "pressure": [1], "ward": [[2]], "smoker": ["True"]}, r"'ward' must hold words"),
+        ("table", {"age": [1], "pressure": [1], "ward": [[2]], "smoker": ["True"]}, r"'ward' must contain words"),
         ("table", {"age": ["x"], "pressure": [1], "ward": ["a"], "smoker": ["True"]}, r"'age' must contain numbers"),
         (
             "table",
             {"age": [1, 2], "pressure": [1], "ward": ["a"], "smoker": [True]},
             r"all columns must have the same length",
         ),
-        ("table", {"age": [np.inf], "pressure": [1], "ward": ["a"], "smoker": ["b"]}, r"'age' holds 1 infinite"),
+        (
+            "table",
+            {"age": [np.inf], "pressure": [1], "ward": ["a"], "smoker": ["b"]},
+            r"'age' must be finite, .*got 1 infinite",
+        ),
     ],
 )
 def test_samples_unlike_those_of_training_are_refused(world: WorldNamed, name: str, samples: Any, said: str) -> None:
