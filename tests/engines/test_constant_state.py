@@ -188,5 +188,5 @@ def test_a_client_with_a_single_example_is_refused_in_words_where_layers_go_by_t
     torch.manual_seed(0)
     module = nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3))
     engine = engine_of(module, federated((9, 2)))
-    with pytest.raises(TrainingError, match=r"clients with two examples or more"):
+    with pytest.raises(TrainingError, match=r"Clients must have at least 2 examples"):
         engine.predict(engine.initial, "train", engine.task.data.train[1])

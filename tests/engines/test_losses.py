@@ -60,10 +60,11 @@ def test_a_loss_that_is_cross_entropy_trains_to_the_same_bits(engine, kind):
 @pytest.mark.parametrize("kind", [Manual, Native])
 def test_engines_with_cross_entropy_written_out_refuse_another_loss(engine, kind):
     with pytest.raises(
-        ConfigError, match=rf"engine.name = '{kind.name}' trains with cross-entropy( or squared error)? only; got hinge"
+        ConfigError,
+        match=rf"engine.name = '{kind.name}' supports cross-entropy.* only; got the loss hinge",
     ):
         engine(kind, FunctionLoss(hinge))
-    with pytest.raises(ConfigError, match="got Again"):
+    with pytest.raises(ConfigError, match="got the loss Again"):
         engine(kind, Again())
 
 
@@ -189,5 +190,5 @@ def test_the_server_shifts_by_its_own_labels(federated):
 
 @pytest.mark.parametrize("said", [lambda counts: counts[:, :2], lambda counts: counts * np.nan, lambda counts: 1.0])
 def test_a_shift_that_is_not_one_number_a_class_is_refused(engine, said):
-    with pytest.raises(ComponentError, match=r"Shifted.shift must return \(4, 3\) finite numbers"):
+    with pytest.raises(ComponentError, match=r"must return finite numbers of its argument's shape \(4, 3\)"):
         engine(Sequential, Shifted(said))

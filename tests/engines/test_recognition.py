@@ -195,7 +195,7 @@ def test_what_is_no_chain_is_not_taken_for_one(model, sample, reason):
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (nn.Sequential(nn.Conv2d(1, 2, 3, stride=2)), "strides"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3, stride=2)), "a stride other than 1"),
         (nn.Sequential(nn.Conv2d(1, 2, 4), nn.MaxPool2d(2)), "pooling"),  # 13 x 13: an odd side
         (nn.Sequential(nn.Conv2d(1, 2, 5), nn.MaxPool2d(3)), "pooling"),
         (nn.Sequential(nn.Conv2d(1, 2, 5), nn.MaxPool2d(2, stride=1)), "pooling"),
