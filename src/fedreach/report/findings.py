@@ -318,7 +318,7 @@ def _test_warnings(analysis: Analysis, rows: Sequence[MethodSummary]) -> list[st
     warnings = []
     if len(rows) > 1 and not any(judged.mean is not None for judged in family):
         warnings.append("No difference can be formed, because no two runs share seed and clients.")
-    elif len(rows) > 1 and not any(judged.p is not None for judged in family):
+    elif any(judged.mean for judged in family) and not any(judged.p is not None for judged in family):
         notes = dict.fromkeys(judged.note for judged in family if judged.note)
         warnings.append(f"Differences were not tested ({'; '.join(notes)}). Run more seeds to test them.")
     if comparison.looks and family:
