@@ -170,15 +170,16 @@ def provenance_of(data: FederatedData | PartitionSpec | Dataset) -> Provenance:
         return Provenance(data.dataset, data.tables())
     if not isinstance(data, FederatedData):
         raise ConfigError(
-            f"data must be FederatedData, or a data set that is divided by .partition(...); got {type(data).__name__}. "
-            "FederatedData.from_frame, from_torch, from_clients and from_huggingface make them of one's own."
+            f"data must be FederatedData, or a data set with .partition(...);  got {type(data).__name__}. "
+            "FederatedData.from_frame, from_torch, from_clients and from_huggingface create FederatedData from your "
+            "own data."
         )
     origin = data.by_experiment
     if origin is None:
         raise ConfigError(
-            "These FederatedData do not say how they came about, or were changed since, so that no other seed and no "
-            "other process can make them. Hand over what FederatedData.from_... or .partition(...) returned; label "
-            "noise, shifts and data of the server are the arguments `noise`, `shift` and `server_data`."
+            "These FederatedData were changed after they were created, so other seeds and processes cannot create "
+            "them again. Pass the result of FederatedData.from_... or .partition(...). For label noise, shifts and "
+            "server data, use the arguments `noise`, `shift` and `server_data`."
         )
     return origin
 
@@ -204,7 +205,9 @@ def _method(method: Any, shelf: PickleStore, function_name: str, where: str) -> 
     if isinstance(method, Method):
         method = method.said()
     if not isinstance(method, Mapping):
-        raise ConfigError(f"{function_name}(): {where} must be a Method or a dictionary of parts; got {method!r}.")
+        raise ConfigError(
+            f"{function_name}(): {where} must be a Method or a dictionary of components;  got {method!r}."
+        )
     return {key: _to_raw(key, value, shelf) for key, value in method.items()}
 
 
@@ -376,7 +379,7 @@ def run_call(
     if status.failed:
         failures = "\n  ".join(f"{job.label}: {cause}" for job, cause in status.failed.items())
         raise TrainingError(
-            f"{len(status.failed)} of {len(status.jobs)} runs failed. The others are kept, fedreach.open({str(out)!r}) "
-            f"shows them; the same call tries again.\n  {failures}"
+            f"{len(status.failed)} of {len(status.jobs)} runs failed. fedreach.open({str(out)!r}) shows the others; "
+            f"repeat the call to try again. \n  {failures}"
         )
     return out

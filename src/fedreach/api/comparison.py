@@ -262,7 +262,7 @@ class Comparison:
         self.kept = parts_folder or self.path  # folder with components without names and data from Python
         record = RunFolder(self.path).read(ComparisonRecord)
         if record is None and (self.path / SweepRecord.FILE).exists():
-            raise RunFolderError(f"{self.path} holds a sweep: fedreach.Sweep({str(path)!r}) has its comparisons.")
+            raise RunFolderError(f"{self.path} is a sweep. Open it with fedreach.Sweep({str(path)!r}).")
         if record is None:
             raise RunFolderError(
                 f"There is no comparison in {self.path}: no {ComparisonRecord.FILE}. Name the folder that compare() "
@@ -367,7 +367,7 @@ class Comparison:
 
     def __getitem__(self, method: str) -> ComparedMethod:
         if method not in self.methods:
-            raise ConfigError(f"There is no method {method!r} in this comparison." + nearest(str(method), self.methods))
+            raise ConfigError(f"Unknown method {method!r} in this comparison." + nearest(str(method), self.methods))
         return ComparedMethod(self, method)
 
     def __iter__(self) -> Iterator[str]:
@@ -405,7 +405,7 @@ class ComparedMethod:
         """
         runs = self.comparison.record.runs[self.name]
         if str(seed) not in runs:
-            raise ConfigError(f"There is no seed {seed} in this comparison: it has {', '.join(runs)}.")
+            raise ConfigError(f"Unknown seed {seed} in this comparison; its seeds are {', '.join(runs)}.")
         return self.comparison.path / runs[str(seed)]
 
     def rounds(self, seed: int = 0) -> pd.DataFrame | list[dict[str, Any]]:

@@ -95,13 +95,15 @@ class Adapter:
             return None
         if not self.rule.learns_more_labels:
             name = type(self.rule).__name__
-            raise ConfigError(f"Adapter.fit: labels must be None, as {name} learns from inputs alone; use 'few_shot'.")
+            raise ConfigError(
+                f"Adapter.fit: labels must be None, because {name} learns from inputs only. Use 'few_shot'."
+            )
         label_numbers, z = np.asarray(labels), np.asarray(logits)
         is_whole = label_numbers.dtype.kind in "iu" and label_numbers.shape == z.shape[:1]
         if not is_whole or (label_numbers < -1).any() or (label_numbers >= z.shape[1]).any():
             raise ConfigError(
-                f"Adapter.fit: labels must be ({len(z)},) whole numbers from 0 to {z.shape[1] - 1}, or -1 where a "
-                f"label is not known; got {label_numbers.dtype} of shape {label_numbers.shape}."
+                f"Adapter.fit: labels must be ({len(z)},) whole numbers from 0 to {z.shape[1] - 1}, or -1 for an "
+                f"unknown label; got {label_numbers.dtype} of shape {label_numbers.shape}."
             )
         return label_numbers.astype(np.int64)
 
@@ -113,7 +115,7 @@ class Adapter:
         """
         if not self.rule.adapts_online:
             name = type(self.rule).__name__
-            raise ConfigError(f"Adapter.predict_online: {name} knows no order of inputs; use 'label_shift'.")
+            raise ConfigError(f"Adapter.predict_online: {name} does not use the order of inputs. Use 'label_shift'.")
         outputs = self._outputs(logits, features, inputs)
         if not hasattr(self, "client_"):
             self._begin()
@@ -127,8 +129,8 @@ class Adapter:
         if self.n_inputs_ + self.n_labels_ and (outputs.features is None) == self._with_features:
             how_given = "without features" if self._with_features else "with features"
             raise ConfigError(
-                "Adapter.partial_fit must be given features as fit was, as a guard looks at all inputs together; "
-                f"these came {how_given}. Call fit anew."
+                "Adapter.partial_fit: features must be given as in fit, because the safeguard uses all inputs "
+                f"together; these came {how_given}. Call fit again."
             )
         self._with_features = outputs.features is not None
 
@@ -165,7 +167,7 @@ class Adapter:
         """See `Adapter`."""
         client_state = self._require_fitted()
         if "prior" not in client_state:
-            raise ConfigError(f"{type(self.rule).__name__} estimates no prior.")
+            raise ConfigError(f"{type(self.rule).__name__} does not estimate a class prior.")
         return client_state["prior"]
 
     @property
@@ -179,7 +181,7 @@ class Adapter:
 
     def _require_fitted(self) -> State:
         if not hasattr(self, "client_"):
-            raise ConfigError(f"The adapter of {type(self.rule).__name__} has seen no inputs yet. Call fit first.")
+            raise ConfigError(f"The adapter of {type(self.rule).__name__} has no inputs yet. Call fit first.")
         return self.client_
 
     def _log_p(self, logits: ArrayLike, features: Values, inputs: Values) -> Floats:
@@ -195,7 +197,9 @@ class Adapter:
         x = None if inputs is None else np.asarray(inputs, np.float32)
         for what, values in (("features", h), ("inputs", x)):
             if values is not None and len(values) != len(z):
-                raise ConfigError(f"Adapter: {what} must be as many as logits, {len(z)}; got {len(values)}.")
+                raise ConfigError(
+                    f"Adapter: {what} must have one entry per row of logits, {len(z)}; got {len(values)}."
+                )
         return Outputs(z, h, x, None if self.model is None else self._rerun_model)
 
     def _rerun_model(self, inputs: Float32s) -> Outputs:
@@ -213,8 +217,8 @@ def stored(package: str) -> tuple[dict[str, Any], Adaptation | None, State]:
     record = json.loads(pkgutil.get_data(package, "stored.json") or b"")
     if fedreach.__version__ != record["version"]:
         raise ImportError(
-            f"{package}.pyz needs FedReach {record['version']}, which it holds, and this process has imported FedReach "
-            f"{fedreach.__version__}. Use a process of its own."
+            f"{package}.pyz contains FedReach {record['version']}; this process has already imported FedReach "
+            f"{fedreach.__version__}. Use a new process."
         )
     with np.load(io.BytesIO(pkgutil.get_data(package, "state.npz") or b"")) as arrays:
         state: State = dict(arrays)

@@ -73,7 +73,7 @@ class Deployed:
     def new_adapter(self) -> Adapter:
         """Return the adapter of a new client."""
         if self.rule is None or self.state is None:
-            raise ConfigError("This model was exported without an adaptation rule: predict by the model as it is.")
+            raise ConfigError("This model was exported without an adaptation rule. Predict without adaptation.")
         return Adapter(self.rule, self.state, self.again if self.about["reads_inputs"] else None)
 
     def predict(self, rows: Rows, *, unadapted: bool = False) -> Predictions:

@@ -49,7 +49,7 @@ def export(model: TrainedModel, out: Path, form: Form, *, unadapted: bool = Fals
             form cannot hold the model.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is there already. Remove it, or name another folder with --out.")
+        raise ConfigError(f"{out} already exists. Remove it, or choose another folder with --out.")
     saved = rule_of(model, unadapted=unadapted)
     if saved is not None and not force:
         check_supported(saved)
@@ -114,7 +114,7 @@ def rule_of(model: TrainedModel, *, unadapted: bool) -> SavedRule | None:
             return None
         check_deployable(saved.rule)
     except ConfigError as error:
-        raise ConfigError(f"{error} With --unadapted it is the model as it is.") from error
+        raise ConfigError(f"{error} --unadapted exports the model without adaptation.") from error
     check_code(model.origin.run, saved.name, model.origin.base, code_files(saved.name, model.origin.base))
     return saved
 

@@ -48,20 +48,20 @@ def read(
     run, record = run_of(run_folder), run_folder.read(AdaptationRecord)
     stored = run_folder.read_tensors(ADAPTATION_FILE)
     if record is None or stored is None:
-        raise RunFolderError(f"{folder} holds no adaptation rule ({ADAPTATION_FILE}). {_why_not_fitted(run)}")
+        raise RunFolderError(f"{folder} has no adaptation rule: {ADAPTATION_FILE} not found. {_why_not_fitted(run)}")
     choice = Choice.model_validate(run.config["method"]["adaptation"])
     rule: Adaptation = make(
         "adaptation", choice, registry.base_of(choice.name, base or Path.cwd(), run_folder.path.resolve())
     )
     if rule.learns_labels and rule.is_reference:
         raise ConfigError(
-            f"{folder}: {type(rule).__name__} learns from labels of those that it adapts: a reference, which none can "
-            "deploy. Export or load a method with adaptation 'label_shift'."
+            f"{folder}: {type(rule).__name__} needs labels of the clients that it adapts, so it cannot be deployed. "
+            "Export or load a method with adaptation 'label_shift'."
         )
     head = which if cluster is None else f"{which}/{cluster}"
     state = {key[len(head) + 1 :]: value for key, value in stored[0].items() if key.startswith(f"{head}/")}
     if not state or any("/" in key for key in state):
-        raise RunFolderError(f"{folder}: {ADAPTATION_FILE} holds no single rule {head!r}; it has {_heads(stored[0])}.")
+        raise RunFolderError(f"{folder}: {ADAPTATION_FILE} has no rule {head!r}; it has {_heads(stored[0])}.")
     return SavedRule(rule, state, choice.name, run, record.rounds[which])
 
 
@@ -95,8 +95,8 @@ def check_supported(saved: SavedRule) -> None:
     if not trust.is_supported(saved.state):
         labels = "" if saved.rule.learns_labels else "Where clients learn some labels, try 'few_shot'. "
         raise ConfigError(
-            f"Participants of this run do not support {saved.name}: by their own labels, no gain is decided. {labels}"
-            "With --force the rule is written all the same."
+            f"Participants of this run do not support {saved.name}: their labels show no significant gain. "
+            f"{labels}--force exports the rule anyway."
         )
 
 

@@ -283,7 +283,7 @@ class TrainedModel(nn.Module):
             ConfigError: If the model predicts numbers.
         """
         if self.targets is not None:
-            raise ConfigError("The model predicts numbers, which have no probabilities. Call predict.")
+            raise ConfigError("The model predicts numbers, so it has no class probabilities. Call predict.")
         logits = self.logits(samples)
         probabilities: Floats = np.exp(log_softmax(logits.reshape(-1, self.num_classes))).reshape(logits.shape)
         return probabilities
@@ -343,7 +343,7 @@ class TrainedModel(nn.Module):
         if (origin.folder / ADAPTATION_FILE).exists():
             return read(origin.folder, origin.which, cluster=origin.cluster, base=origin.base)
         if not origin.folder.exists():
-            raise RunFolderError(f"{origin.folder}, where the adaptation rule lay, is not there any more. Put it back.")
+            raise RunFolderError(f"{origin.folder}, the folder of the adaptation rule, is missing. Put it back.")
         return None
 
     def adapter(self) -> Adapter:
@@ -355,8 +355,8 @@ class TrainedModel(nn.Module):
         saved = self.adaptation
         if saved is None:
             raise ConfigError(
-                f"{self.origin.folder} holds no adaptation rule: its clients are adapted by the model as it is. Call "
-                "predict, or run with method.adaptation, such as 'label_shift'."
+                f"{self.origin.folder} has no adaptation rule. Call predict, or run with method.adaptation, such as "
+                "'label_shift'."
             )
         return self.adapter_of(saved)
 
@@ -380,7 +380,7 @@ class TrainedModel(nn.Module):
         self.expected.refuse_form("A .pt2 file")
         target = Path(path)
         if target.suffix != ".pt2":
-            raise ConfigError(f"The file of a model must end with .pt2, as torch.export has it; got {target.name}.")
+            raise ConfigError(f"The file of a model must end with .pt2, the format of torch.export; got {target.name}.")
         example = self.expected.example().to(next(self.parameters()).device)
         write_whole(target, content(self, example, "torch", self.about()))
 
@@ -425,7 +425,7 @@ class TrainedModel(nn.Module):
 
     def _check_mode(self) -> None:
         if self.training:
-            raise ConfigError("The model is in training mode, in which it says other things. Call model.eval() first.")
+            raise ConfigError("The model is in training mode, which changes its predictions. Call model.eval() first.")
 
     def _refusal(self, error: Exception) -> DataError:
         return DataError(

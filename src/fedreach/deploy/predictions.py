@@ -97,7 +97,7 @@ def read_rows(path: Path, about: Mapping[str, Any], client: str | None = None, l
         notes += _describe_unused(expected.preparation, [name for name in names if name not in (of_client, *of_labels)])
     elif is_arrays:
         if SAMPLES not in names:
-            raise DataError(f"{path}: there is no array {SAMPLES!r}, of samples.{nearest(SAMPLES, names)}")
+            raise DataError(f"{path}: array {SAMPLES!r} not found. {nearest(SAMPLES, names)}")
         samples = expected.array(table[SAMPLES])
     else:
         inputs = [name for name in names if name != of_client and name not in of_labels]
@@ -157,7 +157,9 @@ def _texts(table: Any, name: str, reading: Reading) -> list[str]:
     values = named_rows(f"column {name!r}", _arrow(table, name), reading)
     gone = [row for row, value in enumerate(values) if value is None]
     if gone:
-        raise DataError(f"column {name!r} is missing in {len(gone)} rows, the first is row {gone[0]}. Name a client.")
+        raise DataError(
+            f"column {name!r} is empty in {len(gone)} rows, the first is row {gone[0]}. Fill in the client."
+        )
     return [text for text in values if text is not None]
 
 
@@ -169,7 +171,7 @@ def _numbers(table: Any, name: str) -> Floats:
     values = _values(table, name, "numbers, as every input of this model does")
     if np.isnan(values).any():
         row = int(np.flatnonzero(np.isnan(values))[0])
-        raise DataError(f"column {name!r} is empty in row {row}; this model was trained on whole samples.")
+        raise DataError(f"column {name!r} is empty in row {row}; this model needs complete rows.")
     return values
 
 
@@ -198,7 +200,7 @@ def _targets(table: Any, names: Sequence[str], targets: int, reading: Reading) -
         several: Floats = array.astype(np.float64)  # one array of an .npz file
         return several
     if len(names) != targets:
-        raise DataError(f"The model predicts {targets} numbers, a column each; got labels in {list(names)}.")
+        raise DataError(f"The model predicts {targets} numbers, one column each; got labels in {list(names)}.")
     what = "the numbers that are to be predicted"
     return np.column_stack([_values(table, name, what, reading) for name in names])
 

@@ -104,13 +104,16 @@ def _check_packages(node: ast.Import | ast.ImportFrom, through: tuple[Path, ...]
     """Reject an import that a client does not have, with a ConfigError."""
     where = f"{' -> '.join(file.name for file in through)}, line {node.lineno}: an exported rule"
     if isinstance(node, ast.ImportFrom) and node.level:
-        raise ConfigError(f"{where} is one file and imports nothing from beside it; got {ast.unparse(node)!r}.")
+        raise ConfigError(
+            f"{where}: a custom rule must be a single file without imports of other local files; got "
+            f"{ast.unparse(node)!r}."
+        )
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [str(node.module)]
     allowed = CLIENT_PACKAGES | {"fedreach"} | (READS_TABLES if FEDREACH in through[-1].parents else set())
     if {name.partition(".")[0] for name in names} - allowed:
         raise ConfigError(
-            f"{where} may import numpy, the standard library and what of FedReach needs no more than these; got "
-            f"{ast.unparse(node)!r}."
+            f"{where}: a custom rule may import numpy, the standard library and parts of FedReach that need only "
+            f"these; got {ast.unparse(node)!r}."
         )
 
 
@@ -199,9 +202,7 @@ def _options_of(rule: Any) -> dict[str, Any]:
     """Return the options of a rule, which must be plain JSON values."""
     kind = type(rule)
     if not is_dataclass(rule) or "<locals>" in kind.__qualname__:
-        raise ConfigError(
-            f"{kind.__name__} must be a dataclass of its module, so that its options can be written down."
-        )
+        raise ConfigError(f"{kind.__name__} must be a dataclass at module level, so that its options can be exported.")
     options = {field.name: getattr(rule, field.name) for field in fields(rule) if field.init}
     for name, value in options.items():
         try:
@@ -217,12 +218,10 @@ def check_deployable(rule: Adaptation) -> None:
     """Reject a rule that needs more than inputs and a model, with a ConfigError."""
     kind = type(rule)
     if rule.is_reference:
-        raise ConfigError(
-            f"{kind.__name__} needs the labels of those that it adapts: a reference, which none can deploy."
-        )
+        raise ConfigError(f"{kind.__name__} needs labels of the clients that it adapts, so it cannot be deployed.")
     if rule.needs_batchnorm:
         raise ConfigError(
-            f"{kind.__name__} refreshes BatchNorm layers inside the model, which a file that needs numpy alone cannot. "
+            f"{kind.__name__} changes BatchNorm layers inside the model, which is not possible with numpy alone. "
             "Export a method with adaptation 'label_shift'."
         )
 
@@ -293,7 +292,7 @@ def export(
             "Use a name such as adapter.pyz."
         )
     if out.exists():
-        raise ConfigError(f"There is a file {out} already. Remove it, or name another one.")
+        raise ConfigError(f"{out} already exists. Remove it, or choose another name.")
     saved = read(folder, which, cluster=cluster, base=base)
     if not force:
         check_supported(saved)

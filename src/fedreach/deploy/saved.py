@@ -66,7 +66,7 @@ def load(
     which = which or ("refit" if _refits(run) else "last")
     federation = run_folder.read(FederationRecord)
     if federation is None:
-        raise RunFolderError(f"{folder} holds no {FederationRecord.FILE}. {RESUME_HINT}")
+        raise RunFolderError(f"{folder} is not a finished run: {FederationRecord.FILE} not found. {RESUME_HINT}")
     expected = Expected.of(federation)
     section = ModelSection.model_validate(run.config.get("model", {"name": ""}))
     folders = base, run_folder.path.resolve()
@@ -75,7 +75,9 @@ def load(
     layout = Layout.of(net)
     stored = read_models(run_folder, which, layout)
     if stored is None:
-        raise RunFolderError(f"{folder} holds no {which}.safetensors. {_why_not(run, which, run_folder)}")
+        raise RunFolderError(
+            f"{folder} has no {which} model: {which}.safetensors not found. {_why_not(run, which, run_folder)}"
+        )
     constants = run_folder.read_tensors(CONSTANTS)
     if constants is not None:
         set_constants(net, constants[0])
@@ -113,8 +115,8 @@ def _find_exported_file(path: Path) -> Path | None:
         return path
     if (path / "model.json").exists():
         raise RunFolderError(
-            f"{path} is an exported model, which predicts by its own program: python {path / 'predict.pyz'} FILE. Here "
-            "give the run folder, or what `fedreach export --to safetensors` wrote."
+            f"{path} is an exported model with its own program: python {path / 'predict.pyz'} FILE. Give the run "
+            "folder, or the result of `fedreach export --to safetensors`."
         )
     return path / weights.FILE if (path / weights.FILE).exists() else None
 
@@ -127,7 +129,8 @@ def _of_file(
     if which not in (None, about["model"]) or cluster not in (None, about["cluster"]):
         cluster_name = "" if about["cluster"] is None else f" of cluster {about['cluster']}"
         raise ConfigError(
-            f"{path} holds one model, the {about['model']} one{cluster_name}. Name no other, or give the run."
+            f"{path} holds one model, the {about['model']} one{cluster_name}. Leave the name out, or give the run "
+            "folder."
         )
     section = ModelSection.model_validate(run.config["model"])
     expected = Expected.of_json(about["name"], about)
@@ -156,8 +159,8 @@ def _build_module(
     name = section.name
     if model is None and not name:
         raise ConfigError(
-            "The run was made by a program, and its folder names no model. Pass `model`, the function or class that "
-            "makes the module."
+            "The run was made by a program, and its folder does not name the model. Pass `model`, the function or "
+            "class that creates the module."
         )
     for code in (name if model is None else "", section.output):
         if is_code(code):
@@ -173,12 +176,11 @@ def _model_index(folder: Path | str, count: int, cluster: int | None) -> int:
     if count == 1 and cluster is None:
         return 0
     if count == 1:
-        raise ConfigError(f"cluster: {folder} holds one model for all clients; got {cluster}. Leave `cluster` out.")
+        raise ConfigError(f"cluster: {folder} has one model for all clients; got {cluster}. Leave `cluster` out.")
     if cluster is None or not 0 <= cluster < count:
         raise ConfigError(
-            f"{folder} holds {count} models, one a cluster: cluster must be 0 to {count - 1}; got {cluster}. Which "
-            "cluster a participant is in stands in rounds.jsonl, under 'clusters'; clients that never took part are in "
-            "none."
+            f"{folder} has {count} models, one per cluster: cluster must be from 0 to {count - 1}; got {cluster}. "
+            "rounds.jsonl lists the cluster of each participant under 'clusters'; unseen clients have none."
         )
     return cluster
 

@@ -97,7 +97,8 @@ def read_weights_file(path: Path) -> Stored:
             return Stored(about, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (no mapping)
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"{path} is no model that `fedreach export --to safetensors` wrote ({error}). Give that, or a run folder."
+            f"{path} is not a model of `fedreach export --to safetensors` ({error}). Give such a folder, or a run "
+            "folder."
         ) from error
 
 
@@ -115,7 +116,7 @@ def load_weights(net: nn.Module, stored: Stored, path: Path) -> None:
         net.load_state_dict(state)
     except (KeyError, RuntimeError) as error:
         raise DataError(
-            f"{path} holds the weights of another model: {error}. Give the one that was trained."
+            f"{path} has the weights of another model: {error}. Give the model that was trained."
         ) from error
 
 
@@ -184,8 +185,8 @@ def content(
         except Exception as error:  # a user's module may raise anything
             raise ConfigError(
                 f"torch.export cannot follow the module of this model: {type(error).__name__}: {_first_line(error)}. "
-                "Write it without Python that depends on values or on the number of samples; or pickle the model, for "
-                "processes that have FedReach."
+                "Avoid Python code that depends on values or on the number of samples, or pickle the model for "
+                "processes with FedReach."
             ) from error
         if library == "onnx":
             written = _onnx(program, about, outputs)
@@ -208,8 +209,8 @@ def _refuse_draws(module: nn.Module, example: Tensor) -> None:
         drawn = changed_generators(before, example.device)
     if drawn:
         raise ConfigError(
-            f"The model draws random numbers in evaluation (by {' and '.join(drawn)}), which FedReach seeds by each "
-            "example and a graph cannot. Export it --to safetensors, or draw none where self.training is False."
+            f"The model draws random numbers in evaluation (by {' and '.join(drawn)}). An exported graph cannot seed "
+            "them as FedReach does. Export --to safetensors, or draw only in training mode."
         )
 
 
@@ -263,7 +264,7 @@ def write_whole(path: Path, text: bytes | str) -> None:
         files.replace(temporary, path)
         files.sync_folder(path.parent)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}. Name another one.") from error
+        raise ConfigError(f"{path} cannot be written: {error.strerror}. Choose another file.") from error
     finally:
         with suppress(OSError):
             files.unlink(temporary)

@@ -83,8 +83,7 @@ class Builder:
             }.items():
                 if value is not None:
                     raise ConfigError(
-                        f"{option} is about shares of right answers, and targets of {data.dataset.name} are numbers. "
-                        "Leave it out."
+                        f"{option} needs classes as targets; those of {data.dataset.name} are numbers. Leave it out."
                     )
         if e.shift is not None:
             data = shift_unseen(data, components.make("shift", e.shift, self.base), share=e.shift.share, seed=seed)
@@ -139,9 +138,8 @@ class Builder:
         """
         if self.experiment.population.refit and next_query(federation.adaptation, UNFITTED) is not None:
             raise ConfigError(
-                f"population.refit trains on what participants hold out, and adaptation "
-                f"{name_of(federation.adaptation)} is fitted by that: it would be biased, as the model knows these "
-                "rows. Leave population.refit out, or take adaptation 'none'."
+                f"population.refit trains on held-out examples, to which adaptation {name_of(federation.adaptation)} "
+                "is fitted; the fit would be biased. Leave population.refit out, or use adaptation = 'none'."
             )
         if data.held_out.sizes[data.population.participants].any():
             return
@@ -149,12 +147,12 @@ class Builder:
             raise no_held_out_error(federation.adaptation)
         if self.experiment.evaluation.patience is not None:
             raise ConfigError(
-                "evaluation.patience stops by what participants hold out, and none holds out an example. Leave it out."
+                "evaluation.patience needs held-out examples of participants; there are none. Leave it out."
             )
         if self.experiment.population.refit:
             raise ConfigError(
-                "population.refit trains again on what participants hold out, too, and none holds out an example: the "
-                "model is trained on all rows already. Leave it out."
+                "population.refit needs held-out examples of participants; there are none, so the model already "
+                "trains on all rows. Leave it out."
             )
 
     def choice(self, data: FederatedData, seed: int, threads: int = 1) -> EngineChoice:
@@ -197,8 +195,8 @@ class Builder:
         n = len(data.population.participants)
         if e.method.cohort_size > n and not federation.selection.ignores_cohort:
             raise ConfigError(
-                f"method.cohort_size must be at most the {n} participants; got {e.method.cohort_size}. "
-                "Lower it or let more clients take part."
+                f"method.cohort_size must be at most the {n} participants; got {e.method.cohort_size}. Lower it, or "
+                "let more clients participate."
             )
         return self._build_simulation(data, federation, threads, examined=examined)
 

@@ -51,8 +51,8 @@ def check_declared(
     ]
     if dropped_methods and (new := [method for method in experiment.methods if method not in stored.methods]):
         raise RunFolderError(
-            f"{out} has results of another comparison, with {', '.join(dropped_methods)} and without {', '.join(new)}. "
-            f"Choose {ANOTHER_FOLDER}, or give this experiment a `name` of its own."
+            f"{out} has results of another comparison, with {', '.join(dropped_methods)} and without "
+            f"{', '.join(new)}. Choose {ANOTHER_FOLDER}, or give this experiment another `name`."
         )
     questions = vars(experiment.plan)
     changed = [key for key in questions if stored.statistics.get(key) != questions[key]]
@@ -61,15 +61,15 @@ def check_declared(
         changes = "; ".join(
             f"statistics.{key}: {stored_plan.get(key)!r} there, {questions[key]!r} now" for key in changed
         )
-        raise RunFolderError(f"{out} has results, and was asked something else before. {changes}. {DECLARE}")
+        raise RunFolderError(f"{out} has results of other questions.  {changes}. {DECLARE}")
     pilot = experiment.plan.detect_points is not None
     before, now = list(stored.pilot or []) if pilot else list(stored.seeds), list(experiment.seeds)
     if pilot and before != now:
         raise RunFolderError(f"{out} has results of a pilot with the seeds {before}; got {now}. {DECLARE}")
     if left_out := sorted({*before} - {*now}):
         raise RunFolderError(
-            f"{out} has results, and {len(before)} seeds were declared; now {len(left_out)} of them would be left out. "
-            f"A comparison is not ended early: name all {len(before)}, or choose {ANOTHER_FOLDER}."
+            f"{out} has results, and {len(before)} seeds were declared; {len(left_out)} of them are missing now. "
+            f"Results must not decide when to stop: use all {len(before)} seeds, or choose {ANOTHER_FOLDER}."
         )
     if len(now) == len(before):
         return seed_counts_before

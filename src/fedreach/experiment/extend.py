@@ -176,7 +176,7 @@ def _pairs(before: int, rounds: int) -> tuple[tuple[int, int], ...]:
 
 def _check_longer(before: int, rounds: int, path: Path) -> None:
     if rounds < before:
-        raise RunFolderError(f"{path} has {before} rounds; --rounds must be at least as many, got {rounds}.")
+        raise RunFolderError(f"{path} has {before} rounds; --rounds must be at least that; got {rounds}.")
 
 
 def _reopen(path: Path, stored: RunRecord, rounds: int) -> None:

@@ -74,7 +74,7 @@ def toml_value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         value = text.strip()
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{reprlib.repr(text)} is no value: {_describe_error(error)}.") from error
+        raise ConfigError(f"{reprlib.repr(text)} is not a TOML value: {_describe_error(error)}.") from error
     check_plain(value, "a value")
     return value
 
@@ -102,7 +102,7 @@ def check_plain(value: Any, where: str, depth: int = 0) -> None:
         fedreach.ConfigError: x.toml must not hold the character U+0000; it stands in 'a\\x00b'. Leave it out.
     """
     if depth > MOST_NESTED:
-        raise ConfigError(f"{where} nests tables and lists more than {MOST_NESTED} deep, as no experiment does.")
+        raise ConfigError(f"{where} nests tables and lists more than {MOST_NESTED} levels deep.")
     if isinstance(value, str) and (unfit := UNFIT.search(value)):
         rule = f"must not hold the character U+{ord(unfit[0]):04X}; it stands in {reprlib.repr(value)}"
         raise ConfigError(f"{where} {rule}. Leave it out.")

@@ -378,8 +378,8 @@ def to_pickle(thing: Any, name: str) -> bytes:
             Pickler(content, protocol=5).dump(thing)
     except Exception as error:  # pickle raises whatever the object's methods raise
         raise ConfigError(
-            f"{name} cannot be handed to other processes: {type(error).__name__}: {error}. Define it in a module of "
-            "its own, without open files, generators or locks."
+            f"{name} cannot be handed to other processes: {type(error).__name__}: {error}. Define it in a separate "
+            "module, without open files, generators or locks."
         ) from error
     return content.getvalue()
 

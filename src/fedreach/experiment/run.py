@@ -92,8 +92,8 @@ def serve_run(experiment: Experiment, identity: Mapping[str, Any], base: Path, t
     ours = _shared_identity(identity)
     if different := [name for name in ours if ours[name] != theirs[name]]:
         raise ConfigError(
-            f"This rank was started for something else than rank 0: its {' and '.join(different)} differ. Start all "
-            "ranks with the same files, the same options and the same versions of the packages."
+            f"This rank differs from rank 0 in {' and '.join(different)}. Start all ranks with the same files, the "
+            "same options and the same versions of the packages."
         )
     with locate_user_errors(experiment, base):
         builder = Builder(experiment, base)

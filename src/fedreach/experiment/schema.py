@@ -116,12 +116,12 @@ class Grid(BaseModel):
             raise ValueError('names no option. Say which values one takes, such as "local.lr" = [0.01, 0.1].')
         for key, values in self.values.items():
             if isinstance(values, Range) and self.samples is None:
-                raise ValueError(f"{key} is a range, from which `samples` are drawn: add samples = 20, or list values.")
+                raise ValueError(f"{key} is a range and needs a number of samples. Add samples = 20, or list values.")
             if isinstance(values, list) and len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
                 raise ValueError(f"{key} must not repeat a value; got {values}.")
         if self.size > MAX_SETTINGS:
             raise ValueError(
-                f"makes {self.size} settings, and at most {MAX_SETTINGS} are allowed. List fewer, or set samples."
+                f"must define at most {MAX_SETTINGS} settings; got {self.size}. List fewer values, or set samples."
             )
         return self
 
@@ -507,7 +507,7 @@ class Experiment(Section):
         if method is None:
             return self.model_copy(update=NO_COMPARISON)
         if method not in self.methods:
-            raise ConfigError(f"There is no method {method!r} in this experiment." + nearest(method, self.methods))
+            raise ConfigError(f"Unknown method {method!r} in this experiment." + nearest(method, self.methods))
         chosen = self.methods[method]
         parts = {key: value for key, value in chosen if value is not None and key != "local"}
         return self.model_copy(

@@ -106,7 +106,7 @@ def check_rerun_methods(experiment: Experiment, methods: Sequence[str]) -> None:
     """Reject methods that the experiment does not have."""
     for method in methods:
         if method not in experiment.methods:
-            raise ConfigError(f"There is no method {method!r} to rerun." + nearest(method, experiment.methods))
+            raise ConfigError(f"Unknown method {method!r} to rerun." + nearest(method, experiment.methods))
 
 
 def set_aside(job: Job) -> None:
@@ -139,9 +139,7 @@ def with_remedy(errors: Mapping[Job, OtherFilesError]) -> OtherFilesError:
     methods = dict.fromkeys(job.method for job in errors)
     options = " ".join(f"--rerun {shlex.quote(method)}" for method in methods)
     first_error = next(iter(errors.values()))
-    return OtherFilesError(
-        f"{first_error} Or have what depends on it made again: {options} (in Python, rerun={[*methods]!r})."
-    )
+    return OtherFilesError(f"{first_error} Or rerun what depends on it: {options} (in Python, rerun={[*methods]!r}).")
 
 
 def finish_rerun(jobs: Sequence[Job], status: ComparisonStatus) -> None:

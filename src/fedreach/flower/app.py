@@ -121,7 +121,7 @@ def client_app(
             raise TrainingError("this client does not tell anything of its labels")
         fact = str(message.content.config_records[messages.FEDREACH]["fact"])
         if fact not in federation.needs():
-            raise TrainingError(f"no part of this client's federation needs to know its {fact}")
+            raise TrainingError(f"no component of this client's federation needs its {fact}")
         return _label_reply(message, context, worker(context).released_counts)
 
     @app.query("loss")

@@ -179,7 +179,7 @@ class ClientRegistry:
             all_fail = len(self.online) >= len(expected or range(min_clients)) and not self.asked
             if all_fail and now > changed + QUIET_SECONDS and self.online <= self.refused.keys():
                 raise TrainingError(
-                    f"All {len(self.online)} nodes fail.{self.why_refused()} Run again once they do not."
+                    f"All {len(self.online)} nodes fail.{self.why_refused()} Correct that and run again."
                 )
             if now > until:
                 absent = f" Missing: {', '.join(sorted(map(str, missing)))}." if missing else ""
@@ -256,11 +256,11 @@ class ClientRegistry:
             client, facts = self.read_handshake(reply)
             holder = self.nodes.get(client)
             if holder in self.online:  # a dead node may count as online for a minute
-                raise HeldError(f"it says it is client {client}, and so does node {holder}, which is online")
+                raise HeldError(f"it reports to be client {client}, as does node {holder}, which is online")
         except messages.ReplyError as error:
             asked_again = reply.has_error() or isinstance(error, HeldError)
             if node not in self.refused:
-                LOG.warning("Node %s does not take part: %s.", node, error)
+                LOG.warning("Node %s does not participate: %s.", node, error)
             self.refused[node] = Refusal(str(error), time.monotonic() + AGAIN_SECONDS if asked_again else np.inf)
             self.blame(f"node {node}", error)
             return
@@ -335,7 +335,7 @@ class ClientRegistry:
         for client in sorted(refused):
             reason = f"its samples are {forms[client]}, and most clients' are {self.samples}"
             self.blame(f"client {client}", messages.ReplyError(reason))
-            LOG.warning("Client %s does not take part: %s.", client, reason)
+            LOG.warning("Client %s does not participate: %s.", client, reason)
             del self.known[client]
             if client in self.nodes:
                 self.refused[self.nodes.pop(client)] = Refusal(reason, np.inf)
@@ -387,7 +387,9 @@ class ClientRegistry:
             lacking = dict.fromkeys((client for client in participants if client not in self.nodes), "it is not there")
             lacking |= self.learn_labels(participants)
             for client, reason in sorted(lacking.items()):
-                LOG.warning("Client %s never trains: the parts need to know of its labels, but %s.", client, reason)
+                LOG.warning(
+                    "Client %s does not train: components need statistics of its labels, but %s.", client, reason
+                )
         participants = [client for client in participants if client not in lacking]
         if len(participants) < min_clients:
             reasons = "; ".join(f"client {client}: {reason}" for client, reason in sorted(lacking.items()))
@@ -395,7 +397,7 @@ class ClientRegistry:
                 f"{len(participants)} clients tell of their labels what the federation's parts need to know, and "
                 f"{min_clients} are needed ({reasons}). Choose parts that need less, or lower min_clients."
             )
-        LOG.info("Clients %s take part; whoever else comes is evaluated only.", participants)
+        LOG.info("Clients %s participate; other clients are only evaluated.", participants)
         self.population = Population(np.array(participants, np.int64), np.array(sorted({*unseen, *lacking}), np.int64))
 
     def return_to(self, participants: Sequence[int]) -> None:
@@ -427,7 +429,7 @@ class ClientRegistry:
         bits = float(np.median([self.known[c].bits_per_example for c in participants if c in self.known]))
         if bits == 0:
             raise ConfigError(
-                "The radio needs to know how large an example is, and no client told. Call share_labels with "
+                "The radio needs the size of an example, and no client reported it. Call share_labels with "
                 "bits_per_example."
             )
         return bits

@@ -177,7 +177,7 @@ def check_question(message: Message, run: str, round_: int) -> None:
     """Reject a reply that does not name this round of this run."""
     question: Mapping[str, Any] = message.content.config_records.get(FEDREACH, {})
     if question.get(RUN) != run:
-        raise ReplyError("it answers no question of this run")
+        raise ReplyError("it does not reply to a request of this run")
     if question.get(ROUND) != round_:
         raise ReplyError(f"it answers round {question.get(ROUND)!r}, and was asked for round {round_}")
 

@@ -136,8 +136,8 @@ class OpenRound:
         custom_apps = [client for client in ids if not self.registry.known[client].trains_as_asked]
         if custom_apps:
             raise ConfigError(
-                f"{name_of(self.federation.selection)} asks clients for losses, and that is not in the app of client "
-                f"{custom_apps[0]}. Use fedreach.flower.app.client_app, or another selection."
+                f"{name_of(self.federation.selection)} asks clients for losses, which the app does not support of "
+                f"client {custom_apps[0]}. Use fedreach.flower.app.client_app, or another selection."
             )
         content_of = model_contents(self.writer, self.registry, list(state.models), ConfigRecord(), view.round)
         contents: dict[int, RecordDict] = {}
@@ -158,7 +158,7 @@ class OpenRound:
         sent = self.registry.compose(MessageType.TRAIN, self._contents(request, ids, keys=False))
         self.probed, lost = self.collect(request, ids, self.registry.send(sent), {})
         for client, reason in lost.items():
-            LOG.warning("Client %s did not answer the probe of round %s: %s.", client, request.view.round, reason)
+            LOG.warning("Client %s did not reply to the probe of round %s: %s.", client, request.view.round, reason)
         return self.reports(self.probed, lost, request.view, probe=True)
 
     def learnt(self, request: AskServer) -> FederationState:
@@ -216,7 +216,7 @@ class OpenRound:
         answers, lost = self.registry.read(replies, clients, reader)
         forgetful = [client for client, reason in lost.items() if reason == LOST_MEMORY]
         if forgetful:
-            LOG.info("Clients %s lost what they kept between rounds, and are sent it.", forgetful)
+            LOG.info("Clients %s lost their stored vectors; the server sends them again.", forgetful)
             contents = self._contents(request, forgetful, keys=False, restore=True)
             restored, still_lost = self.registry.ask(MessageType.TRAIN, contents, reader)
             answers |= restored
@@ -314,7 +314,7 @@ def _mean_of_words(answers: Answers, lost: Reasons, size: int) -> Floats:
     """Return the (d,) weighted mean of masked updates."""
     if lost:
         missing, cause = next(iter(lost.items()))
-        raise messages.ReplyError(f"the masks cancel only if all report, and client {missing} did not: {cause}")
+        raise messages.ReplyError(f"the masks cancel only if all clients reply; client {missing} did not: {cause}")
     total = np.zeros(size + 1, np.uint64)
     for answer in answers.values():
         total += answer.update  # wraps around at 2^64

@@ -141,8 +141,7 @@ class FedReachStrategy(Strategy):
             refuse_without_secure_aggregation_support(federation)
         if federation.learning_server is not None and (engine is None or engine.task.data.server is None):
             raise ConfigError(
-                f"{type(federation.server).__name__} trains on data of the server's own. Pass "
-                "engine=server_engine(..., own=(x, y))."
+                f"{type(federation.server).__name__} trains on server data. Pass engine=server_engine(..., own=(x, y))."
             )
         model = copy_module(model)  # leaves the caller's model unchanged
         self.federation, self.layout, self.rounds, self.timeout = federation, Layout.of(model), rounds, timeout
@@ -347,8 +346,8 @@ class FedReachStrategy(Strategy):
             return
         first = min(lost)
         raise TrainingError(
-            f"All {len(lost)} clients of round {number} failed, client {first} by this: {lost[first][len(FAILED) :]}. "
-            "Correct what fails there, and run again with the same folder."
+            f"All {len(lost)} clients of round {number} failed, client {first} by this: "
+            f"{lost[first][len(FAILED) :]}. Correct the failure, and run again with the same folder."
         )
 
     def _arrays(self) -> ArrayRecord:

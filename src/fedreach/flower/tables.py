@@ -137,7 +137,7 @@ class TableRegistry(ClientRegistry):
             raise messages.ReplyError(f"its partition-id must be below {MAX_CLIENTS}; got {client}")
         description = _read_description(reply)
         if not {"columns", "classes"} <= description.model_fields_set:
-            raise messages.ReplyError("it does not tell the names of its columns and classes")
+            raise messages.ReplyError("it does not report the names of its columns and classes")
         key = self.read_key(reply.content.config_records[messages.FEDREACH], client)
         if self.nodes.get(client) not in self.online:
             self.described[client] = description.model_dump()
@@ -156,7 +156,7 @@ class TableRegistry(ClientRegistry):
             }
             for name in sorted(requested - {*self.names.values()}):
                 close = nearest(name, list(self.names.values()))
-                LOG.warning("Participant %r is not there, and never trains.%s", name, close)
+                LOG.warning("Participant %r is unknown and does not train.%s", name, close)
             return [client for client in ids if self.names[client] in requested]
         nothing = np.zeros((len(ids), 0), np.int64)
         places = draw_population(nothing, generator(seed, "population"), participants=participants).participants
@@ -197,7 +197,7 @@ class TableRegistry(ClientRegistry):
             sums = messages.array(messages.arrays(reply, messages.SUMS), messages.SUMS, shape, kind, LARGEST_TARGET_SUM)
             description = _read_description(reply)
             if question.step == "totals" and len(description.texts) != len(question.columns):
-                raise messages.ReplyError("it does not tell its texts")
+                raise messages.ReplyError("it does not report its texts")
             return description.model_dump(), sums
 
         return self.ask(KIND, dict.fromkeys(participants, content), read)
@@ -209,7 +209,7 @@ def _read_description(reply: Message) -> Description:
         text = str(reply.content.config_records[messages.FEDREACH][messages.DESCRIPTION])
         return Description.model_validate_json(text, strict=True)
     except (KeyError, ValueError) as error:
-        raise messages.ReplyError(f"what it tells of its table cannot be read: {error}") from error
+        raise messages.ReplyError(f"its report about its table cannot be read: {error}") from error
 
 
 # ---- Both sides of a Flower app for clients with a table each
@@ -252,7 +252,7 @@ class FlowerTables(FlowerSetup):
         read = self.experiment
         for section in ("noise", "shift", "server_data"):
             if getattr(read, section, None) is not None:
-                raise ConfigError(f"[{section}] has no effect where each client has its own table. Remove it.")
+                raise ConfigError(f"[{section}] has no effect if each client has its own table. Remove it.")
         self.given = read.population.participants if "participants" in read.population.model_fields_set else None
         self.options = _options(read, self.seed)
         self._tables: dict[tuple[str, str, int], LocalTable] = {}  # used last
@@ -269,7 +269,7 @@ class FlowerTables(FlowerSetup):
         def load_data(context: Context) -> FederatedData:
             stored = context.state.config_records.get(messages.TABLE)
             if stored is None:
-                raise TrainingError("the server asked before clients had agreed on what their tables become")
+                raise TrainingError("the server asked before the clients had agreed on their tables")
             dataset, train, _ = self.table(context).dataset(TableAgreement.of_json(json.loads(str(stored["agreed"]))))
             return single_client_federation(client_of(context), dataset, len(train))
 
@@ -387,7 +387,7 @@ def _options(experiment: Any, seed: int) -> TableOptions:
     data_options = experiment.data.options
     label, target = data_options.get("label"), data_options.get("target")
     if (label is None) == (target is None):
-        raise ConfigError("data: say label, a column of classes, or target, columns of numbers to predict.")
+        raise ConfigError("data: give `label` (a column of classes) or `target` (columns of numbers to predict).")
     targets = () if target is None else (target,) if isinstance(target, str) else tuple(map(str, target))
     if target is not None and (not targets or len(set(targets)) < len(targets)):
         raise ConfigError(f"data.target must name one column or more, each once; got {list(targets)}.")

@@ -184,8 +184,8 @@ def read_models(folder: RunFolder, name: str, layout: Layout) -> StoredModels | 
     if stored_shapes != shapes:
         key = min(key for key in stored_shapes.keys() | shapes if stored_shapes.get(key) != shapes.get(key))
         raise RunFolderError(
-            f"{folder.path / name}.safetensors holds the weights of another model: {key!r} is "
-            f"{stored_shapes.get(key, 'not there')}, and {shapes.get(key, 'not there')} in the model. Give the one "
+            f"{folder.path / name}.safetensors has the weights of another model: {key!r} is "
+            f"{stored_shapes.get(key, 'not there')}, and {shapes.get(key, 'not there')} in the model. Give the model "
             "that was trained, or run again."
         )
     vectors = np.empty((count, layout.size), np.float32)

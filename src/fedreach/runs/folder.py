@@ -245,9 +245,7 @@ def _load(path: Path, *, arrays: bool = True) -> tuple[dict[str, AnyArray], dict
             loaded = {key: file.get_tensor(key) for key in (file.keys() if arrays else ())}
         version = record.get("format")
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise RunFolderError(
-            f"{path} cannot be read: {error}. It is not skipped, as that would silently start over. {PUT_BACK}"
-        ) from error
+        raise RunFolderError(f"{path} cannot be read: {error}. {PUT_BACK}") from error
     _check_format(path, version)
     return loaded, record
 

@@ -52,8 +52,8 @@ def _refusal(folder: RunFolder, changed: Sequence[tuple[str, Any, Any]]) -> Othe
     options = [change for change in changed if not _is_file(change[0])]
     if not options:
         return OtherFilesError(
-            f"{folder.path} was made with other files of your own: since then {_list_files(changed)}. Results of both "
-            f"do not belong together: put back what was there, or choose {ANOTHER_FOLDER}."
+            f"{folder.path} was made with other versions of your files: since then {_list_files(changed)}. Put the "
+            f"old versions back, or choose {ANOTHER_FOLDER}."
         )
     differences = "; ".join(f"{key}: {before!r:.60} there, {after!r:.60} now" for key, before, after in options[:5])
     more = f" (and {len(options) - 5} more)" if len(options) > 5 else ""
@@ -61,8 +61,8 @@ def _refusal(folder: RunFolder, changed: Sequence[tuple[str, Any, Any]]) -> Othe
     if [key for key, _, _ in changed] == [ROUNDS] and changed[0][1] < changed[0][2]:
         hint = f" `fedreach extend` gives it {changed[0][2]} rounds."
     return OtherExperimentError(
-        f"{folder.path} holds another experiment. {differences}{more}. Choose {ANOTHER_FOLDER}, or move this one "
-        f"away.{hint}"
+        f"{folder.path} has results of another experiment. {differences}{more}. Choose {ANOTHER_FOLDER}, or move "
+        f"this one away.{hint}"
     )
 
 
@@ -141,8 +141,7 @@ def check_unchanged(files: Mapping[str, Any], identity: Mapping[str, Any]) -> No
     changed = [(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)]
     if changed:
         raise RunFolderError(
-            f"Since the comparison began {_list_files(changed)}. Results of both do not belong together: put back "
-            f"what was there, or choose {ANOTHER_FOLDER}."
+            f"Since the comparison began {_list_files(changed)}. Put the old versions back, or choose {ANOTHER_FOLDER}."
         )
 
 
@@ -163,8 +162,8 @@ def check_data(agreed: RunFolder, digest: str, name: str) -> None:
     if stored != digest:
         raise RunFolderError(
             f"data {name!r} are not what other runs in {agreed.path} read ({str(stored)[:12]}, now {digest[:12]}): a "
-            "file behind them was changed, or they are drawn anew whenever they are read. Put back what was there, or "
-            f"choose {ANOTHER_FOLDER}."
+            "file changed, or the data are random at each reading. Put the old data back, or choose "
+            f"{ANOTHER_FOLDER}."
         )
 
 
@@ -179,9 +178,9 @@ def run_of(folder: RunFolder) -> RunRecord:
         return run
     comparison = folder.read(ComparisonRecord)
     if comparison is None:
-        raise RunFolderError(f"{folder.path} is no folder of a run: it holds no {RunRecord.FILE}.")
+        raise RunFolderError(f"{folder.path} is not a run folder: {RunRecord.FILE} not found.")
     first = next(folder for folders in comparison.runs.values() for folder in folders.values())
-    raise RunFolderError(f"{folder.path} holds a comparison: name one of its runs, such as {folder.path / first}.")
+    raise RunFolderError(f"{folder.path} is a comparison. Name one of its runs, such as {folder.path / first}.")
 
 
 def folder_of_run(path: Path, method: str | None = None, seed: int | None = None) -> Path:
@@ -197,7 +196,9 @@ def folder_of_run(path: Path, method: str | None = None, seed: int | None = None
     comparison = folder.read(ComparisonRecord) if path.is_dir() else None
     if comparison is None:
         if method is not None or seed is not None:
-            raise ConfigError(f"--method and --seed choose from a comparison, and {path} is none. Leave them out.")
+            raise ConfigError(
+                f"--method and --seed choose a run of a comparison; {path} is not a comparison. Leave them out."
+            )
         return path
     chosen_method = _choose("method", method, comparison.runs, path)
     chosen_seed = _choose("seed", None if seed is None else str(seed), comparison.runs[chosen_method], path)
@@ -209,7 +210,7 @@ def _choose(what: str, requested: str | None, choices: Mapping[str, Any], path: 
     if requested is None and len(names) == 1:
         return names[0]
     if requested is None:
-        raise ConfigError(f"{path} holds a comparison: name one of its runs with --{what}: {', '.join(names)}.")
+        raise ConfigError(f"{path} is a comparison. Name one of its runs with --{what}: {', '.join(names)}.")
     if requested not in names:
         raise ConfigError(f"--{what}: {path} has no {what} {requested!r}.{nearest(requested, names)}")
     return requested
@@ -233,13 +234,13 @@ def check_code(run: RunRecord, name: str, base: Path, files: Mapping[str, Path])
         return
     if not file.is_file():
         raise ConfigError(
-            f"The run was made with {name}, and there is no file {file}. Pass `base`, the folder that {name} is "
-            "relative to: that of the experiment's TOML file."
+            f"The run was made with {name}, but {file} does not exist. Pass `base`, the folder of the experiment's "
+            "TOML file."
         )
     for code_name, code_file in {name: file, **files}.items():
         if code_name in run.code and digest_of_code(code_file, name_in(code_name)) != run.code[code_name]:
             raise RunFolderError(
-                f"{code_file} was changed after the run that was made with {name}. Put it back as it was, or run again."
+                f"{code_file} changed after the run with {name}. Put the old version back, or run again."
             )
 
 

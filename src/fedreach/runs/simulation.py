@@ -109,8 +109,8 @@ class EngineData:
     def local_models(self) -> Iterator[Float32s]:
         if not self.federation.server.reads_updates:
             raise ComponentError(
-                f"{name_of(self.federation.server)}.learn looks at clients' local models, and does not say so. Write "
-                "`reads_updates = True` into its class."
+                f"{name_of(self.federation.server)}.learn reads local models of clients. Set `reads_updates = True` "
+                "in its class."
             )
         sent, reports, view = self.request.sent, self.request.reports, self.request.view
         if sent is None or reports is None:  # a round without clients
@@ -153,8 +153,8 @@ class Simulation:
                 raise ConfigError(f"federation.{part} {expected} and that of the engine, {actual}, must be the same.")
         if self.federation.learning_server is not None and self.data.server is None:
             raise ConfigError(
-                f"{type(self.federation.server).__name__} trains on data of the server's own, and there is none. "
-                "Add `[server_data] examples = 100` to the experiment, or server_examples=100 to `federate`."
+                f"{type(self.federation.server).__name__} trains on server data; got none. Add `[server_data] "
+                "examples = 100` to the experiment, or server_examples=100 to `federate`."
             )
 
     @cached_property
@@ -165,7 +165,7 @@ class Simulation:
         if empty.size:
             raise DataError(
                 f"A participant must have at least one training example; client {self.data.name_of(empty[0])} has "
-                "none. Leave it out of the population, or drop empty clients (partition.empty)."
+                "none. Exclude it from the population, or drop empty clients (partition.empty = 'drop')."
             )
         constants = constant_bytes(self.engine.constants)
         view = replace(ServerView.of(ids, self.data.train.sizes[ids]), rounds=self.rounds, constant_bytes=constants)
@@ -344,8 +344,8 @@ class Simulation:
             client, cause = next(iter(lost.items()))
             more = f" So did {len(lost) - 1} more." if len(lost) > 1 else ""
             raise TrainingError(
-                f"Client {client} failed in round {number}: {cause}.{more} {STEADIER}; "
-                "or go on without failing clients by run.on_failure = 'drop'."
+                f"Client {client} failed in round {number}: {cause}.{more} {STEADIER}; or continue without failing "
+                "clients: run.on_failure = 'drop'."
             )
 
 

@@ -149,9 +149,9 @@ class TrackerGroup(Callback):
         self.trackers = [tracker for tracker in self.trackers if tracker is not named]
         self.warn(
             named.name,
-            f"tracker {named.name!r} failed in {where}: {_describe_error(error)}. It is left out, and no number "
-            f"changes. Once that is mended, `fedreach report {self.folder.path} --track {named.name}` tells it of the "
-            "whole run.",
+            f"tracker {named.name!r} failed in {where}: {_describe_error(error)}. The run continues without it, and "
+            f"its numbers stay the same. After a fix, `fedreach report {self.folder.path} --track {named.name}` "
+            "sends it the whole run.",
         )
 
 

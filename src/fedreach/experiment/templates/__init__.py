@@ -16,7 +16,7 @@ def write_templates(folder: Path) -> list[Path]:
     targets = [folder / name for name in FILES]
     for target in targets:
         if target.exists():
-            raise ConfigError(f"{target} is there already and is not overwritten. Name another folder.")
+            raise ConfigError(f"{target} already exists and is not overwritten. Choose another folder.")
     folder.mkdir(parents=True, exist_ok=True)
     for target in targets:
         target.write_text(Path(__file__).with_name(target.name).read_text(encoding="utf-8"), encoding="utf-8")
