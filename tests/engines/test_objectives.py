@@ -410,7 +410,7 @@ def test_a_layer_that_is_used_twice_has_no_features(simulated):
     ids=["number", "vector", "constant"],
 )
 def test_an_objective_that_is_not_one_number_with_a_gradient_is_refused(simulated, does, got):
-    with pytest.raises(TrainingError, match=rf"must return a differentiable tensor with one number .* {got}"):
+    with pytest.raises(TrainingError, match=rf"must return a differentiable tensor with one number, .* {got}"):
         updates(simulated(Own(does=does)))
 
 

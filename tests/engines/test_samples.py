@@ -158,5 +158,5 @@ def test_logits_say_what_predictions_say(split, kind, threads, federated, monkey
 def test_a_split_that_this_federation_has_not_is_refused(linear_engine):
     engine = linear_engine[0]
     for ask in (engine.predict, engine.logits):
-        with pytest.raises(ConfigError, match=r"one of 'train', 'true', 'test'; got 'server'"):
+        with pytest.raises(ConfigError, match=r"one of 'train', 'true', 'test' for this federation; got 'server'"):
             ask(engine.initial, "server", np.arange(2))
