@@ -36,7 +36,7 @@ def damage(path: Path, change: Callable[[bytes], bytes]) -> None:
         ("rounds.jsonl", lambda b: b"", True, "rounds.jsonl was altered"),
         ("clients.jsonl", lambda b: b[:-1], True, "clients.jsonl was altered"),
         ("rounds.jsonl", lambda b: b[:1000], False, "rounds.jsonl was altered"),
-        ("checkpoint.safetensors", lambda b: b[:100], False, "It is not skipped, as that would silently start over"),
+        ("checkpoint.safetensors", lambda b: b[:100], False, "cannot be read"),
         ("checkpoint.safetensors", lambda b: b[:-5] + bytes([b[-5] ^ 64]) + b[-4:], False, "was altered"),
         (
             "checkpoint.safetensors",
@@ -100,7 +100,7 @@ def test_a_comparison_of_another_experiment_is_left_alone(refused: Refused, fedr
     assert fedreach("compare", "tiny.toml", "--out", "c", "--formats", "none", "-q").exit_code == 0
     before = (home / "c" / "comparison.json").read_bytes()
     said = refused(3, "compare", "tiny.toml", "--out", "c", "--set", "rounds=5")
-    assert "holds another experiment. config.rounds: 4 there, 5 now." in said
+    assert "has results of another experiment. config.rounds: 4 there, 5 now." in said
     assert (home / "c" / "comparison.json").read_bytes() == before
 
 

@@ -62,7 +62,7 @@ def test_a_misspelt_key_is_answered_with_the_nearest_name(
         ("population.participants=13", "must be at most the 12 clients of the partition; got 13."),
         (
             "method.cohort_size=7",
-            "method.cohort_size: must be at most the 6 participants; got 7. Lower it or let more take",
+            "method.cohort_size: must be at most the 6 participants; got 7. Lower it, or let more clients",
         ),
         ("methods.entropy.cohort_size=7", "methods.entropy.cohort_size: must be at most the 6 participants; got 7."),
         ("engine.name=stackd", "must be 'auto', 'native', 'manual', 'sequential' or 'vmap'; got"),
@@ -143,7 +143,7 @@ def test_a_misspelt_word_of_the_command_is_answered_with_the_nearest(fedreach: C
     assert "Unknown command 'comparee'. Did you mean 'compare'?" in unknown.stderr
     assert refused(2, "list", "selektion") == "Unknown component type 'selektion'. Did you mean 'selection'?"
     assert refused(2, "run", "tiny.toml", "--method", "unifrom") == (
-        "There is no method 'unifrom' in this experiment. Did you mean 'uniform'?"
+        "Unknown method 'unifrom' in this experiment. Did you mean 'uniform'?"
     )
     assert "formats must be among svg, png, pdf; got 'gif'" in refused(2, "partition", "tiny.toml", "--plot", "a.gif")
     assert "formats must be among svg, png, pdf; got 'svgg'" in refused(2, "compare", "tiny.toml", "--formats", "svgg")

@@ -22,7 +22,7 @@ def test_a_client_whose_training_diverges_is_named_with_round_and_cause(
     said = refused(1, *diverging)
     assert said.startswith("Client ")
     assert "failed in round 1: its update is not finite" in said
-    assert "Lower local.lr or set local.clip_norm; or go on without failing clients" in said
+    assert "Lower local.lr or set local.clip_norm; or continue without failing clients" in said
     result = json.loads((home / "x" / "result.json").read_text())
     assert (result["status"], result["error"]) == ("failed", said)
     assert refused(1, *diverging).startswith("Client ")  # again, not "finished"

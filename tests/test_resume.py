@@ -574,7 +574,7 @@ def test_a_comparison_runs_only_what_is_new(fedreach: Command, home: Path) -> No
     assert {name: now[name] for name in first} == first
     fewer = fedreach(*command, "--seeds", 1)
     assert fewer.exit_code == 3
-    assert "now 2 of them would be left out" in fewer.stderr
+    assert "2 of them are missing now" in fewer.stderr
     without = fedreach(*command, "--seeds", 3)  # a method less is another question, and nothing is thrown away
     assert without.exit_code == 0
     assert "6/6 runs were finished before" in without.stderr

@@ -325,7 +325,7 @@ def test_init_overwrites_nothing(fedreach: Command, home: Path) -> None:
     (home / "my_policy.py").write_text("mine")
     result = fedreach("init")
     assert result.exit_code == 2
-    assert "my_policy.py is there already and is not overwritten." in result.stderr
+    assert "my_policy.py already exists and is not overwritten." in result.stderr
     assert not (home / "experiment.toml").exists()
     assert (home / "my_policy.py").read_text() == "mine"
 

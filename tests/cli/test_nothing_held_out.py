@@ -86,7 +86,7 @@ def test_where_nothing_at_all_is_tested_the_comparison_says_so(fedreach: Command
     ("more", "words"),
     [
         ("[method.adaptation]\nname = 'label_shift'\n", "LabelShift is fitted to held-out examples of participants"),
-        ("[evaluation]\npatience = 3\n", "evaluation.patience stops by what participants hold out"),
+        ("[evaluation]\npatience = 3\n", "evaluation.patience needs held-out examples of participants"),
     ],
 )
 def test_what_is_decided_by_held_out_rows_is_refused_before_the_first_round(fedreach, asked, command, more, words):

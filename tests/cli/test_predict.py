@@ -195,7 +195,7 @@ def test_without_clients_and_labels_all_rows_are_one_clients(call: Call, tmp_pat
         (2, ["patients.csv", "--out", "patients.csv"], "must differ from the file of rows"),
         (2, ["patients.csv", "--out", "p.parquet"], "--out must end with .csv"),
         (2, ["patients.csv", "--seed", "3"], "has no seed '3'"),
-        (2, ["patients.csv", "--cluster", "1"], "holds one model for all clients"),
+        (2, ["patients.csv", "--cluster", "1"], "has one model for all clients"),
     ],
 )
 def test_a_wrong_call_says_what_to_do(call: Call, code: int, arguments: list[str], said: str) -> None:
@@ -225,10 +225,10 @@ def test_one_of_several_runs_must_be_named(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(folder)
     done = CliRunner().invoke(main, ["predict", "out", "patients.csv"])
     assert done.exit_code == 2
-    assert "name one of its runs with --method: plain, adapted, truth, few" in done.stderr
+    assert "Name one of its runs with --method: plain, adapted, truth, few" in done.stderr
     done = CliRunner().invoke(main, ["predict", "out/runs/adapted/seed-0", "patients.csv", "--method", "adapted"])
     assert done.exit_code == 2
-    assert "choose from a comparison" in done.stderr
+    assert "choose a run of a comparison" in done.stderr
 
 
 def test_weights_predict_what_the_run_does(call: Call, tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_weights_predict_what_the_run_does(call: Call, tmp_path: Path) -> None:
     assert done.stdout == call("patients.csv").stdout
     again = call("--to", "safetensors", "--out", out, "--force", command="export")
     assert again.exit_code == 2
-    assert "is there already. Remove it, or name another folder with --out" in " ".join(again.stderr.split())
+    assert "already exists. Remove it, or choose another folder with --out" in " ".join(again.stderr.split())
 
 
 def test_a_client_column_called_as_another_one_of_the_predictions_is_not_lost(call: Call, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_file_with_numbers_that_are_not_trained_and_code_of_ones_own_gives_the
     np.testing.assert_array_equal(again.logits(x), w.model().logits(x))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "own.py").write_text("Net = None\n", encoding="utf-8")
-    with pytest.raises(RunFolderError, match=r"was changed after the run that was made with own\.py:Net"):
+    with pytest.raises(RunFolderError, match=r"changed after the run with own\.py:Net"):
         load(tmp_path / "out", base=tmp_path / "elsewhere")
 
 
@@ -207,12 +207,12 @@ def test_weights_are_of_the_one_model_that_they_say(world: WorldNamed, tmp_path:
 
 def test_what_is_no_exported_model_is_refused(world: WorldNamed, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"nothing")
-    with pytest.raises(DataError, match="is no model that `fedreach export --to safetensors` wrote"):
+    with pytest.raises(DataError, match="is not a model of `fedreach export --to safetensors`"):
         load(tmp_path)
-    with pytest.raises(DataError, match="is no model that"):
+    with pytest.raises(DataError, match="is not a model of"):
         load(world("images").folder / "last.safetensors")
     export(world("images").model(), tmp_path / "out", "torch", unadapted=True)
-    with pytest.raises(RunFolderError, match=r"predicts by its own program: python .*predict\.pyz FILE"):
+    with pytest.raises(RunFolderError, match=r"is an exported model with its own program: python .*predict\.pyz FILE"):
         load(tmp_path / "out")
 
 

@@ -130,7 +130,7 @@ def test_numbers_that_are_predicted_come_from_columns_or_from_one_array(tmp_path
         (IMAGES, {**PIXELS, "b": ["u", "v"]}, "column 'b' must hold numbers"),
         (TOKENS, {"a": [1, -1], "b": [1, 1], "c": [1, 1]}, "whole numbers, at least 0"),
         (TABLE, {"y": ["u", "v"], "ward": ["a", "b"]}, "column 'y' must contain numbers"),
-        (TABLE, {"y": [1, 2], "ward": ["a", "b"], "client": ["n", None]}, "'client' is missing in 1 rows"),
+        (TABLE, {"y": [1, 2], "ward": ["a", "b"], "client": ["n", None]}, "'client' is empty in 1 rows"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(
@@ -146,7 +146,7 @@ def test_arrays_must_be_as_long_as_the_samples(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'client' must have a value for each of the 2 rows; got 1"):
         rows(tmp_path / "rows.npz", IMAGES)
     np.savez(tmp_path / "rows.npz", xs=np.zeros((2, 2, 2), np.uint8))
-    with pytest.raises(DataError, match="there is no array 'x', of samples"):
+    with pytest.raises(DataError, match="array 'x' not found"):
         rows(tmp_path / "rows.npz", IMAGES)
     (tmp_path / "rows.npz").write_bytes(b"PK no archive")
     with pytest.raises(DataError, match=r"must be a readable \.npz file"):

@@ -348,10 +348,10 @@ def test_a_file_is_written_whole_or_not_at_all(world: WorldNamed, tmp_path: Path
     model.save(str(path))
     assert path.stat().st_size > 1000
     assert [each.name for each in path.parent.iterdir()] == ["model.pt2"]
-    with pytest.raises(ConfigError, match=r"must end with \.pt2, as torch\.export has it; got model\.onnx"):
+    with pytest.raises(ConfigError, match=r"must end with \.pt2, the format of torch\.export; got model\.onnx"):
         model.save(tmp_path / "model.onnx")
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"cannot be written: .*\. Name another one"):
+    with pytest.raises(ConfigError, match=r"cannot be written: .*\. Choose another file"):
         model.save(tmp_path / "file" / "model.pt2")
 
 
@@ -420,13 +420,13 @@ def test_a_repaired_client_is_asked_about_again(world: WorldNamed) -> None:
 def test_where_there_is_no_rule_that_is_said(world: WorldNamed, tmp_path: Path) -> None:
     model = world("own").model()
     assert model.adaptation is None
-    with pytest.raises(ConfigError, match=r"holds no adaptation rule.*Call predict, or run with method\.adaptation"):
+    with pytest.raises(ConfigError, match=r"has no adaptation rule.*Call predict, or run with method\.adaptation"):
         model.adapter()
     shutil.copytree(world("images").folder, tmp_path / "gone")
     gone = load(tmp_path / "gone")
     shutil.rmtree(tmp_path / "gone")
     assert len(gone.predict(world("images").at(np.arange(3)))) == 3
-    with pytest.raises(RunFolderError, match="is not there any more"):
+    with pytest.raises(RunFolderError, match="the folder of the adaptation rule, is missing"):
         gone.adapter()
 
 
@@ -490,10 +490,10 @@ def changed(folder: Path, file: str, change: Callable[[dict[str, Any]], object])
 def test_of_several_models_one_must_be_named(world: WorldNamed) -> None:
     w = world("clusters")
     with pytest.raises(
-        ConfigError, match=r"holds (\d) models, one a cluster: cluster must be 0 to \d; got None\. Which"
+        ConfigError, match=r"has (\d) models, one per cluster: cluster must be from 0 to \d; got None\. rounds"
     ):
         w.model()
-    with pytest.raises(ConfigError, match=r"cluster must be 0 to \d; got 9"):
+    with pytest.raises(ConfigError, match=r"cluster must be from 0 to \d; got 9"):
         w.model(cluster=9)
     index = w.held_out()
     said = []
@@ -502,7 +502,7 @@ def test_of_several_models_one_must_be_named(world: WorldNamed) -> None:
             said.append(w.model(cluster=number)(torch.from_numpy(w.at(index))).numpy())
         np.testing.assert_array_equal(said[-1], w.logits(index, head=f"{number}/"))
     assert not np.array_equal(*said)
-    with pytest.raises(ConfigError, match=r"holds one model for all clients; got 0\. Leave `cluster` out"):
+    with pytest.raises(ConfigError, match=r"has one model for all clients; got 0\. Leave `cluster` out"):
         world("features").model(cluster=0)
 
 
@@ -513,10 +513,10 @@ def test_a_module_of_ones_own_is_found_and_must_be_what_was_trained(
     monkeypatch.chdir(w.base)
     assert load("run").predict(w.at(np.arange(5))).shape == (5,)  # the current folder, where nothing is said
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"made with own\.py:Net, and there is no file .*own\.py\. Pass `base`"):
+    with pytest.raises(ConfigError, match=r"made with own\.py:Net, but .*own\.py does not exist\. Pass `base`"):
         load(w.folder)
     (tmp_path / "own.py").write_text(OWN.replace("0.3", "0.4"), encoding="utf-8")
-    with pytest.raises(RunFolderError, match=r"own\.py was changed after the run that was made with own\.py:Net"):
+    with pytest.raises(RunFolderError, match=r"own\.py changed after the run with own\.py:Net"):
         load(w.folder)
 
 
@@ -530,7 +530,7 @@ def test_a_run_that_names_no_model_takes_the_one_that_is_given(world: WorldNamed
     w = world("features")
     shutil.copytree(w.folder, tmp_path / "run")
     changed(tmp_path / "run", "run.json", lambda run: run["config"].pop("model"))
-    with pytest.raises(ConfigError, match=r"made by a program, and its folder names no model\. Pass `model`"):
+    with pytest.raises(ConfigError, match=r"made by a program, and its folder does not name the model\. Pass `model`"):
         load(tmp_path / "run")
     model = load(tmp_path / "run", model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(5, 4)))
     np.testing.assert_array_equal(model.predict(w.rows), w.model().predict(w.rows))
@@ -564,5 +564,5 @@ def test_a_folder_without_such_a_model_says_why(world: WorldNamed, tmp_path: Pat
     listed(folder)
     with pytest.raises(RunFolderError, match=r"holds no federation\.json\. The run is not finished"):
         load(folder)
-    with pytest.raises(RunFolderError, match=r"is no folder of a run: it holds no run\.json"):
+    with pytest.raises(RunFolderError, match=r"is not a run folder: run\.json not found"):
         load(tmp_path)

@@ -231,7 +231,7 @@ class Secret(FedDF):
 def test_who_does_not_say_that_it_reads_updates_gets_none():
     assert Secret().tunes_server
     for options in ({}, {"label_statistics": SecureAggregation()}):
-        with pytest.raises(ComponentError, match=r"Secret\.learn looks at .* Write `reads_updates = True`"):
+        with pytest.raises(ComponentError, match=r"Secret\.learn reads .* Set `reads_updates = True`"):
             run(made(Secret(), **options), 1)
 
 

@@ -199,17 +199,19 @@ def test_an_adapter_serves_as_the_run_did(fedreach: Command, home: Path) -> None
 def test_an_adapter_says_what_is_wrong(fedreach: Command, home: Path) -> None:
     done = fedreach("run", "tiny.toml", "--method", "uniform", "--out", "unadapted")
     assert done.exit_code == 0, done.output
-    with pytest.raises(RunFolderError, match=r"holds no adaptation rule.*Run with method\.adaptation"):
+    with pytest.raises(RunFolderError, match=r"has no adaptation rule.*Run with method\.adaptation"):
         load(home / "unadapted")
     adapter = Adapter(
         LabelShift(), {"a": np.ones(1), "b": np.zeros(2), "base": np.full(2, 0.5), "pseudo_counts": np.ones(1)}
     )
     with pytest.raises(ConfigError, match=r"must be finite numbers of shape \(m, 2\); got shape \(1, 3\)"):
         adapter.fit([[1.0, 2.0, 3.0]])
-    with pytest.raises(ConfigError, match=r"has seen no inputs yet\. Call fit first"):
+    with pytest.raises(ConfigError, match=r"has no inputs yet\. Call fit first"):
         adapter.prior_  # noqa: B018
     adapter.fit(np.zeros((3, 2)))
-    with pytest.raises(ConfigError, match=r"given features as fit was.*these came with features\. Call fit anew"):
+    with pytest.raises(
+        ConfigError, match=r"features must be given as in fit.*these came with features\. Call fit again"
+    ):
         adapter.partial_fit(np.zeros((3, 2)), np.zeros((3, 4)))
     adapter.fit(np.zeros((3, 2)), np.zeros((3, 4)))
     with pytest.raises(ConfigError, match="these came without features"):

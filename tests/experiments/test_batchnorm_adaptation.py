@@ -40,7 +40,7 @@ def test_clients_with_brighter_images_are_adapted_by_their_own_statistics(home: 
         record = json.loads((home / name / AdaptationRecord.FILE).read_text())
         found[name] = record["columns"]["last"]["unseen_adapted_accuracy"]
     assert found["refreshed"] > found["bare"] + 0.1
-    with pytest.raises(ConfigError, match=r"BatchNormRefresh refreshes BatchNorm layers inside the model"):
+    with pytest.raises(ConfigError, match=r"BatchNormRefresh changes BatchNorm layers inside the model"):
         export(home / "refreshed", home / "client.pyz", base=home)
 
 

@@ -149,7 +149,7 @@ def stored(out: Path, e: Experiment, *, result: bool = True, **more: Any) -> Com
 
 def test_a_comparison_is_not_ended_early(tmp_path: Path) -> None:
     before = stored(tmp_path, experiment(seeds=8))
-    with pytest.raises(RunFolderError, match="8 seeds were declared; now 3 of them would be left out"):
+    with pytest.raises(RunFolderError, match="8 seeds were declared; 3 of them are missing now"):
         check_declared(experiment(seeds=5), before, tmp_path, add_seeds=False)
     with pytest.raises(RunFolderError, match="not ended early"):
         check_declared(experiment(seeds=5), before, tmp_path, add_seeds=True)
@@ -220,7 +220,7 @@ def test_seeds_of_a_finished_comparison_stay_what_they_were(
     fedreach: Callable[..., Any], refused: Callable[..., str]
 ) -> None:
     assert fedreach("compare", "tiny.toml", "--formats", "none", "--seeds", 3).exit_code == 0
-    assert "3 seeds were declared; now 1 of them would be left out" in refused(3, "compare", "tiny.toml", "--seeds", 2)
+    assert "3 seeds were declared; 1 of them are missing now" in refused(3, "compare", "tiny.toml", "--seeds", 2)
     assert "--add-seeds" in refused(3, "compare", "tiny.toml", "--seeds", 4)
     more = fedreach("compare", "tiny.toml", "--seeds", 4, "--add-seeds", "--formats", "none", "--json")
     told = json.loads(more.stdout)

@@ -165,7 +165,7 @@ def test_a_rank_that_was_started_for_something_else_is_refused(start: Start, hom
     code = "import os, sys\nif os.environ['RANK'] == '1': os.chdir('other')\nfrom fedreach.cli import main\nmain()"
     (code, _, told), other = ended(start_ranks(2, "-c", code, "run", "tiny.toml", "--out", "differs", folder=home))
     assert code == 2
-    assert "error: Rank 1: This rank was started for something else than rank 0: its config differ." in told
+    assert "error: Rank 1: This rank differs from rank 0 in config." in told
     assert other == (1, "", "")
 
 

@@ -195,7 +195,7 @@ def test_a_run_is_not_made_shorter_and_what_has_its_length_is_left(
 ) -> None:
     folder = made(home, "x", 4)
     before = files(folder)
-    assert "x has 4 rounds; --rounds must be at least as many, got 3." in refused(3, "extend", "x", "--rounds", "3")
+    assert "x has 4 rounds; --rounds must be at least that; got 3." in refused(3, "extend", "x", "--rounds", "3")
     done = fedreach("extend", "x", "--rounds", "4", "--json")
     assert done.exit_code == 0
     assert '"rounds": 4' in done.stdout

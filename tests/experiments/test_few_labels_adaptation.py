@@ -66,7 +66,7 @@ def test_a_comparison_scores_it_beside_the_others_and_marks_it(home: Path, fedre
     assert "that one learns from are not scored" in table
     folder = home / "out" / "runs" / "three" / "seed-0"
     for refuse in (lambda: export(folder, home / "client.pyz"), lambda: load(folder), saved.load(folder).adapter):
-        with pytest.raises(ConfigError, match=r"FewLabels learns from labels .* which none can deploy"):
+        with pytest.raises(ConfigError, match=r"FewLabels needs labels .* cannot be deployed"):
             refuse()
 
 

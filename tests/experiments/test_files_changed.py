@@ -283,8 +283,8 @@ def test_a_run_on_replaced_data_is_not_taken_for_finished(fedreach: Command, ref
     kept = (home / "t.csv").read_bytes()
     table(home / "t.csv", 2)
     said = refused(3, *command)
-    assert said.startswith("x was made with other files of your own: since then t.csv was changed. Results of both")
-    assert "put back what was there, or choose another folder with --out" in said
+    assert said.startswith("x was made with other versions of your files: since then t.csv was changed. Put")
+    assert "Put the old versions back, or choose another folder with --out" in said
     (home / "t.csv").write_bytes(kept)
     assert fedreach(*command).exit_code == 0
 
@@ -360,7 +360,7 @@ def test_a_file_that_is_changed_while_a_comparison_runs_fails_the_runs_that_begi
     files = file_digests(load(base / "tiny.toml", ["data=mine.py:data"]).resolved(), base)
     job(base, 0, files=files)
     (base / "alone.py").write_text("RATE = 9\n")
-    with pytest.raises(RunFolderError, match=r"Since the comparison began alone\.py was changed\. Results of both"):
+    with pytest.raises(RunFolderError, match=r"Since the comparison began alone\.py was changed\. Put the old"):
         job(base, 1, files=files)
     assert not (base / "x" / "1").exists()
 
@@ -396,7 +396,7 @@ def test_a_model_is_not_made_by_other_code_than_it_was_trained_with(base: Path, 
     assert fedreach(*command).exit_code == 0
     trained_model(base / "x")
     (base / "alone.py").write_text("RATE = 9\n")
-    with pytest.raises(RunFolderError, match=r"alone\.py was changed after the run that was made with mine\.py:net"):
+    with pytest.raises(RunFolderError, match=r"alone\.py changed after the run with mine\.py:net"):
         trained_model(base / "x")
 
 

@@ -50,12 +50,14 @@ def test_a_comparison_of_the_same_name_leaves_the_other_alone(fedreach: Command,
         (two / f"{file}.toml").write_text('name = "same"\n' + text, encoding="utf-8")
     assert fedreach("compare", "slow.toml", *QUICK).exit_code == 0
     before = contents(two / "runs")
-    assert "holds another experiment. config.local.lr: 0.1 there, 0.5 now." in refused(3, "compare", "fast.toml")
+    assert "has results of another experiment. config.local.lr: 0.1 there, 0.5 now." in refused(
+        3, "compare", "fast.toml"
+    )
     others = SHORT.replace("uniform", "equal").replace("[methods.entropy]", "[methods.other]")
     (two / "others.toml").write_text('name = "same"\n' + others, encoding="utf-8")
     told = refused(3, "compare", "others.toml")
     assert "runs/same has results of another comparison, with uniform, entropy and without equal, other." in told
-    assert "Choose another folder with --out (in Python, out), or give this experiment a `name` of its own." in told
+    assert "Choose another folder with --out (in Python, out), or give this experiment another `name`." in told
     assert contents(two / "runs") == before
 
 

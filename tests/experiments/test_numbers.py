@@ -176,7 +176,7 @@ def test_metrics_of_classes_refuse_numbers_and_the_other_way_round(tmp_path: Pat
         (["--set", "method.loss=cross_entropy"], "Use loss = 'mse' or 'huber'"),
         (["--set", "method.selection=entropy_topk"], "selection .* needs classes as targets"),
         (["--set", "method.adaptation=label_shift"], "adaptation LabelShift needs classes as targets"),
-        (["--set", "target_accuracy=0.5"], "target_accuracy is about shares of right answers"),
+        (["--set", "target_accuracy=0.5"], "target_accuracy needs classes as targets"),
         (["--set", "partition.name=shards"], "Use the partition 'iid' or 'natural'"),
         (["--set", "noise={name='symmetric', rate=0.1}"], "noise: "),
     ],

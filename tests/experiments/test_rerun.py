@@ -107,7 +107,7 @@ def test_what_a_setting_was_chosen_by_is_made_again_too(home: Path) -> None:
 
 
 def test_only_methods_that_are_there_are_redone(refused: Refused, home: Path) -> None:
-    with pytest.raises(ConfigError, match=r"There is no method 'entropi' to rerun\. Did you mean 'entropy'"):
+    with pytest.raises(ConfigError, match=r"Unknown method 'entropi' to rerun\. Did you mean 'entropy'"):
         compared(home, rerun=["entropi"])
     assert "Did you mean 'entropy'" in refused(2, "compare", "tiny.toml", "--rerun", "entropi", "--out", "x")
     assert not (home / "x" / "runs").exists()

@@ -80,7 +80,7 @@ def test_a_folder_of_a_run_without_a_shift_is_not_gone_on_with(fedreach: Command
     add(home, SHIFT)
     refused = fedreach("run", "tiny.toml", "--method", "uniform", "--out", "out", "--quiet")
     assert refused.exit_code != 0
-    assert "holds another experiment. config.shift" in refused.output
+    assert "has results of another experiment. config.shift" in refused.output
 
 
 @pytest.mark.parametrize("engine", ["native", "manual", "vmap"])

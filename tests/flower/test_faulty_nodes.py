@@ -68,7 +68,7 @@ def test_a_client_of_another_federation_is_refused_by_name(
     found = flower(experiment(method), grid, tmp_path)
     always = {number: {culprit} for number in range(1, ROUNDS + 1)}
     assert found == simulated(experiment(method), offline=always)
-    assert_said(heard, rf"Node {grid.node_of[culprit]} does not take part: {reason}")
+    assert_said(heard, rf"Node {grid.node_of[culprit]} does not participate: {reason}")
     assert (culprit, "train") not in grid.sent
 
 
@@ -79,7 +79,7 @@ def test_a_node_without_a_partition_id_does_not_take_part(tmp_path: Path, heard:
     found = flower(experiment(FEDAVG), grid, tmp_path)
     always = {number: {culprit} for number in range(1, ROUNDS + 1)}
     assert found == simulated(experiment(FEDAVG), offline=always)
-    said = rf"Node {grid.node_of[culprit]} does not take part: it failed: .*must hold 'partition-id'.*Start +the"
+    said = rf"Node {grid.node_of[culprit]} does not participate: it failed: .*must hold 'partition-id'.*Start +the"
     assert_said(heard, said)
 
 
@@ -87,14 +87,14 @@ def test_of_two_nodes_with_one_partition_id_one_takes_part(tmp_path: Path, heard
     grid = InProcess(app_of(FEDAVG), range(CLIENTS + 1))
     grid.contexts[CLIENTS].node_config["partition-id"] = 3
     assert flower(experiment(FEDAVG), grid, tmp_path) == undisturbed(FEDAVG)
-    assert_said(heard, r"Node \d+ does not take part: it says it is client 3, and so does node \d+, which is online")
+    assert_said(heard, r"Node \d+ does not participate: it reports to be client 3, as does node \d+, which is online")
     assert {client for client, kind in grid.sent if kind == "train"} <= set(range(CLIENTS))
 
 
 def test_a_partition_id_that_the_data_does_not_have_is_refused(tmp_path: Path, heard: pytest.LogCaptureFixture) -> None:
     grid = InProcess(app_of(FEDAVG), range(CLIENTS + 1))
     assert flower(experiment(FEDAVG), grid, tmp_path) == undisturbed(FEDAVG)
-    assert_said(heard, r"does not take part: it failed: .*There are clients 0 to 5 in the data; got client 6")
+    assert_said(heard, r"does not participate: it failed: .*There are clients 0 to 5 in the data; got client 6")
 
 
 def introducing(client: int, name: str, value: Any) -> Any:
@@ -129,7 +129,7 @@ def test_a_client_that_introduces_itself_wrongly_is_refused(
     always = {number: {culprit} for number in range(1, ROUNDS + 1)}
     assert found == simulated(experiment(FEDAVG), offline=always)
     assert (culprit, "train") not in grid.sent
-    assert_said(heard, f"Node {grid.node_of[culprit]} does not take part: .*({name}|partition-id)")
+    assert_said(heard, f"Node {grid.node_of[culprit]} does not participate: .*({name}|partition-id)")
 
 
 def test_a_node_that_does_not_say_who_it_is_is_asked_again(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_node_that_fails_at_first_is_asked_again(
 
     grid = InProcess(app_of(SCAFFOLD), range(CLIENTS), answering=answering)
     assert flower(experiment(SCAFFOLD), grid, tmp_path, patience=5.0) == undisturbed(SCAFFOLD)
-    assert_said(heard, f"Node {grid.node_of[culprit]} does not take part: it failed: OSError: the disk is not there")
+    assert_said(heard, f"Node {grid.node_of[culprit]} does not participate: it failed: OSError: the disk is not there")
 
 
 @pytest.mark.parametrize("client", [0, 3], ids=["unseen", "participant"])

@@ -151,7 +151,7 @@ def test_labels_that_cannot_be_are_not_believed(
     grid = InProcess(app_of(method), range(CLIENTS), answering=telling(4, fact, change))
     assert flower(experiment(method), grid, tmp_path) == simulated(experiment(method), without=4)
     assert (4, "train") not in grid.sent
-    assert_said(heard, f"Client 4 never trains: .*{why}")
+    assert_said(heard, f"Client 4 does not train: .*{why}")
     assert list(rows(tmp_path)[0]["refused"]) == ["client 4"]
 
 
@@ -251,7 +251,7 @@ def test_a_place_is_refused_while_its_holder_is_there_and_free_when_it_is_gone(
     assert flower(experiment(FEDAVG), grid, tmp_path) == undisturbed(FEDAVG)  # the data are the same
     holder, other = (grid.node_of[client] for client in (3, second))
     assert holder < other  # nodes that come at once are heard in this order
-    assert_said(heard, f"Node {other} does not take part: it says it is client 3, and so does node {holder}, which is")
+    assert_said(heard, f"Node {other} does not participate: it reports to be client 3, as does node {holder}, which is")
     assert list(rows(tmp_path)[0]["refused"]) == [f"node {other}"]
     trained = [client for client, kind in grid.sent if kind == "train"]
     assert second in trained
@@ -285,7 +285,7 @@ def test_who_has_no_key_of_its_own_is_out_of_secure_aggregation(
     grid = adapt(tmp_path, *SECURE, "method.adaptation=none", answering=answering)
     assert (5, "train") not in grid.sent
     assert [len(row["lost"]) for row in rows(tmp_path)] == [0] * len(rows(tmp_path))
-    assert_said(heard, f"Node {grid.node_of[5]} does not take part: it(s key| has no key)")
+    assert_said(heard, f"Node {grid.node_of[5]} does not participate: it(s key| has no key)")
 
 
 @pytest.mark.parametrize("seed", range(20))

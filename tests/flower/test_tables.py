@@ -407,7 +407,7 @@ def test_a_participant_that_is_misspelt_is_told(tmp_path: Path, caplog: pytest.L
     setup = FlowerTables(written(tmp_path), overrides=('population.participants=["ash","birch","ceder"]',))
     with caplog.at_level("WARNING", logger="flwr"):
         setup.run(Hospitals(setup, tmp_path), tmp_path / "flower", min_clients=2, patience=0.5, timeout=1)
-    assert "Participant 'ceder' is not there, and never trains. Did you mean 'cedar'?" in caplog.text
+    assert "Participant 'ceder' is unknown and does not train. Did you mean 'cedar'?" in caplog.text
 
 
 def test_a_run_that_ends_before_its_first_round_says_so_in_its_result(tmp_path: Path) -> None:

@@ -283,13 +283,15 @@ def test_in_python_it_is_asked_for_where_held_out_is(tmp_path: Path) -> None:
 
 def test_a_rule_that_is_fitted_by_held_out_rows_is_refused_before_the_first_round(refused: Refused, home: Path) -> None:
     said = refused(2, "run", "tiny.toml", *REFIT, "--set", "method.adaptation=label_shift", "--out", "o")
-    assert "population.refit trains on what participants hold out, and adaptation LabelShift is fitted by that" in said
+    assert "population.refit trains on held-out examples, to which adaptation LabelShift is fitted" in said
     assert not (home / "o" / "rounds.jsonl").exists()
 
 
 def test_in_a_comparison_the_method_with_such_a_rule_is_named(refused: Refused, home: Path) -> None:
     (home / "tiny.toml").write_text(TINY + '\n[methods.ours]\nadaptation = "bbse"\n', encoding="utf-8")
-    assert "methods.ours: population.refit trains on what" in refused(2, "compare", "tiny.toml", *REFIT, "--out", "o")
+    assert "methods.ours: population.refit trains on held-out" in refused(
+        2, "compare", "tiny.toml", *REFIT, "--out", "o"
+    )
 
 
 def test_where_nobody_holds_anything_out_it_is_refused_before_the_first_round(refused: Refused, home: Path) -> None:
@@ -298,7 +300,7 @@ def test_where_nobody_holds_anything_out_it_is_refused_before_the_first_round(re
     chosen = ["data.name=one.csv", "data.client=who", "data.label=ill", "partition={name='natural'}"]
     words = [word for each in chosen for word in ("--set", each)]
     said = refused(2, "run", "tiny.toml", *words, "--set", "population.participants=5", *REFIT, "--out", "o")
-    assert "population.refit trains again on what participants hold out, too, and none holds out an example" in said
+    assert "population.refit needs held-out examples of participants; there are none" in said
     assert not (home / "o" / "rounds.jsonl").exists()
 
 

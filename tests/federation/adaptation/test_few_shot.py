@@ -124,7 +124,7 @@ def test_an_adapter_takes_labels_where_its_rule_learns_from_them():
     found = adapter.predict_proba(outputs.logits, outputs.features)
     np.testing.assert_array_equal(found, np.exp(rule.predict(state, expected, outputs)))
     assert (adapter.n_inputs_, adapter.n_labels_, adapter.decision_) == (25, 5, "labels, abstained")
-    with pytest.raises(ConfigError, match="labels must be None, as LabelShift learns from inputs alone"):
+    with pytest.raises(ConfigError, match="labels must be None, because LabelShift learns from inputs only"):
         Adapter(LabelShift(), state).fit(outputs.logits, labels=known)
     for wrong in (np.full(30, C), np.zeros(3, int), np.full(30, 0.5), np.full(30, -2)):
         with pytest.raises(ConfigError, match=r"whole numbers from 0 to 3, or -1"):
