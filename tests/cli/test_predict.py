@@ -190,8 +190,8 @@ def test_without_clients_and_labels_all_rows_are_one_clients(call: Call, tmp_pat
     [
         (3, ["absent.csv"], "absent.csv: file not found"),
         (3, ["study.toml"], "rows must be a .csv, a .parquet or an .npz file; got '.toml'"),
-        (2, ["patients.csv", "--client", "hospitel"], "unknown column 'hospitel'. Did you mean 'hospital'?"),
-        (2, ["patients.csv", "--label", "readmited"], "unknown column 'readmited'. Did you mean 'readmitted'?"),
+        (2, ["patients.csv", "--client", "hospitel"], "there is no column 'hospitel'. Did you mean 'hospital'?"),
+        (2, ["patients.csv", "--label", "readmited"], "there is no column 'readmited'. Did you mean 'readmitted'?"),
         (2, ["patients.csv", "--out", "patients.csv"], "must be another file than the rows"),
         (2, ["patients.csv", "--out", "p.parquet"], "--out must end with .csv"),
         (2, ["patients.csv", "--seed", "3"], "has no seed '3'"),
