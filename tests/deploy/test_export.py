@@ -409,7 +409,7 @@ def test_no_file_is_written_over_and_none_that_cannot_be_imported(study: Path, t
 def test_the_command_writes_the_file_and_says_so(fedreach: Command, study: Path, tmp_path: Path) -> None:
     done = fedreach("export", run_of(study, "bbse"), "--to", "adapter", "--out", tmp_path / "x" / "ward.pyz")
     assert done.exit_code == 0, done.output
-    assert f"{BBSE(hard=True)} of bbse, seed 0, round 4" in done.output
+    assert "BBSE of bbse, seed 0, round 4" in done.output
     assert (tmp_path / "x" / "ward.pyz").exists()
     told = fedreach("export", run_of(study, "bbse"), "--to", "adapter", "--out", tmp_path / "y.pyz", "--json")
     assert json.loads(told.stdout)["rule"] == repr(replace(BBSE(), hard=True))

@@ -69,7 +69,7 @@ def _rule(folder: Path, out: Path, chosen: options.ChosenModel, force: bool) -> 
     saved = write(folder, out, chosen.which or "last", cluster=chosen.cluster, base=chosen.base, force=force)
     about = {"method": saved.run.method, "seed": saved.run.seed, "round": saved.round, "rule": repr(saved.rule)}
     return {"file": str(out), **about}, [
-        f"Wrote {out}: {saved.rule} of {saved.run.method}, seed {saved.run.seed}, round {saved.round}.",
+        f"Wrote {out}: {type(saved.rule).__name__} of {saved.run.method}, seed {saved.run.seed}, round {saved.round}.",
         f"Next    python {out}     (shows how a client uses it; needs only numpy)",
     ]
 
@@ -83,7 +83,7 @@ def _model(
     done = write(model, out, form, unadapted=unadapted, force=force)
     keys = ("name", "method", "seed", "model", "cluster", "round", "rule")
     about = {key: done.about[key] for key in keys}
-    adaptation = f"adapted by {about['rule']}" if about["rule"] else "without an adaptation rule"
+    adaptation = f"adapted by {str(about['rule']).partition('(')[0]}" if about["rule"] else "without an adaptation rule"
     program = f"fedreach predict {out}" if form == "safetensors" else f"python {out / 'predict.pyz'}"
     return {"folder": str(out), "files": list(done.files), **about}, [
         f"Wrote {out}: {origin(done.about)};",

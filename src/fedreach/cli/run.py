@@ -207,19 +207,20 @@ def print_result(folder: Path, result: Result, as_json: bool) -> None:
     from fedreach.api import terminal
     from fedreach.report.analysis import baselines_of
     from fedreach.report.concerns import concerns
+    from fedreach.report.formats import findings_text
+    from fedreach.report.overview import analyse
     from fedreach.report.read import read as read_folders
 
     last, read = terminal.last_evaluation(folder), read_folders([folder])
-    warnings = concerns(read)
     if as_json:
         baselines = {name: dict(of) for record in baselines_of(read) for name, of in record.columns.items()}
-        numbers = {"last": last, "baselines": baselines, "findings": list(warnings)}
+        numbers = {"last": last, "baselines": baselines, "findings": list(concerns(read))}
         options.set_json({"folder": str(folder), **result.to_json(), **numbers})
         return
     width = options.width()
-    sentences = [terminal.outcome_sentence(last, result), *(f"Warning: {text}" for text in warnings)]
-    texts = ["\n".join(folded(text, width)) for text in sentences]
-    click.echo("\n\n".join(filter(None, [terminal.baselines_table(read, last, width), *texts])))
+    outcome = "\n".join(folded(terminal.outcome_sentence(last, result), width))
+    texts = [terminal.baselines_table(read, last, width), outcome, findings_text(analyse(read), width)]
+    click.echo("\n\n".join(filter(None, texts)))
     click.echo(f"\nRun     {folder}")
     if options.is_verbose():
         click.echo("\n".join(f"        {path}" for path in sorted(folder.glob("[!.]*"))))
