@@ -13,13 +13,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fedreach"
 LIMITS = {
-    "lines of code": 36_851,  # goal: 31,000
+    "lines of code": 36_816,  # goal: 31,000
     "files": 234,
     "entries at the top": 14,
-    "percent of lines that import": 9.8,  # goal: 9
+    "percent of lines that import": 9.7,  # goal: 9
     "percent of names that say nothing": 0.2,
-    "percent of functions named by a participle": 3.0,  # fewer than before, 106, of fewer functions
-    "private phrases per 1,000 words": 0.3,
+    "percent of functions named by a participle": 2.8,
+    "private phrases per 1,000 words": 0.2,
 }
 """Lower a limit whenever its figure falls, and never raise one without saying why in the commit."""
 
@@ -99,12 +99,12 @@ def figures(source: Path) -> dict[str, float]:
 
 
 DOC_LIMITS = {
-    "words": 60_000,  # goal: 25,000
-    "private phrases per 1,000 words": 11.0,
-    "percent of sentences with more than 25 words": 40.0,
+    "words": 16_500,
+    "private phrases per 1,000 words": 0.5,
+    "percent of sentences with more than 25 words": 0.4,
 }
-"""Of the README and the pages of docs/, and of messages the same without the number of words."""
-MESSAGE_LIMITS = {"private phrases per 1,000 words": 10.0, "percent of sentences with more than 25 words": 20.0}
+"""Of the README and the pages of docs/; `MESSAGE_LIMITS` of tests/messages.txt."""
+MESSAGE_LIMITS = {"private phrases per 1,000 words": 0.5, "percent of sentences with more than 25 words": 0.3}
 
 
 def prose_figures(text: str) -> dict[str, float]:
@@ -159,7 +159,7 @@ def test_a_file_of_private_names_and_prose_is_found(tmp_path: Path) -> None:
     text += "def told(found):\n    # nobody goes on .5 %\n    said = found\n"
     (tmp_path / "bad.py").write_text(text, encoding="utf-8")
     assert figures(tmp_path) == {
-        "lines of code": 3,
+        "lines of code": 36_816,
         "files": 1,
         "entries at the top": 1,
         "percent of lines that import": pytest.approx(100 / 3),

@@ -41,10 +41,10 @@ def test_a_sweep_from_python_is_opened_printed_and_written_as_a_file(
     again = fr.Sweep("s")
     assert repr(again) == "Sweep(s: partition.alpha; 2 settings)"
     assert again.page().exists()
-    with pytest.raises(ConfigError, match=r"There is no setting 0\.2 in this sweep"):
+    with pytest.raises(ConfigError, match=r"Unknown setting 0\.2 in this sweep"):
         again[0.2]
     assert repr(fr.open("s")) == repr(again)
-    with pytest.raises(RunFolderError, match="There is no sweep in nowhere"):
+    with pytest.raises(RunFolderError, match="nowhere is not a sweep"):
         fr.Sweep("nowhere")
     with pytest.raises(TypeError, match="round"):
         fr.sweep(data, {"a": {}}, {"partition.alpha": [0.1]}, round=2)

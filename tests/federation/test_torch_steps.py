@@ -96,11 +96,11 @@ def test_the_rate_is_that_of_the_round():
 
 @pytest.mark.parametrize("kind", [Manual, Native, Vmap])
 def test_other_engines_refuse_it_and_auto_says_why(kind):
-    with pytest.raises(ConfigError, match=rf"'{kind.name}' does not follow torch\.optim\.RMSprop; 'sequential' does"):
+    with pytest.raises(ConfigError, match=rf"'{kind.name}' does not support torch\.optim\.RMSprop; 'sequential' does"):
         engine(kind, of("RMSprop"))
     choice = choose(engine(Sequential, of("RMSprop")).task)
     assert choice.name == "sequential"
-    assert "does not follow torch.optim.RMSprop" in choice.refused[kind.name]
+    assert "does not support torch.optim.RMSprop" in choice.refused[kind.name]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_other_engines_refuse_it_and_auto_says_why(kind):
         (lambda: TorchSteps("RMSprop", {"lr": 0.9}), "It is local.lr"),
         (lambda: of("RMSprop", momentum=0.9), "LocalSGD.momentum and LocalSGD.weight_decay must be 0"),
         (lambda: of("RMSprop", weight_decay=0.1), "must be 0 under TorchSteps, which has options of its own"),
-        (lambda: replace(tiny_federation(), solver=Scaffold(), local=of("RMSprop")), "Scaffold works out"),
+        (lambda: replace(tiny_federation(), solver=Scaffold(), local=of("RMSprop")), "Scaffold needs plain gradient steps"),
         (lambda: two_quadratics(local=of("RMSprop")).engine.train(np.zeros(2), IDS[:2], 1, 0.1), "Quadratics do not"),
     ],
 )

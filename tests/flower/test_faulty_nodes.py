@@ -181,7 +181,7 @@ def test_a_client_that_withholds_its_labels_never_trains_where_they_are_needed(
     assert found == simulated(setup, without=client)
     assert (client, "train") not in grid.sent
     assert (client, "evaluate") in grid.sent
-    assert_said(heard, f"Client {client} .*this client does not tell anything of its labels")
+    assert_said(heard, f"Client {client} .*this client does not report its labels")
 
 
 def withholding(setup: FlowerExperiment) -> ClientApp:

@@ -212,7 +212,9 @@ def test_weights_that_belong_to_several_models_have_no_terms() -> None:
 
 
 def test_a_client_that_the_federation_does_not_have_is_named() -> None:
-    with pytest.raises(RunFolderError, match=r"reply of client 7, but federation\.json beside it counts 5 clients"):
+    with pytest.raises(
+        RunFolderError, match=r"reply of client 7, but federation\.json in the same folder counts 5 clients"
+    ):
         of(replies({1: ([0, 7], [0.5, 0.5])}))
 
 

@@ -265,8 +265,8 @@ class Comparison:
             raise RunFolderError(f"{self.path} is a sweep. Open it with fedreach.Sweep({str(path)!r}).")
         if record is None:
             raise RunFolderError(
-                f"There is no comparison in {self.path}: no {ComparisonRecord.FILE}. Name the folder that compare() "
-                "was given as `out`, or --out."
+                f"{self.path} is not a comparison: {ComparisonRecord.FILE} not found. Give the folder `out` of "
+                "compare(), or --out."
             )
         self.record = record
 

@@ -81,7 +81,7 @@ class Sweep:
         record = RunFolder(self.path).read(SweepRecord)
         if record is None:
             raise RunFolderError(
-                f"There is no sweep in {self.path}: no {SweepRecord.FILE}. fedreach.open opens a comparison."
+                f"{self.path} is not a sweep: {SweepRecord.FILE} not found. fedreach.open opens a comparison."
             )
         self.record = record
 
@@ -152,7 +152,7 @@ class Sweep:
         if not words or (words not in self.comparisons and len(self.record.keys) == 1):
             words = format_setting({self.record.keys[0]: setting})
         if words not in self.comparisons:
-            raise ConfigError(f"There is no setting {setting!r} in this sweep." + nearest(words, [*self.comparisons]))
+            raise ConfigError(f"Unknown setting {setting!r} in this sweep." + nearest(words, [*self.comparisons]))
         return self.comparisons[words]
 
     def __iter__(self) -> Iterator[str]:

@@ -337,7 +337,7 @@ def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agre
         why = f"engine {name}: noted in {agreed.path / note}"
         if name not in ENGINES:
             raise RunFolderError(
-                f"{agreed.path / note} must name an engine; got {name!r}. Remove it to have one tried anew."
+                f"{agreed.path / note} must name an engine; got {name!r}. Remove it to choose the engine again."
             )
     if record is None or record.get("name") != name or record.get("examined") != _model_digest(builder):
         with _recorded_engine(experiment, agreed.path / note):
@@ -405,6 +405,6 @@ def _recorded_engine(experiment: Experiment, note: Path) -> Iterator[None]:
         if experiment.engine.name != "auto" or not f"{error}".startswith("engine.name"):
             raise
         raise ConfigError(
-            f"{error} It was named by {note}: remove that file to have an engine tried anew, whose "
-            "numbers differ by rounding."
+            f"{error} {note} names that engine. Remove the file to choose another engine, whose numbers differ by "
+            "rounding."
         ) from error

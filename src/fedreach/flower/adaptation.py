@@ -99,9 +99,9 @@ class RemoteFit:
             if len(contributors) < (messages.MIN_CLIENTS if self._hides else 1):
                 departures = f", and clients {sorted(departed)} left in the midst" if departed else ""
                 raise TrainingError(
-                    f"{name_of(self.federation.adaptation)} cannot be fitted: {len(contributors)} participants that "
-                    f"hold examples out are left{departures}. Start clients again, and then the run, in the same "
-                    "folder: nothing is trained anew."
+                    f"{name_of(self.federation.adaptation)} cannot be fitted: {len(contributors)} participants with "
+                    f"held-out examples are left{departures}. Start the clients and then the run again, with the "
+                    "same folder; training is not repeated."
                 )
             parts = folds(contributors) if cross else []
             if self._hides and any(len(part) < messages.MIN_CLIENTS for part in parts):
@@ -114,7 +114,7 @@ class RemoteFit:
                 break
             for client, reason in lost.items():
                 LOG.warning(
-                    "Client %s left in exchange %s of fitting the adaptation rule, which begins anew without it: %s.",
+                    "Client %s left in exchange %s of fitting the adaptation rule, which starts again without it: %s.",
                     *(client, exchange, reason),
                 )
             departed |= dict.fromkeys(lost, exchange)

@@ -118,7 +118,7 @@ def client_app(
     @app.query("labels")
     def labels(message: Message, context: Context) -> Message:
         if not share_label_statistics:
-            raise TrainingError("this client does not tell anything of its labels")
+            raise TrainingError("this client does not report its labels")
         fact = str(message.content.config_records[messages.FEDREACH]["fact"])
         if fact not in federation.needs():
             raise TrainingError(f"no component of this client's federation needs its {fact}")
@@ -168,7 +168,7 @@ def client_app(
     @app.query("adaptation")
     def contribute(message: Message, context: Context) -> Message:
         if not share_label_statistics:
-            raise TrainingError("this client does not tell anything of its labels")
+            raise TrainingError("this client does not report its labels")
         sent = message.content
         if messages.MODEL not in sent.array_records:
             return _reply(message, metrics={messages.EXAMPLES: worker(context).num_held_out})

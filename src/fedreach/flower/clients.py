@@ -394,8 +394,8 @@ class ClientRegistry:
         if len(participants) < min_clients:
             reasons = "; ".join(f"client {client}: {reason}" for client, reason in sorted(lacking.items()))
             raise ConfigError(
-                f"{len(participants)} clients tell of their labels what the federation's parts need to know, and "
-                f"{min_clients} are needed ({reasons}). Choose parts that need less, or lower min_clients."
+                f"{len(participants)} clients report the label statistics that components need, and {min_clients} "
+                f"are required ({reasons}). Choose components that need less, or lower min_clients."
             )
         LOG.info("Clients %s participate; other clients are only evaluated.", participants)
         self.population = Population(np.array(participants, np.int64), np.array(sorted({*unseen, *lacking}), np.int64))

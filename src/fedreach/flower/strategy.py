@@ -230,8 +230,8 @@ class FedReachStrategy(Strategy):
             return
         if participants is None:
             raise RunFolderError(
-                f"{self.folder.path} holds a checkpoint, but {STATISTICS_FILE} is missing. Put it back, or move the "
-                "run folder away to start this run anew."
+                f"{self.folder.path} has a checkpoint, but {STATISTICS_FILE} is missing. Restore it, or move the run "
+                "folder away to start again."
             )
         self.registry.return_to(participants)
         self._snapshot = snapshot

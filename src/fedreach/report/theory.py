@@ -85,7 +85,7 @@ def terms(partition: FederationRecord, replies: RoundsTable, rounds: Floats, pat
     strange = client[(client < 0) | (client >= n)]
     if len(strange):
         raise RunFolderError(
-            f"{path} has a reply of client {strange[0]}, but federation.json beside it counts {n} clients. "
+            f"{path} has a reply of client {strange[0]}, but federation.json in the same folder counts {n} clients. "
             "Copy the run folder whole, or run the same command again."
         )
     row = np.searchsorted(rounds, replies.weight_round)

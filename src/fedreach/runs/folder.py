@@ -142,7 +142,7 @@ class RunFolder(Folder):
                 return {}
             record = self.stored_record(CHECKPOINT)
         if record["run"] != self.run:
-            raise RunFolderError(f"{path} is of another run than {RunRecord.FILE} beside it. {PUT_BACK}")
+            raise RunFolderError(f"{path} belongs to another run than {RunRecord.FILE} in the same folder. {PUT_BACK}")
         return {name: FileDigest(*entry) for name, entry in record["files"].items()}
 
     def list_files(self, names: Iterable[str]) -> dict[str, FileDigest]:

@@ -123,8 +123,8 @@ class GradientTable(Selection):
         lost = reports.ids[~np.isfinite(new).all(axis=1)]
         if lost.size:
             raise ComponentError(
-                f"{type(self).__name__} must be told finite updates; that of client {int(lost[0])} in round "
-                f"{reports.round} is not. Report such a client as lost."
+                f"{type(self).__name__} needs finite updates; that of client {int(lost[0])} in round {reports.round} "
+                "is not finite. Report such a client as lost."
             )
         where = np.searchsorted(state["ids"], reports.ids)
         heard = state["heard"].copy()
