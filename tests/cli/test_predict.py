@@ -216,7 +216,7 @@ def test_a_column_that_is_not_there_is_told_with_the_nearest_name(call: Call, tm
 def test_a_rule_that_none_can_deploy_is_refused_unless_the_plain_model_is_asked_for(call: Call, method: str) -> None:
     done = call("patients.csv", method=method)
     assert done.exit_code == 2
-    assert "none can deploy" in done.stderr
+    assert "cannot be deployed" in done.stderr
     assert "--unadapted" in done.stderr
     assert call("patients.csv", "--unadapted", method=method).stdout == call("patients.csv", method="plain").stdout
 

@@ -19,7 +19,7 @@ NUMBER = "a whole number must be of 64 bits"
     ("text", "message"),
     [
         ("a = " + "[" * DEEP + "]" * DEEP, "is not valid TOML: it is nested too deeply."),
-        ("[" + "a." * 200 + "b]\nx = 1", "nests tables and lists more than 50 deep"),
+        ("[" + "a." * 200 + "b]\nx = 1", "nests tables and lists more than 50 levels deep"),
         ("rounds = " + "9" * 5000, "is not valid TOML: Exceeds the limit"),
         ("rounds = 0x" + "f" * 10**5, f"{NUMBER}, as TOML has them; got 0xfff"),
         ("rounds = 9223372036854775808", f"{NUMBER}, as TOML has them; got 0x8000000000000000."),
@@ -60,9 +60,9 @@ def test_a_stored_experiment_that_is_none_is_told(text: str, message: str, tmp_p
         ("local.float=3", "--set local.float: unknown key."),
         ("population.participants={int=3}", "population.participants"),
         ("noise.rate=" + "[" * DEEP, "is not a TOML value: it is nested too deeply."),
-        ("noise.rate=" + "[" * 100 + "]" * 100, "a value nests tables and lists more than 50 deep"),
+        ("noise.rate=" + "[" * 100 + "]" * 100, "a value nests tables and lists more than 50 levels deep"),
         ("rounds=" + "9" * 5000, "is not a TOML value: Exceeds the limit"),
-        ("a." * 200 + "b=1", "--set nests tables and lists more than 50 deep"),
+        ("a." * 200 + "b=1", "--set nests tables and lists more than 50 levels deep"),
         ("name=\udcff", f"{CHARACTER}DCFF"),
     ],
 )

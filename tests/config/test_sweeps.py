@@ -79,7 +79,7 @@ def test_only_settings_that_make_a_difference_to_a_method_are_candidates(home: P
         ('[sweep]\n"seeds" = [[0], [1]]', "seeds is the same for all settings"),
         ('[sweep]\n"local.lr" = []', "sweep.local.lr: must have at least 1 item"),
         ("[sweep]", "names no option"),
-        ('[sweep]\n"local.lr" = { min = 0.1, max = 1.0 }', "add samples = 20"),
+        ('[sweep]\n"local.lr" = { min = 0.1, max = 1.0 }', "Add samples = 20"),
         ('[sweep]\nsamples = 3\n"local.lr" = { min = 0.0, max = 1.0, log = true }', "must be above 0 where `log`"),
         ('[sweep]\n"local.epochs" = [1, 1]', "must not repeat a value"),
         (

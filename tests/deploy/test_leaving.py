@@ -219,7 +219,7 @@ def test_what_is_no_exported_model_is_refused(world: WorldNamed, tmp_path: Path)
 def test_nothing_is_written_over_and_nothing_half_written_stays(world: WorldNamed, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("", encoding="utf-8")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         export(world("images").model(), tmp_path / "out", "torch", force=True)
     with pytest.raises(ConfigError, match=r"torch\.export cannot follow"):
         export(world("stubborn").model(), tmp_path / "new", "torch", force=True)

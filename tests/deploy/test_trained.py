@@ -548,7 +548,7 @@ def test_a_folder_without_such_a_model_says_why(world: WorldNamed, tmp_path: Pat
     ):
         load(folder, "lst")  # type: ignore[arg-type]
     (folder / "best.safetensors").unlink()
-    with pytest.raises(RunFolderError, match=r"best\.safetensors is missing\. Copy the run folder whole"):
+    with pytest.raises(RunFolderError, match=r"best\.safetensors is missing\. Copy the complete run folder"):
         load(folder, "best")
     listed(folder)
     with pytest.raises(RunFolderError, match=r"Nobody holds data out, so that no model is the best: take the last"):

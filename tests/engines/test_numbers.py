@@ -133,7 +133,7 @@ def test_auto_passes_over_engines_with_classes_alone_and_says_why():
     data = numbers()
     found = choose(Task(build("linear", (5,), 1, seed=1), data, FedAvg(), SGD, 3, MSE()))
     assert found.name in ("manual", "sequential")
-    assert "trains with cross-entropy only; got MSE" in found.refused["native"]
+    assert "supports cross-entropy only; got the loss MSE" in found.refused["native"]
     found = choose(Task(build("linear", (5,), 1, seed=1), data, FedAvg(), SGD, 3, Huber()))
     assert "cross-entropy or squared error only; got Huber" in found.refused["manual"]
 

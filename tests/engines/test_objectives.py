@@ -396,7 +396,7 @@ def test_a_layer_that_is_used_twice_has_no_features(simulated):
         def forward(self, x):
             return self.last(self.inner(self.inner(x)))
 
-    with pytest.raises(TrainingError, match=r"layer 'inner' must be used once a pass"):
+    with pytest.raises(TrainingError, match=r"layer 'inner' must be used once per pass"):
         seen(simulated, lambda step: step.features("inner"), Twice())
 
 

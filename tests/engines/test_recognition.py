@@ -230,7 +230,7 @@ def test_a_dropout_is_one_that_ends_with_training():
 
 
 def test_the_engine_says_what_it_needs_and_what_the_model_has(federated):
-    with pytest.raises(ConfigError, match=r"needs a model of linear layers.*Dropout.*'auto'"):
+    with pytest.raises(ConfigError, match=r"requires a sequence of linear layers.*Dropout.*'auto'"):
         TorchEngine(
             Manual,
             Task(nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(4, 3)), federated((5,)), FedAvg(), LocalSGD(), 0),

@@ -124,7 +124,7 @@ def test_the_servers_batches_are_the_same_each_time_and_hang_on_their_size():
 
 
 def test_a_server_that_trains_needs_data():
-    with pytest.raises(ConfigError, match=r"Safari trains on data of the server's own, and there is none"):
+    with pytest.raises(ConfigError, match=r"Safari trains on server data; got none"):
         changed(replace(with_server(Average()), data=tiny_data()), server=Safari())
 
 

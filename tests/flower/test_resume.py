@@ -293,7 +293,7 @@ def test_another_experiment_in_the_same_folder_is_refused(begun: str, option: st
         interrupt("scaffold", tmp_path, stages("scaffold")[-2])
     before = {path.name: path.read_bytes() for path in tmp_path.glob("[!.]*")}
     grid = InProcess(app_of("scaffold"), range(CLIENTS))
-    with pytest.raises(OtherExperimentError, match="holds another experiment") as refused:
+    with pytest.raises(OtherExperimentError, match="has results of another experiment") as refused:
         strategy_of("scaffold", tmp_path, option).run(grid)
     assert refused.value.exit_code == 3
     assert grid.sent == []

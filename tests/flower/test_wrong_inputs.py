@@ -50,7 +50,7 @@ def strategy_with(folder: Path, **options: Any) -> FedReachStrategy:
             {"population": Population(np.arange(2), np.empty(0, np.int64)), "min_clients": 3},
             r"min_clients must be at most the 2 participants .*got 3\.",
         ),
-        ({"federation": replace(tiny_federation(), server=Safari())}, r"Safari trains on data .*Pass engine="),
+        ({"federation": replace(tiny_federation(), server=Safari())}, r"Safari trains on server data.*Pass engine="),
     ],
 )
 def test_a_strategy_that_cannot_run_is_refused_with_a_remedy(

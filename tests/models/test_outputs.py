@@ -171,5 +171,5 @@ def test_a_finished_run_is_loaded_predicts_and_leaves_with_the_output_that_was_t
 def test_a_changed_function_of_the_output_is_another_run(own):
     trained("Pair", "own.py:second", out="runs/one")
     (own / "own.py").write_text(OWN.replace("returned[1]", "-returned[1]"))
-    with pytest.raises(fr.FedReachError, match="was changed"):
+    with pytest.raises(fr.FedReachError, match="changed after the run"):
         load(next((own / "runs").rglob("run.json")).parent)

@@ -170,7 +170,7 @@ def provenance_of(data: FederatedData | PartitionSpec | Dataset) -> Provenance:
         return Provenance(data.dataset, data.tables())
     if not isinstance(data, FederatedData):
         raise ConfigError(
-            f"data must be FederatedData, or a data set with .partition(...);  got {type(data).__name__}. "
+            f"data must be FederatedData, or a data set with .partition(...); got {type(data).__name__}. "
             "FederatedData.from_frame, from_torch, from_clients and from_huggingface create FederatedData from your "
             "own data."
         )
@@ -206,7 +206,7 @@ def _method(method: Any, shelf: PickleStore, function_name: str, where: str) -> 
         method = method.said()
     if not isinstance(method, Mapping):
         raise ConfigError(
-            f"{function_name}(): {where} must be a Method or a dictionary of components;  got {method!r}."
+            f"{function_name}(): {where} must be a Method or a dictionary of components; got {method!r}."
         )
     return {key: _to_raw(key, value, shelf) for key, value in method.items()}
 
@@ -380,6 +380,6 @@ def run_call(
         failures = "\n  ".join(f"{job.label}: {cause}" for job, cause in status.failed.items())
         raise TrainingError(
             f"{len(status.failed)} of {len(status.jobs)} runs failed. fedreach.open({str(out)!r}) shows the others; "
-            f"repeat the call to try again. \n  {failures}"
+            f"repeat the call to try again.\n  {failures}"
         )
     return out

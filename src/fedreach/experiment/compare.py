@@ -61,7 +61,7 @@ def check_declared(
         changes = "; ".join(
             f"statistics.{key}: {stored_plan.get(key)!r} there, {questions[key]!r} now" for key in changed
         )
-        raise RunFolderError(f"{out} has results of other questions.  {changes}. {DECLARE}")
+        raise RunFolderError(f"{out} has results of other questions. {changes}. {DECLARE}")
     pilot = experiment.plan.detect_points is not None
     before, now = list(stored.pilot or []) if pilot else list(stored.seeds), list(experiment.seeds)
     if pilot and before != now:
