@@ -239,7 +239,7 @@ def test_a_finding_says_that_log_loss_gets_worse_where_accuracy_is_praised(analy
             ("worse", "equivalent"),
             "costs 12.0 points with fedavg (adjusted p = 0.010). It changes accuracy by less than",
         ),
-        (("", ""), "changes accuracy by 8 to 12 points with every method (not tested)."),
+        (("", ""), "changes accuracy by +8 to +12 points with every method (not tested)."),
     ],
 )
 def test_the_gain_is_claimed_by_conclusion(analysis: Analysis, conclusions: tuple[str, str], said: str) -> None:

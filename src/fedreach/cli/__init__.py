@@ -31,6 +31,9 @@ class Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self is not main:  # as in `python -m papers`
+            super().format_commands(ctx, formatter)
+            return
         for title, commands in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(command.name or "", command.get_short_help_str(90)) for command in commands])

@@ -348,7 +348,7 @@ def _adaptation_sentence(analysis: Analysis) -> str:
         who = "every method" if 1 < len(group) == len(rows) else _list([row.method for row in group])
         gains = [row.gain.mean or 0.0 for row in group]
         least_sure = max((row.gain for row in group), key=lambda gain: gain.p_corrected or 0.0)
-        size = _round_span([abs(gain) for gain in gains] if conclusion else gains)
+        size = _round_span([abs(gain) for gain in gains]) if conclusion else _round_span(gains, "+")
         what = {
             "better": f"adds {size} with {who} ({_p(least_sure, several)})",
             "worse": f"costs {size} with {who} ({_p(least_sure, several)})",
@@ -362,10 +362,10 @@ def _adaptation_sentence(analysis: Analysis) -> str:
     return join_sentences(*sentences)
 
 
-def _round_span(values: Sequence[float]) -> str:
-    """Return a range of points, without decimals where both ends are at least 1 point."""
+def _round_span(values: Sequence[float], sign: str = "") -> str:
+    """Return a range of points, without decimals if it is wide; `sign` is "+" or empty."""
     places = 0 if min(map(abs, values)) >= 0.01 and max(values) - min(values) >= 0.01 else 1
-    low, high = (f"{100 * value:.{places}f}".replace("-", "−") for value in (min(values), max(values)))
+    low, high = (f"{100 * value:{sign}.{places}f}".replace("-", "−") for value in (min(values), max(values)))
     return f"{low if low == high else f'{low} to {high}'} points"
 
 
