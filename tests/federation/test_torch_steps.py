@@ -113,7 +113,10 @@ def test_other_engines_refuse_it_and_auto_says_why(kind):
         (lambda: TorchSteps("RMSprop", {"lr": 0.9}), "It is local.lr"),
         (lambda: of("RMSprop", momentum=0.9), "LocalSGD.momentum and LocalSGD.weight_decay must be 0"),
         (lambda: of("RMSprop", weight_decay=0.1), "must be 0 under TorchSteps, which has options of its own"),
-        (lambda: replace(tiny_federation(), solver=Scaffold(), local=of("RMSprop")), "Scaffold needs plain gradient steps"),
+        (
+            lambda: replace(tiny_federation(), solver=Scaffold(), local=of("RMSprop")),
+            "Scaffold needs plain gradient steps",
+        ),
         (lambda: two_quadratics(local=of("RMSprop")).engine.train(np.zeros(2), IDS[:2], 1, 0.1), "Quadratics do not"),
     ],
 )

@@ -95,7 +95,7 @@ def test_the_page_names_who_said_what_cannot_be(tmp_path: Path) -> None:
     grid = InProcess(app_of(FEDAVG), range(CLIENTS), answering=spoiled(culprit_of(FEDAVG), 2, spoil))
     flower(experiment(FEDAVG), grid, tmp_path)
     page = write_report([tmp_path], tmp_path / "page").page.read_text()
-    assert "What clients said that cannot be" in page
+    assert "The server rejected these replies" in page
     assert f"client {culprit_of(FEDAVG)}, round 2: its &#39;train_loss&#39; is not finite" in page
 
 

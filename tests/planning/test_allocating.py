@@ -237,7 +237,7 @@ def test_many_chosen_are_not_all_listed_on_the_terminal(fedreach: Command, home:
 def test_a_narrow_terminal_shows_whole_numbers(tmp_path: Path) -> None:
     found = plan(read(text_of(with_(G1, 4, client="the client in the north")), tmp_path), Question(300))
     for width in (60, 80, 100, 220):
-        table = text(found, record(found), width, verbose=True).partition("\nCost ")[0].splitlines()[3:]
+        table = text(found, record(found), width).partition("\nCost ")[0].splitlines()[3:]
         assert max(map(len, table)) <= width
         first = next(line.split() for line in table if line.split()[:1] == ["a"])
         assert first[:3] == ["a", "100", "38.2"]

@@ -205,9 +205,7 @@ def _method(method: Any, shelf: PickleStore, function_name: str, where: str) -> 
     if isinstance(method, Method):
         method = method.said()
     if not isinstance(method, Mapping):
-        raise ConfigError(
-            f"{function_name}(): {where} must be a Method or a dictionary of components; got {method!r}."
-        )
+        raise ConfigError(f"{function_name}(): {where} must be a Method or a dictionary of components; got {method!r}.")
     return {key: _to_raw(key, value, shelf) for key, value in method.items()}
 
 
