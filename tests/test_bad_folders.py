@@ -114,5 +114,5 @@ def test_a_file_in_the_place_of_the_folder_is_named(refused: Refused, home: Path
 
 def test_to_insist_on_going_on_needs_a_checkpoint(refused: Refused, fedreach: Command, done: Path) -> None:
     said = refused(2, "run", "tiny.toml", "--resume", "--out", "new")
-    assert said == "--resume: there is no checkpoint in new. Without --resume the run starts anew."
+    assert said == "--resume: new has no checkpoint. Without --resume, the run starts at round 0."
     assert fedreach("run", "tiny.toml", "--resume", "--out", "done").exit_code == 0

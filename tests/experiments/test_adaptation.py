@@ -177,7 +177,7 @@ def _fitted(folder: Path) -> tuple[dict[str, object], str]:
 def test_noised_label_counts_and_adaptation_do_not_go_together() -> None:
     from dataclasses import replace
 
-    with pytest.raises(ConfigError, match=r"would not noise that\. Use label_statistics = 'secure_aggregation'"):
+    with pytest.raises(ConfigError, match=r"adds no noise\. Use label_statistics = 'secure_aggregation'"):
         replace(tiny_federation(), adaptation=LabelShift(), label_statistics=DiscreteLaplace(epsilon=1.0))
 
 

@@ -151,7 +151,7 @@ def test_a_comparison_is_not_ended_early(tmp_path: Path) -> None:
     before = stored(tmp_path, experiment(seeds=8))
     with pytest.raises(RunFolderError, match="8 seeds were declared; 3 of them are missing now"):
         check_declared(experiment(seeds=5), before, tmp_path, add_seeds=False)
-    with pytest.raises(RunFolderError, match="not ended early"):
+    with pytest.raises(RunFolderError, match="must not decide when to stop"):
         check_declared(experiment(seeds=5), before, tmp_path, add_seeds=True)
 
 

@@ -408,7 +408,7 @@ def _find_clashes(e: Experiment, base: Path) -> list[Problem]:
             continue
         if limit is not None and federation.cohort_size > limit and not federation.selection.ignores_cohort:
             rule = f"must be at most the {limit} participants; got {federation.cohort_size}."
-            problems.append(Problem(places["cohort_size"], f"{rule} Lower it or let more take part."))
+            problems.append(Problem(places["cohort_size"], f"{rule} Lower it, or let more clients participate."))
         if federation.learning_server is not None and e.server_data is None:
             rule = "trains on data of the server's own, and there is none. Add `[server_data] examples = 100`."
             problems.append(Problem(places["server"], f"{name_of(federation.server)} {rule}"))
