@@ -25,7 +25,6 @@ from .installed import EXTRAS, environment, extras_named, packages_named
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
-QUICK_PAGES = {"methods.md"}  # with commands; the others take five minutes together
 FEW = [
     word
     for option in ("rounds=2", "evaluation.every=2", "evaluation.samples_per_client=20", "statistics.last_rounds=1")
@@ -54,7 +53,7 @@ def blocks(page: Path) -> list[tuple[str, str, set[str]]]:
 
 def is_long(page: Path) -> bool:
     """Whether what a page shows takes its time."""
-    return page.name not in QUICK_PAGES and any(language != "toml" for language, _, _ in blocks(page))
+    return any(language != "toml" for language, _, _ in blocks(page))
 
 
 SHOWN = [pytest.param(page, marks=pytest.mark.slow) if is_long(page) else page for page in PAGES]

@@ -24,7 +24,7 @@ def command_of_demo() -> list[str]:
     return shlex.split(line)[1:]
 
 
-def test_the_demo_prints_one_table_and_two_findings_on_one_screen(fedreach: Command, home: Path) -> None:
+def test_the_demo_prints_one_table_and_the_findings_of_its_page_on_one_screen(fedreach: Command, home: Path) -> None:
     done = fedreach(*command_of_demo(), *SHORT)
     assert done.exit_code == 0, done.output
     progress = [line for line in done.stderr.splitlines() if line.startswith("  Training")]
@@ -40,10 +40,6 @@ def test_the_demo_prints_one_table_and_two_findings_on_one_screen(fedreach: Comm
     (rule,) = (line for line in done.stdout.splitlines() if line.startswith("─"))
     assert 4 <= len(rule.split()) - 1 <= MAX_NUMERIC
     assert re.search(r"^Report  runs/digits/report/index\.html     All columns: --verbose$", done.stdout, re.MULTILINE)
-
-
-def test_the_findings_of_the_demo_are_those_of_its_page(fedreach: Command, home: Path) -> None:
-    done = fedreach(*command_of_demo(), *SHORT)
     page = html.unescape(Path("runs/digits/report/index.html").read_text(encoding="utf-8"))
     flat = " ".join(done.stdout.partition("comparisons).")[2].partition("Report  ")[0].split())
     findings = [text.strip() for text in re.split(r"\s?\b[12]\. |Warning: ", flat) if text.strip()]

@@ -164,7 +164,8 @@ def test_a_pretrained_body_from_a_file_stays_and_only_the_head_travels(tmp_path)
 def test_only_the_plain_engine_trains_narrow_parameters(engine, federated):
     data = federated(SIZES, (8,), num_classes=CLASSES)
     with pytest.warns(
-        UserWarning, match=f"engine sequential: {engine} computes different results .*: only 'sequential' supports bfloat16"
+        UserWarning,
+        match=f"engine sequential: {engine} computes different results .*: only 'sequential' supports bfloat16",
     ):
         built = build_engine(engine, Task(Narrow(), data, FedAvg(), LOCAL, SEED))
     assert built.trainer.__class__.__name__ == "Sequential"

@@ -135,7 +135,7 @@ def test_auto_passes_over_engines_with_classes_alone_and_says_why():
     assert found.name in ("manual", "sequential")
     assert "supports cross-entropy only; got the loss MSE" in found.refused["native"]
     found = choose(Task(build("linear", (5,), 1, seed=1), data, FedAvg(), SGD, 3, Huber()))
-    assert "cross-entropy or squared error only; got Huber" in found.refused["manual"]
+    assert "cross-entropy or squared error only; got the loss Huber" in found.refused["manual"]
 
 
 def test_a_model_returns_as_many_numbers_as_there_are_targets():

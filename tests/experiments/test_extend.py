@@ -200,7 +200,7 @@ def test_a_run_is_not_made_shorter_and_what_has_its_length_is_left(
     assert done.exit_code == 0
     assert '"rounds": 4' in done.stdout
     assert files(folder) == before
-    assert "holds no run.json" in refused(3, "extend", "nowhere", "--rounds", "9")
+    assert "run.json not found" in refused(3, "extend", "nowhere", "--rounds", "9")
 
 
 def test_changed_code_is_no_run_to_go_on_with(home: Path) -> None:

@@ -121,7 +121,7 @@ def test_a_model_of_numbers_predicts_them(study: Path) -> None:
     assert found.shape == (3,)
     assert found.dtype == np.float64
     assert model.predict(x[:0]).shape == (0,)
-    with pytest.raises(ConfigError, match="no probabilities"):
+    with pytest.raises(ConfigError, match="no class probabilities"):
         model.predict_proba(x)
 
 

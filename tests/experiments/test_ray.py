@@ -45,7 +45,7 @@ def test_what_is_asked_of_ray_is_checked_before_anything_is_written(
     unknown = fedreach("compare", "tiny.toml", "--executor", "rya")
     assert (unknown.exit_code, "'rya' is not one of 'local', 'ray'" in unknown.stderr) == (2, True)
     said = refused(2, "compare", "tiny.toml", "--address", "auto")
-    assert said == "--address is that of a Ray cluster; got 'auto' without Ray. Add --executor ray."
+    assert said == "--address 'auto' needs --executor ray."
     monkeypatch.setitem(sys.modules, "ray", None)
     said = refused(2, "compare", "tiny.toml", "--executor", "ray")
     assert said == "--executor ray needs Ray, which is not installed. Run: pip install 'fedreach[ray]'"
