@@ -384,7 +384,7 @@ def test_a_folder_that_holds_no_fitted_rule_says_why(study: Path, tmp_path: Path
     begun = tmp_path / "begun"
     begun.mkdir()
     (begun / "run.json").write_bytes((run_of(study, "bbse") / "run.json").read_bytes())
-    with pytest.raises(RunFolderError, match=r"The run is not finished: the same command again goes on with it"):
+    with pytest.raises(RunFolderError, match=r"The run is not finished\. Rerun the command to resume it"):
         export(begun, out)
     assert not out.exists()
 

@@ -551,11 +551,13 @@ def test_a_folder_without_such_a_model_says_why(world: WorldNamed, tmp_path: Pat
     with pytest.raises(RunFolderError, match=r"best\.safetensors is missing\. Copy the complete run folder"):
         load(folder, "best")
     listed(folder)
-    with pytest.raises(RunFolderError, match=r"Nobody holds data out, so that no model is the best: take the last"):
+    with pytest.raises(RunFolderError, match=r"No participant holds out examples, so there is no best model"):
         load(folder, "best")
     (folder / "last.safetensors").unlink()
     listed(folder)
-    with pytest.raises(RunFolderError, match=r"holds no last\.safetensors\. The run is not finished: the same command"):
+    with pytest.raises(
+        RunFolderError, match=r"has no last model: last\.safetensors not found\. The run is not finished"
+    ):
         load(folder)
     changed(folder, "federation.json", lambda federation: federation["dataset"].pop("shape"))
     with pytest.raises(RunFolderError, match=r"does not say what a sample of 'numbers' looks like: its clients kept"):

@@ -105,7 +105,7 @@ def _why_not_fitted(run: RunRecord) -> str:
     adaptation = run.config["method"]["adaptation"]
     if adaptation is None or Choice.model_validate(adaptation).name == "none":
         return "Clients of this run get the model as it is. Run with method.adaptation, such as 'label_shift'."
-    return "The run is not finished: the same command again goes on with it."
+    return "The run is not finished. Rerun the command to resume it."
 
 
 def _heads(names: Iterable[str]) -> str:

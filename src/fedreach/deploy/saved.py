@@ -105,7 +105,7 @@ def _why_not(run: RunRecord, which: Which, run_folder: RunFolder) -> str:
     if which == "refit" and not _refits(run):
         return "The run did not train again on all rows: take the last, or run with population.refit = true."
     if which == "best" and (run_folder.path / LAST).exists():
-        return "Nobody holds data out, so that no model is the best: take the last."
+        return "No participant holds out examples, so there is no best model. Use 'last'."
     return RESUME_HINT
 
 
@@ -185,4 +185,4 @@ def _model_index(folder: Path | str, count: int, cluster: int | None) -> int:
     return cluster
 
 
-RESUME_HINT = "The run is not finished: the same command again goes on with it."
+RESUME_HINT = "The run is not finished. Rerun the command to resume it."
