@@ -564,7 +564,7 @@ def test_a_folder_without_such_a_model_says_why(world: WorldNamed, tmp_path: Pat
         load(folder)
     (folder / "federation.json").unlink()
     listed(folder)
-    with pytest.raises(RunFolderError, match=r"holds no federation\.json\. The run is not finished"):
+    with pytest.raises(RunFolderError, match=r"federation\.json not found\. The run is not finished"):
         load(folder)
     with pytest.raises(RunFolderError, match=r"is not a run folder: run\.json not found"):
         load(tmp_path)

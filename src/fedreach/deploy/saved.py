@@ -66,7 +66,7 @@ def load(
     which = which or ("refit" if _refits(run) else "last")
     federation = run_folder.read(FederationRecord)
     if federation is None:
-        raise RunFolderError(f"{folder} is not a finished run: {FederationRecord.FILE} not found. {RESUME_HINT}")
+        raise RunFolderError(f"{folder}: {FederationRecord.FILE} not found. {RESUME_HINT}")
     expected = Expected.of(federation)
     section = ModelSection.model_validate(run.config.get("model", {"name": ""}))
     folders = base, run_folder.path.resolve()
