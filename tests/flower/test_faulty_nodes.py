@@ -199,7 +199,7 @@ def test_a_kl_filter_does_without_a_client_that_withholds_its_labels(tmp_path: P
 def test_if_too_few_tell_their_labels_the_run_does_not_begin(tmp_path: Path) -> None:
     setup = experiment(MINIMAX)
     grid = InProcess(withholding(setup), range(CLIENTS))
-    with pytest.raises(ConfigError, match=r"0 clients tell .*client 2: it failed: .*lower min_clients"):
+    with pytest.raises(ConfigError, match=r"0 clients report .*client 2: it failed: .*lower min_clients"):
         flower(setup, grid, tmp_path)
     assert "train" not in {kind for _, kind in grid.sent}
 
