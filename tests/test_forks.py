@@ -35,6 +35,7 @@ def test_two_processes_work_at_the_same_time(tmp_path: Path) -> None:
     assert os.getpid() in (first, second)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("processes", [1, 2, 3, 50])
 @pytest.mark.parametrize("count", [0, 1, 2, 40, 20_000])  # so many do not fit into a pipe

@@ -211,6 +211,7 @@ def test_decisions_and_checks_of_an_experiment_need_no_torch() -> None:
     assert not loaded("import fedreach.testing, fedreach.cli.checking") & HEAVY
 
 
+@pytest.mark.slow
 def test_scipy_is_loaded_only_where_something_is_worked_out() -> None:
     """Its distributions take half a second, which neither help nor a worker shall wait for; nor need a report."""
     assert not loaded("import fedreach.report.write") & HEAVY

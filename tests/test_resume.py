@@ -368,6 +368,7 @@ def test_a_run_killed_again_and_again_still_ends_the_same(
     assert exact(home / "x") == uninterrupted
 
 
+@pytest.mark.sampled(2)
 def test_ctrl_c_writes_a_checkpoint_and_says_that_nothing_is_lost(
     fedreach: Command, start: Start, home: Path, slow: list[str], uninterrupted: dict[str, bytes]
 ) -> None:

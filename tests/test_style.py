@@ -41,6 +41,7 @@ PRIVATE = [
     r"(?<![\d.])\.\d",
     r"\d %",
 ]
+ANY_PRIVATE = re.compile("|".join(PRIVATE))
 SKIPPED = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT}
 
 
@@ -83,7 +84,8 @@ def figures(source: Path) -> dict[str, float]:
         comments = [t.string for t in tokens if t.type == tokenize.COMMENT]
         words += sum(len(line.split()) for line in [*prose, *comments])
         read = [*comments, *(line for line in prose if not line.lstrip().startswith((">>>", "...")))]
-        phrases += sum(bool(re.search(pattern, line)) for line in read for pattern in PRIVATE)
+        suspects = [line for line in read if ANY_PRIVATE.search(line)]
+        phrases += sum(bool(re.search(pattern, line)) for line in suspects for pattern in PRIVATE)
     participles = [name for name in functions if PARTICIPLE.fullmatch(name) and name.strip("_") not in NO_PARTICIPLES]
     empty = [name for name in assigned if name.strip("_") in SAYS_NOTHING]
     top = [path for path in source.iterdir() if path.name != "__pycache__" and (path.is_dir() or path.suffix == ".py")]

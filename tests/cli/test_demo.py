@@ -24,6 +24,7 @@ def command_of_demo() -> list[str]:
     return shlex.split(line)[1:]
 
 
+@pytest.mark.slow
 def test_the_demo_prints_one_table_and_the_findings_of_its_page_on_one_screen(fedreach: Command, home: Path) -> None:
     done = fedreach(*command_of_demo(), *SHORT)
     assert done.exit_code == 0, done.output

@@ -91,6 +91,7 @@ def test_toml_says_the_same_to_the_byte(fedreach: Command, patients: Path) -> No
     assert exact(shell) == exact(toml)
 
 
+@pytest.mark.slow
 def test_what_columns_are_is_said_on_the_command_line_or_in_toml(fedreach: Command, patients: Path) -> None:
     said = ["--set", "data.columns.drop=country,ward", "--set", "data.columns.category=age"]
     shell = [*COLUMNS, "--participants", "north,south,east", "--seeds", 1, "--out", "shell", *said, *SHORT]

@@ -150,6 +150,7 @@ def test_a_missing_batch_is_named(tmp_path):
         load("cifar10", tmp_path, download=False)
 
 
+@pytest.mark.slow
 def test_the_cifar100_subset_says_so_and_never_passes_for_cifar100():
     real("cifar-100-subset")
     data = load("cifar100_subset", REAL, download=False)

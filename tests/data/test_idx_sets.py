@@ -119,6 +119,7 @@ def test_idx_labels_out_of_range_or_too_few_are_refused(emnist):
 MNIST_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "folder", "counts"), [("mnist", "MNIST", MNIST_COUNTS), ("fashion_mnist", "FashionMNIST", [6000] * 10)]
 )

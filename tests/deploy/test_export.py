@@ -215,6 +215,7 @@ def told(new_adapter, weights, x, y):
 """
 
 
+@pytest.mark.slow
 def test_the_file_learns_from_labels_to_the_bits_of_the_adapter(study: Path, tmp_path: Path) -> None:
     data, folder = load_data("digits"), run_of(study, "few")
     rows = np.flatnonzero(data.train_y < 3)[:60]

@@ -355,6 +355,7 @@ def test_a_file_is_written_whole_or_not_at_all(world: WorldNamed, tmp_path: Path
         model.save(tmp_path / "file" / "model.pt2")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("library", ["torch", pytest.param("onnx", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", list(MODELS))
 def test_torch_can_follow_every_model_of_fedreach(name: str, library: str, tmp_path: Path) -> None:

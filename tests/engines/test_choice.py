@@ -55,6 +55,7 @@ def _sluggish(kind):
     return type(kind.__name__, (kind,), {"train_group": train_group})
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("solver", [FedAvg(), Scaffold()])
 def test_every_engine_that_can_train_the_model_is_tried(solver, federated):

@@ -302,7 +302,7 @@ def test_the_model_of_the_user_is_copied_and_left_alone(federated):
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_the_number_of_threads_changes_no_bit(name, kind, federated, monkeypatch):
     # Else these clients would all be one stack.
     monkeypatch.setattr("fedreach.engines.vmap.STACK_BYTES", 1)

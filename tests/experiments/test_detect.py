@@ -68,6 +68,7 @@ def report(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((out / "report").iterdir()) if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 def test_the_number_of_seeds_is_what_the_pilot_asks_for(study: Path) -> None:
     comparison = read([study])

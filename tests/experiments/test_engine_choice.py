@@ -123,7 +123,7 @@ def test_a_noted_engine_that_cannot_be_used_here_is_named_with_its_place(
     finally:
         library._load_once.cache_clear()
     assert "the compiler 'no-such-compiler' from the environment variable CC was not found" in told
-    assert "named by x/engine.json: remove that file" in told
+    assert "x/engine.json names that engine. Remove the file" in told
 
 
 OWN_MODEL = """
@@ -194,6 +194,7 @@ def test_a_model_that_is_edited_is_examined_again(fedreach: Command, home: Path)
     assert "draws random numbers by numpy" in fedreach("run", "tiny.toml", "--out", "y", *named).stderr
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_noted_gives_way_too_and_the_explanation_agrees(fedreach: Command, home: Path) -> None:
     (home / "noisy.py").write_text(OWN_MODEL, encoding="utf-8")
     own = ["--set", "model.name=noisy.py:Noisy"]

@@ -42,6 +42,7 @@ def record_of(folder: Path) -> dict:
     return json.loads((folder / AdaptationRecord.FILE).read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_a_comparison_scores_it_beside_the_others_and_marks_it(home: Path, fedreach: Command) -> None:
     (home / "tiny.toml").write_text(TINY + ADAPTED, encoding="utf-8")
     done = fedreach(

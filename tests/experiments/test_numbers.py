@@ -92,6 +92,7 @@ def test_the_method_with_smaller_errors_is_the_better_one(study: Path) -> None:
     assert comparison.margin is None
 
 
+@pytest.mark.slow
 def test_the_worst_decile_is_that_with_the_largest_errors_and_the_gap_is_turned_round(study: Path) -> None:
     row = RunFolder(fr.open(study)["quick"].folder()).kept_rows("rounds.jsonl")[-1]
     assert row["unseen_mae_worst_decile"] >= row["unseen_mae_p90"] >= row["unseen_mae"]

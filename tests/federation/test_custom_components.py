@@ -53,6 +53,7 @@ def test_a_custom_component_imports_the_package_alone_and_passes_all_checks(kind
     fr.testing.check(component(kind)())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", COMPONENTS)
 def test_a_custom_component_gives_the_simulators_run_on_flower(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

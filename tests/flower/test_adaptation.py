@@ -281,6 +281,7 @@ def test_if_nobody_is_left_the_run_says_so_and_goes_on_from_there(tmp_path: Path
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes(), name
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["query.adaptation", "evaluate.adaptation"])
 def test_a_server_that_is_killed_while_it_serves_serves_again_and_trains_nothing(kind: str, tmp_path: Path) -> None:

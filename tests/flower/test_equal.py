@@ -194,7 +194,7 @@ class Mapped(nn.Linear):
 
 
 @pytest.mark.parametrize("name", PARTS)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 def test_flower_gives_the_simulators_run(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     (tmp_path / "tests_dropout.py").write_text(NET)

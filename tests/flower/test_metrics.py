@@ -47,6 +47,7 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
     return [line for line in found if line["population"] != "local"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "clusters",
     [(), ('method.selection={name="clustered", eps1=1000.0, eps2=0.0, thresholds="absolute", first_round=1}',)],

@@ -145,9 +145,8 @@ def go_on(method: str, folder: Path) -> InProcess:
     return grid
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", KNOWN)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_a_run_that_is_stopped_in_any_stage_goes_on_as_if_nothing_had_happened(method: str, tmp_path: Path) -> None:
     expected, sent = undisturbed(method)
     probes = {"minimax": ["train"] * ROUNDS, "choice": ["query.loss", "train"] * ROUNDS}.get(method, ["train"])

@@ -301,6 +301,7 @@ def test_a_client_that_leaves_the_agreement_is_not_in_it(step: str, tmp_path: Pa
     assert (other / "last.safetensors").read_bytes() == (found / "last.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_node_that_begins_anew_is_told_what_was_agreed_on(tmp_path: Path) -> None:
     file = written(tmp_path)
     calm = trained(file)

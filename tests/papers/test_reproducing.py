@@ -332,6 +332,7 @@ def test_decisions_that_need_training_are_refused(home: Path, selection: str) ->
 # ------------------------------------------------------------------------------------------------ the command
 
 
+@pytest.mark.slow
 def test_the_command_writes_numbers_figure_and_verdicts(home: Path, papers: Callable[..., Any]) -> None:
     digits(home)
     result = papers("mine.toml", "--out", "out", "--formats", "png", "--json")

@@ -54,6 +54,7 @@ def test_methods_of_one_name_are_told_apart_and_differences_are_taken_within_eac
     )
 
 
+@pytest.mark.slow
 def test_with_the_same_clients_differences_go_across(made: Path) -> None:
     comparison = read([made / "a", made / "lr"])
     assert ("uniform (lr)", "uniform (a)") in comparison.plan.contrasts

@@ -54,6 +54,7 @@ def test_a_run_that_crashes_at_any_moment_goes_on_to_the_same_bytes(faults: Simp
         assert counts.survived == counts.injected, (kind, counts.found)
 
 
+@pytest.mark.slow
 def test_a_run_that_crashes_while_it_trains_again_on_all_rows_goes_on_to_the_same_bytes(
     faults: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -56,6 +56,7 @@ def run(fedreach: Command, file: str) -> Path:
     return Path(file) / "runs" / "uniform" / "seed-0"
 
 
+@pytest.mark.slow
 def test_names_stand_beside_ids_and_say_what_is_held_out_alone(fedreach: Command, digits: Path) -> None:
     named, plain = run(fedreach, "named"), run(fedreach, "plain")
     record = json.loads((named / "federation.json").read_text())

@@ -390,6 +390,7 @@ def check_mlflow(client: Any, folder: Path, number: str) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_mlflow_has_settings_rounds_tags_and_models_and_goes_on_where_the_run_does(
     home: Path, plain: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,6 @@ BUILT_IN = [pytest.param(*each, marks=pytest.mark.slow) if each in LONG else eac
 FURTHER = [(kind, name, options) for (kind, name), variants in VARIANTS.items() for options in variants]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(("kind", "name"), BUILT_IN, ids=lambda value: value)
 def test_a_built_in_component_passes_all_checks(kind, name):

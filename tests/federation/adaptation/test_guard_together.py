@@ -38,6 +38,7 @@ def states():
         yield fit(rule, [HeldOut(outputs, labels, np.ones(C))]).state
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rule", RULES)
 def test_together_clients_do_what_each_does_alone_step_by_step(rule):
     words = set()
