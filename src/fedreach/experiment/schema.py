@@ -152,7 +152,7 @@ class Grid(BaseModel):
 
 
 class TuneSection(Grid):
-    """Settings chosen for each method and seed on validation data of the participants, which no score uses."""
+    """Settings to choose from for each method and seed, by validation data of the participants that no score uses."""
 
     validation: Share = 0.2
     """Share of each participant's training examples that scores settings."""
@@ -224,13 +224,13 @@ class PartitionSection(Choice):
     """Which client holds which example."""
 
     name: str = "dirichlet_by_class"
-    """Partition of the examples; `natural` leaves them with the clients that the data name."""
+    """Partition of the examples; `natural` uses the clients given in the data."""
     clients: Positive = 50
     """Number of clients."""
     file: str | None = None
     """A partition saved by `fedreach partition --save`, instead of drawing one."""
     empty: Literal["error", "drop"] = "error"
-    """What happens to clients without data."""
+    """Clients without data: `error` rejects the partition, `drop` removes these clients."""
     seed: Seed | None = None
     """Seed of the partition, including label noise. Default: the population's."""
 
@@ -250,15 +250,15 @@ class PopulationSection(Section):
     exclude_clients: list[int] = Field(default=[])
     """Ids of clients that never train."""
     exclude_labels: list[int] = Field(default=[])
-    """Clients that hold one of these classes never train."""
+    """Classes; a client that holds any of them never trains."""
     held_out: Share = 0.2
     """Share of each participant's examples that it does not train on."""
     refit: bool = False
-    """Train again at the end, also on held-out examples, for as many rounds as the best model; scores stay."""
+    """After the run, train again, also on held-out examples, for the rounds of the best model. Scores do not change."""
     validation: Share | None = None
     """Share of the participants' training examples that scores settings of `[tune]`. Default: none."""
     participation: Choice = Choice(name="always")
-    """Which participants are available in a round, and whose replies arrive."""
+    """Which participants are available in a round, and which of their replies arrive."""
     seed: Seed | None = None
     """Seed of the participants, the shift, and a partition without its own seed. Default: the run's."""
 
@@ -285,7 +285,7 @@ class ServerDataSection(Section):
     examples: Positive | None = None
     """Number of examples, taken from the training data of all clients, including those that never train."""
     file: str | None = None
-    """An .npz file with `x` and `y` instead."""
+    """An .npz file with arrays `x` and `y`, as an alternative to `examples`."""
 
 
 class RadioSection(Choice):
@@ -296,7 +296,7 @@ class RadioSection(Choice):
 
 
 class OptimizerSection(Choice):
-    """How a client follows its gradients: the options are those of `Adam`, `AdamW` or `TorchSteps`."""
+    """Optimizer of local training; its options are those of `Adam`, `AdamW` or `TorchSteps`."""
 
     name: Literal["sgd", "adam", "adamw", "torch"] = "sgd"
     """Plain gradient steps, or Adam, AdamW or any optimizer of PyTorch, reset in each round."""
@@ -381,11 +381,11 @@ class EvaluationSection(Section):
     training: bool = False
     """Also score participants' training examples, as `train_accuracy` and `out_of_sample_gap`."""
     inputs: list[Positive] = Field(default=[5, 20])
-    """Numbers of inputs with which clients are also adapted; their other examples are scored."""
+    """Numbers of inputs per client for additional adaptations; each client's other examples are scored."""
     patience: Positive | None = None
-    """Number of evaluations without a better `participant_loss` after which a run stops. Default: never."""
+    """Stop a run after this many evaluations without a lower `participant_loss`. Default: never."""
     metrics: list[Choice] = Field(default=[Choice(name="accuracy"), Choice(name="loss")])
-    """Names of `fedreach list metric`, or `FILE.py:NAME`; these two always, for two classes also `auroc`."""
+    """Names of `fedreach list metric`, or `FILE.py:NAME`. Accuracy and loss always count; two classes add `auroc`."""
 
 
 class RunSection(Section):
@@ -429,7 +429,7 @@ class DefaultMethod(Parts):
 
 
 NO_COMPARISON: dict[str, Any] = {"methods": {}, "baseline": None, "statistics": None, "sweep": None, "tune": None}
-"""Keys of several runs, as an experiment of one run has them."""
+"""Keys that apply only to comparisons, with their values for a single run."""
 
 
 class Experiment(Section):
@@ -456,16 +456,16 @@ class Experiment(Section):
     radio: RadioSection | None = None
     model: ModelSection = ModelSection()
     augmentation: Choice | None = None
-    """How the inputs of clients' training batches are changed at random."""
+    """Random augmentation of the inputs in clients' training batches."""
     local: LocalSection = LocalSection()
     engine: EngineSection = EngineSection()
     evaluation: EvaluationSection = EvaluationSection()
     statistics: StatisticsSection | None = None
-    """The questions of a comparison, declared before it runs."""
+    """Planned comparisons and their analysis, fixed before the first run."""
     sweep: Grid | None = None
-    """Settings to show, one comparison each."""
+    """Settings to compare; FedReach runs one comparison per setting."""
     tune: TuneSection | None = None
-    """Settings of which each method takes the best."""
+    """Settings to try for each method, which then uses the best one."""
     run: RunSection = RunSection()
     method: DefaultMethod = DefaultMethod()
     methods: dict[str, Method] = Field(default={})
