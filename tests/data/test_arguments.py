@@ -40,7 +40,7 @@ def frame(table: Any = None, **given: Any) -> object:
         (lambda: fr.load("shakespeare", train_fraction="x"), "shakespeare train_fraction must be in (0, 1]; got 'x'."),
         (lambda: fr.load("a\0b.npz"), "must be a readable .npz file"),
         (lambda: fr.from_arrays(np.eye(2), [0, 1], kind=[]), "from_arrays: kind must be a string or None; got list."),  # type: ignore[arg-type]
-        (lambda: fr.from_arrays(np.eye(2), np.array([b"a", b"\x80"])), "labels must be text or whole numbers; got bytes"),
+        (lambda: fr.from_arrays(np.eye(2), np.array([b"a", b"\x80"])), "must be text or whole numbers; got bytes"),
         (lambda: fr.from_arrays(np.eye(2), [0, 1], num_classes="2"), "num_classes must be a whole number"),  # type: ignore[arg-type]
         (lambda: fr.FederatedData.from_clients({"a": (False, [1])}), "x must have one entry per example"),
         (lambda: fr.FederatedData.from_clients({"a": {"x": 1}}), "must be a Dataset with `__len__`"),
