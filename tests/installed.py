@@ -32,7 +32,9 @@ hidden = {names}
 class Finder(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        return None if path is None and name in hidden else super().find_spec(name, path, target)
+        spec = super().find_spec(name, path, target)
+        bundled = spec is not None and 'thirdparty_files' in str(spec.origin)  # Ray brings some packages itself
+        return None if path is None and name in hidden and not bundled else spec
 
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
