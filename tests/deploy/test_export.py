@@ -242,6 +242,7 @@ np.savez("found.npz", **told(client.new_adapter, world, x, y))
         assert not np.array_equal(found["late"], found["fit"])
 
 
+@pytest.mark.slow
 def test_a_rule_that_participants_do_not_support_is_written_by_force_only(
     fedreach: Command, study: Path, tmp_path: Path
 ) -> None:

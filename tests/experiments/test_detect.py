@@ -82,6 +82,7 @@ def test_the_number_of_seeds_is_what_the_pilot_asks_for(study: Path) -> None:
     assert {run.seed for run in comparison.runs} == set(comparison.seeds)
 
 
+@pytest.mark.slow
 def test_all_seeds_have_a_say_in_the_mean_and_the_pilot_alone_in_the_spread(study: Path) -> None:
     records = json.loads(report(study)["table.json"])
     assert records["statistics"]["pilot"] == list(range(PILOT))
