@@ -36,7 +36,7 @@ def predict(
     chosen: options.ChosenModel,
     as_json: bool,
 ) -> None:
-    """Predict the rows of a file with the model of a run.
+    """Make predictions for the rows of a file with the model of a run.
 
     FILE is a .csv, .parquet or .npz file. RUN is a run folder, the folder of a comparison, or a model written by
     `fedreach export --to safetensors`. If the run has an adaptation rule, the model adapts to each client by all of its

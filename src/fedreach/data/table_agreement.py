@@ -231,7 +231,7 @@ class LocalTable:
         return cells.cells_by_name(self._read, without=[*self.options.named], rules=self.rules)
 
     def labels(self, classes: Sequence[str]) -> AnyArray:
-        """Return (n,) labels, -1 for other classes, or (n, t) numeric targets, nan if missing."""
+        """Return (n,) labels (-1 for other classes) or (n, t) numeric targets (nan if missing)."""
         if self.options.label is None:
             return self._targets
         place = {name: number for number, name in enumerate(classes)}

@@ -140,8 +140,8 @@ def choose(
     """Return the engine that is expected to be the fastest for cohorts of this size.
 
     In a short trial, each engine trains clients of median size for two steps in `threads` processes. Engines that
-    differ from torch on a few examples are excluded (see `fedreach.engines.examination`). So the selection changes
-    results by rounding only. Set the name of an engine to get the same bits on every machine.
+    differ from torch on a few examples are excluded (see `fedreach.engines.examination`). The choice therefore changes
+    results only by rounding. Set the name of an engine to get the same bits on every machine.
 
     Args:
         task: Model, data and local training.

@@ -240,7 +240,7 @@ def tune(searches: Sequence[Search], resources: Resources) -> list[TunedSettings
     """Try all settings not tried yet, store the best in ``tuning.json`` of each comparison, and return them.
 
     A method with a single candidate takes it without a trial. A candidate whose training diverges ranks last. If a
-    candidate fails in another way, or all diverge, the choice fails.
+    candidate fails for another reason, or all candidates diverge, tuning fails.
     """
     if not searches:
         return []

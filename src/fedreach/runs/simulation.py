@@ -380,7 +380,7 @@ def simulate(
         precision: Precision of matrix products, see `fedreach.engines.engine.TorchEngine`.
         participation: Availability of clients in a round; default: all are available.
         drop_failing: Drop clients with an update that is not finite, see `Simulation`.
-        examined: Skip the check that the engine supports the model, see `fedreach.engines.choice.build_engine`.
+        examined: Skip the check that the engine supports the model; see `fedreach.engines.choice.build_engine`.
     """
     module = build_model(
         model,

@@ -295,8 +295,8 @@ class DCResult:
 class DC:
     """DC algorithm of the CSRA paper: select clients and bandwidth, then set CPU frequencies.
 
-    Step (a) relaxes the selection to 0 <= a <= 1, with a penalty rho (a - a^2) for fractions. In each iteration, the
-    tangent of the penalty at the last a gives a convex problem. Clients with a > 1/2 are selected. If these have too
+    Step (a) relaxes the selection to 0 <= a <= 1, with a penalty rho (a - a^2) for fractions. Each iteration linearizes
+    the penalty at the previous a, which gives a convex problem. Clients with a > 1/2 are selected. If these have too
     few examples, the cheapest clients by `by_energy` are added. Step (b) is `best_frequencies`. Each step keeps the
     variables of the other one fixed, so the result is not optimal even for the selected clients. ``allocation =
     "joint"`` replaces it with their exact allocation.
