@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from fedreach._util.arrays import Ints
 from fedreach._util.tables import visible, visible_lines
 from fedreach._util.text_tables import text_table
+from fedreach.data.cells import NUMBER
 from fedreach.data.federated import FederatedData
 from fedreach.evaluation.scores import is_evaluated, main_score_of
 from fedreach.experiment.schema import Experiment
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 MAX_REMARKS = 4  # columns with a remark that are listed
+MAX_CLASSES = 20  # numbers as classes beyond which a remark asks whether they are classes
 STEPS = 10  # lines of progress in a log
 CHECK_SECONDS = 1.0  # between two checks whether a line is due
 
@@ -93,12 +97,12 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
     lines = [
         summary_line(
             "Data",
-            f"{d.name}: {len(d.train_y):,} training examples, {d.targets}{notes}, by {data.partition.kind}"
+            f"{d.name}: {len(d.train_y):,} examples, {d.targets}{notes}; partition {data.partition.kind}"
             + f" ({options_text})" * bool(options_text),
         ),
         summary_line(
             "Clients",
-            f"{data.num_clients} with {sizes.min()} to {sizes.max()} examples; {len(population.participants)} "
+            f"{data.num_clients} with {_range_text(sizes)}; {len(population.participants)} "
             f"participate (they hold out {experiment.population.held_out:.0%}), {unseen} never train",
         ),
         *(summary_line("", text) for text in remarks),
@@ -114,10 +118,26 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
     return "\n".join(map(visible, lines))
 
 
+def _range_text(sizes: Ints) -> str:
+    """Return the range of the clients' numbers of examples.
+
+    Example:
+        >>> _range_text(np.array([2, 143])), _range_text(np.array([25, 25]))
+        ('2 to 143 examples', '25 examples each')
+    """
+    low, high = int(sizes.min()), int(sizes.max())
+    return f"{low} to {high} examples" if low < high else f"{low} example{'s' * (low != 1)} each"
+
+
 def _remarks(data: FederatedData) -> list[str]:
     """Return remarks on data that limit what can be measured."""
     d, participants = data.dataset, data.population.participants
     remarks, nothing = [], participants[data.held_out.sizes[participants] == 0]
+    class_names = d.class_names or ()
+    if np.median(data.partition.sizes) == 1:
+        remarks.append("half of the clients have a single row. Check that each row names its client")
+    if len(class_names) > MAX_CLASSES and all(re.match(NUMBER, name) for name in class_names):
+        remarks.append(f"the {len(class_names)} classes are numbers. To predict the number, use --target, not --label")
     empty = np.flatnonzero(np.bincount(d.train_y, minlength=d.num_classes) == 0) if d.example_classes else np.empty(0)
     if empty.size:
         which = ", ".join(map(str, empty[:10])) + (", ..." if empty.size > 10 else "")
@@ -162,7 +182,8 @@ def baselines_table(run: RunSet, last: Mapping[str, Any], width: int) -> str:
     records, by = baselines_of(run), main_score_of(last).name
     if not records:
         return ""
-    rows = {"this model": last} | {baseline_title(name, run): columns for name, columns in records[0].columns.items()}
+    rows = {"this model": last} | _adapted_row(run)
+    rows |= {baseline_title(name, run): columns for name, columns in records[0].columns.items()}
     scores = {quantity.head: column.removesuffix(f"_{by}") for column, quantity in POPULATION.items() if column in last}
     scores = {head: population for head, population in scores.items() if not population.endswith("_worst_decile")}
     heads = {"auroc": "AUROC", "log_loss": "log loss"}
@@ -178,22 +199,42 @@ def baselines_table(run: RunSet, last: Mapping[str, Any], width: int) -> str:
     return text_table(["", *scores, *numbers], cells, width, note=probabilities_note(run))
 
 
+def _adapted_row(run: RunSet) -> dict[str, dict[str, Any]]:
+    """Return the scores of the adapted model, for the table of a run; empty without adaptation."""
+    record = run.runs[0].adaptation
+    if record is None:
+        return {}
+    mark = "_adapted_"
+    scores = {name.replace(mark, "_"): value for name, value in record.columns["last"].items() if mark in name}
+    return {"this model, adapted": scores}
+
+
 def outcome_sentence(row: Mapping[str, Any], result: Result) -> str:
     """Return the outcome of a run in one sentence."""
     gap, score = row.get("participation_gap"), main_score_of(row)
     best = f"The lowest held-out loss is that of round {result.best_round}."
     if result.best_round is None:
         best = "The best round is unknown, because no participant holds out examples."
-    points = "-" if gap is None else f"{score.number(gap, sign=True)}{score.points}"
+    points = "" if gap is None else f", gap {score.number(gap, sign=True)}{score.points}"
     prefix = "" if score.percent else f"{score.words} (lower is better): "
     refit = "" if result.refit is None else refit_sentence([result.refit["rounds"]])
+    test = f", test set {score_text(row, 'test')}" if row.get(f"test_{score.name}") is not None else ""
     return join_sentences(
         f"Round {row['round']}: {prefix}participants {score_text(row, 'participant')}, "
-        f"unseen clients {score_text(row, 'unseen')}, gap {points}, test set {score_text(row, 'test')}, "
-        f"{row['bytes_total'] / 1e6:.1f} MB.",
+        f"unseen clients {score_text(row, 'unseen')}{points}{test}, {_size_text(row['bytes_total'])} sent.",
         best,
         refit,
     )
+
+
+def _size_text(num_bytes: float) -> str:
+    """Return a number of bytes in kB or MB.
+
+    Example:
+        >>> _size_text(624), _size_text(1_930_000)
+        ('0.624 kB', '1.93 MB')
+    """
+    return f"{num_bytes / 1e6:.3g} MB" if num_bytes >= 1e5 else f"{num_bytes / 1e3:.3g} kB"
 
 
 class Steps:

@@ -144,7 +144,7 @@ track = click.option(
     multiple=True,
     metavar="NAME",
     shell_complete=complete(lambda: registry.table("tracker")),
-    help="Send rounds to tensorboard, mlflow, csv or FILE.py:NAME. Repeatable.",
+    help="Send rounds to tensorboard, mlflow or FILE.py:NAME. Repeatable.",
 )
 quiet = click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 verbose = click.option(

@@ -117,12 +117,12 @@ def _table_overrides(data: Path, columns: Mapping[str, Any], participants: str |
         # The table fixes clients and held-out rows for all seeds. Participants are drawn, unless they are named.
         "partition": {"name": "natural", "seed": 0},
         "population.participants": count if isinstance(ids, int) else chosen,
-        "method.cohort_size": min(5, count),
+        "method.cohort_size": min(5, -(-count // 2)),  # a choice among the participants
         "data": {"name": data.as_posix(), **columns},
     }
     if participants is None and not quiet:
         who = f"{count} of {len(table.owner_names)} clients (40%) participate, drawn by each seed"
-        click.echo(f"{who}; --participants chooses their number or names", err=True)
+        click.echo(f"{who}; --participants chooses their number or names.", err=True)
     return [f"{key}={_toml(value)}" for key, value in set_.items()]
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
-from fedreach._util.errors import DataError
+from fedreach._util.errors import MAX_LISTED, ConfigError, DataError
 from fedreach._util.tables import visible
 from fedreach.data.cells import (
     BOOLEANS,
@@ -27,7 +27,7 @@ from fedreach.data.cells import (
     cells_of,
     days_of,
 )
-from fedreach.data.table_source import check_lengths, column_of, read_table
+from fedreach.data.table_source import check_lengths, read_table
 
 # ---- A column of a table and its inputs
 
@@ -499,7 +499,14 @@ class Preparation:
     def cells(self, table: Any) -> dict[str, Cells | None]:
         """Read the cells of the columns in `used`. Raises the errors of `inputs`."""
         table = read_table(table)
-        used = {column.name: column_of(table, column.name) for column in self.used}
+        if missing := [column.name for column in self.used if column.name not in table]:
+            more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
+            names = ", ".join(map(repr, missing[:MAX_LISTED]))
+            has = ", ".join(map(repr, list(table)[:MAX_LISTED])) or "none"
+            raise ConfigError(
+                f"table: the model requires columns that are missing: {names}{more}. The table has {has}."
+            )
+        used = {column.name: table[column.name] for column in self.used}
         check_lengths(used, self.used[0].name)
         return {
             column.name: cells_of(

@@ -31,6 +31,11 @@ class Spread:
     high: float | None
     note: str = ""
 
+    @property
+    def partly_missing(self) -> bool:
+        """Whether some seeds have a value and others have none."""
+        return self.mean is None and self.count > 0
+
 
 def spread(values: ArrayLike) -> Spread:
     """Compute mean, standard deviation and 95% t interval of one value per seed.
@@ -526,7 +531,7 @@ def _test(differences: Mapping[int, float], pilot: Collection[int] | None) -> _T
         return PairedTest(over.count, over.mean, note=note)
     # The standard deviation of equal differences is a rounding error, so t would be meaningless.
     if sd_spread.sd <= 1e-12 * max(1.0, float(np.abs(values).max())):
-        return PairedTest(over.count, over.mean, note="all differences are equal: no t-test")
+        return PairedTest(over.count, over.mean, note="no t-test, because all differences are equal")
     return _Test(over.count, over.mean, sd_spread.sd, sd_spread.count - 1)
 
 

@@ -54,6 +54,8 @@ def read(source: Path) -> dict[str, Any]:
         ) from error
     except (ValueError, RecursionError) as error:  # a number of 5000 digits raises a ValueError, not a decode error
         what = "JSON" if is_json else "TOML"
+        if source.name.endswith((".csv", ".csv.gz", ".tsv", ".parquet")):
+            raise ConfigError(f"{source} is a table, not an experiment file. Use --data {source}.") from error
         raise ConfigError(
             f"{source} is not valid {what}: {_describe_error(error)}. `fedreach init` writes a valid one."
         ) from error
@@ -368,7 +370,7 @@ def _check_statistics(e: Experiment) -> list[Problem]:
         if len(e.methods) == 1:
             problems.append(Problem((*where, "detect_points"), "is a difference of two methods, and there is one."))
         if len(e.seeds) < MIN_PILOT:
-            rule = f"needs a pilot of at least {MIN_PILOT} seeds; `seeds` has {len(e.seeds)}. Say --seeds 20."
+            rule = f"needs a pilot of at least {MIN_PILOT} seeds; `seeds` has {len(e.seeds)}. Use --seeds 20 or more."
             problems.append(Problem((*where, "detect_points"), rule))
         if plan.max_seeds < len(e.seeds):
             rule = f"must be at least the {len(e.seeds)} seeds of the pilot; got {plan.max_seeds}."

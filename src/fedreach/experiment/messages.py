@@ -15,6 +15,14 @@ from fedreach.experiment.schema import Experiment
 
 Path_ = tuple[str | int, ...]
 MOST_SHOWN = 300  # characters of a value, or of a key
+FLAGS: Mapping[Path_, str] = {
+    ("statistics", "detect_points"): "--detect",
+    ("statistics", "max_seeds"): "--max-seeds",
+    ("seeds",): "--seeds",
+    ("engine", "device"): "--device",
+    ("population", "participants"): "--participants",
+}
+"""Key -> the command-line option that sets it, too."""
 
 
 class Problem(NamedTuple):
@@ -53,7 +61,7 @@ def explain_errors(
         rule = COUNTED.sub("", rule).replace("a valid dictionary", "a table").replace("a valid tuple", "a list")
         if kind == "extra_forbidden":
             what = f"{owner} has no such option." if owner else "unknown key."
-            sentences[path] = what + nearest(str(loc[-1]), _known_at(known, loc[:-1]))
+            sentences[path] = what + (_elsewhere(str(loc[-1])) or nearest(str(loc[-1]), _known_at(known, loc[:-1])))
         elif kind == "missing":
             what = f"{owner} needs this option." if owner else "must be given; `fedreach list` shows what there is."
             sentences[path] = what
@@ -89,11 +97,27 @@ def _known_at(known: Mapping[str, FieldInfo], path: Path_) -> list[str]:
     """Return the valid keys of a table inside another one."""
     for step in path:
         if step in known:  # else a name of the user's, such as that of a method, or a place in a list
-            annotation = known[str(step)].annotation
-            options = [annotation, *typing.get_args(annotation)]
-            tables = (option for option in options if inspect.isclass(option) and issubclass(option, BaseModel))
-            known = next((table.model_fields for table in tables), known)
+            known = _keys_of_table(known[str(step)]) or known
     return list(known)
+
+
+def _keys_of_table(field: FieldInfo) -> Mapping[str, FieldInfo]:
+    """Return the valid keys of an option that is a table; empty for other options."""
+    options = [field.annotation, *typing.get_args(field.annotation)]
+    tables = (option for option in options if inspect.isclass(option) and issubclass(option, BaseModel))
+    return next((table.model_fields for table in tables), {})
+
+
+def _elsewhere(key: str) -> str:
+    """Return a hint at the table that has an unknown key, or "".
+
+    Example:
+        >>> _elsewhere("lr"), _elsewhere("lerning_rate")
+        (" Did you mean 'local.lr'?", '')
+    """
+    places = [f"{table}.{key}" for table, field in Experiment.model_fields.items() if key in _keys_of_table(field)]
+    places += [key] * (key in Experiment.model_fields)
+    return f" Did you mean {' or '.join(map(repr, places))}?" if places else ""
 
 
 def format_problems(problems: Iterable[Problem], place: str = "", overridden: Sequence[Path_] = ()) -> str:
@@ -109,7 +133,8 @@ def format_problems(problems: Iterable[Problem], place: str = "", overridden: Se
         # --set wrote this key, a table above it, or the name whose options are wrong
         is_set = any(path[: len(o)] == o or (o[:-1] == path and o[-1] != "name") for o in overridden)
         key = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
-        lines.append((is_set, f"{'--set ' * is_set}{_shorten(key) or 'file'}: {message}"))
+        place_text = FLAGS.get(path, f"--set {_shorten(key)}") if is_set else _shorten(key) or "file"
+        lines.append((is_set, f"{place_text}: {message}"))
     count = "1 mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
     lines.sort(key=lambda line: line[0])
     return f"{count}{place and f' in {place}'}:\n  " + "\n  ".join(line for _, line in lines)

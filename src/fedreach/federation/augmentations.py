@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fedreach._util.errors import ConfigError
-from fedreach.federation.base import Component
+from fedreach.federation.base import Component, OfFunction
 
 # -------------------- The base class, and a plain function as an augmentation
 
@@ -32,7 +32,7 @@ class Augmentation(Component):
 
 
 @dataclass(frozen=True)
-class FunctionAugmentation(Augmentation):
+class FunctionAugmentation(OfFunction, Augmentation):
     """Augmentation by ``function(inputs) -> inputs`` of (b, ...) tensors, such as a transform of torchvision.
 
     Example:
@@ -42,15 +42,8 @@ class FunctionAugmentation(Augmentation):
                 [-1.]])
     """
 
-    transform: Callable[[Any], Any]
-
-    @property
-    def name(self) -> str:
-        """The function's name, for messages."""
-        return getattr(self.transform, "__name__", type(self.transform).__name__)
-
     def augment(self, inputs: Any) -> Any:
-        return self.transform(inputs)
+        return self.function(inputs)
 
 
 # -------------------- Random horizontal flips, and random crops of padded images

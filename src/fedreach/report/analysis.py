@@ -281,9 +281,9 @@ def seeds_scope(config: Mapping[str, Any]) -> str:
 
     Example:
         >>> seeds_scope({"population": {"seed": 3}})
-        'All seeds share the same clients (population.seed = 3): intervals do not cover others.'
+        'All seeds share the same clients (population.seed = 3). The intervals do not account for other clients.'
         >>> seeds_scope({"partition": {"name": "natural", "seed": 0}, "population": {"participants": ["north"]}})
-        'All seeds share the same partition and participants (partition.seed = 0, they are named): intervals do ...'
+        'All seeds share the same partition and participants (partition.seed = 0, they are named). The intervals ...'
     """
     shared = {}
     for path, words in SHARED_BY_SEEDS.items():
@@ -300,7 +300,8 @@ def seeds_scope(config: Mapping[str, Any]) -> str:
     if not shared:
         return "Each seed draws a new partition, participants, initial model and batches."
     shared_text = f"{join_words([*shared])} ({', '.join(shared.values())})"
-    return f"All seeds share the same {shared_text}: intervals do not cover others."
+    others = " or ".join(word + "s" * (not word.endswith("s")) for word in shared)
+    return f"All seeds share the same {shared_text}. The intervals do not account for other {others}."
 
 
 def join_words(words: Sequence[str]) -> str:

@@ -346,19 +346,22 @@ def _adaptation_sentence(analysis: Analysis) -> str:
         if not group:
             continue
         who = "every method" if 1 < len(group) == len(rows) else _list([row.method for row in group])
+        by = f" with {who}" if len(analysis.comparison.methods) > 1 else ""
         gains = [row.gain.mean or 0.0 for row in group]
         least_sure = max((row.gain for row in group), key=lambda gain: gain.p_corrected or 0.0)
         size = _round_span([abs(gain) for gain in gains]) if conclusion else _round_span(gains, "+")
         what = {
-            "better": f"adds {size} with {who} ({_p(least_sure, several)})",
-            "worse": f"costs {size} with {who} ({_p(least_sure, several)})",
-            "equivalent": f"changes accuracy by less than {analysis.comparison.plan.margin_points:g} points with {who}",
-            "inconclusive": f"has an inconclusive effect with {who}",
-            "": f"changes accuracy by {size} with {who} (not tested)",
+            "better": f"adds {size}{by} ({_p(least_sure, several)})",
+            "worse": f"costs {size}{by} ({_p(least_sure, several)})",
+            "equivalent": f"changes accuracy by less than {analysis.comparison.plan.margin_points:g} points{by}",
+            "inconclusive": f"has an inconclusive effect{by}",
+            "": f"changes accuracy by {size}{by} (not tested)",
         }
         sentences.append(f"{'It' if sentences else subject} {what[conclusion]}.")
     if worse := [row.method for row in rows if row.change and row.change["loss"].conclusion == "worse"]:
-        sentences.append(f"Log loss gets worse with {_list(worse)}.")
+        sentences.append(
+            f"Log loss gets worse{f' with {_list(worse)}' if len(analysis.comparison.methods) > 1 else ''}."
+        )
     return join_sentences(*sentences)
 
 
@@ -377,7 +380,7 @@ def _power_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
     seeds = max(judged.count for judged in family)
     needed = [judged.seeds_needed for judged in family if judged.seeds_needed is not None]
     more = ""
-    if needed:
+    if needed and comparison.plan.detect_points is None:  # with a pilot, the number of seeds is fixed
         more = f" About {number(max(needed))} seeds would decide all pairs if the observed differences are true."
     return (
         f"With {seeds} seeds, the smallest true difference detected with 80% power (MDE) is "

@@ -484,9 +484,10 @@ def seeds_to_detect(out: Path) -> tuple[int, str]:
     seeds_by_pair = {pair: number for pair, number in zip(pairs, needed, strict=True) if number is not None}
     required = max(seeds_by_pair.values(), default=len(pilot))
     number = min(required, plan.max_seeds)
-    pairs_text = ", ".join(f"{first} - {second} {seeds}" for (first, second), seeds in seeds_by_pair.items()) or "none"
-    less = f"; no more than {number} are run" if number < required else ""
+    most = max(seeds_by_pair, key=lambda pair: seeds_by_pair[pair], default=None)
+    needs = "all pairs are decided" if most is None else f"{' vs. '.join(most)} needs most"
+    limit = f"; --max-seeds limits them to {number}" if number < required else ""
     return number, (
-        f"Pilot of {len(pilot)} seeds: to find {plan.detect_points:g} points with power 0.8, seeds: {pairs_text}. "
-        f"So {required} in all{less}."
+        f"pilot of {len(pilot)} seeds: {required} seeds detect {plan.detect_points:g} points with power 0.8 "
+        f"({needs}){limit}"
     )

@@ -89,6 +89,13 @@ def star_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
     return f"* adjusted p < 0.05 (paired t-test over seeds, {tests} comparisons)."
 
 
+def significance_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
+    """Return `star_sentence`, or that no difference of a table with one family is significant."""
+    sentence = star_sentence(comparison, family)
+    has_star = any(judged.conclusion in ("better", "worse") for judged in family)
+    return sentence if has_star or not sentence.startswith("*") else f"No difference has {sentence.removeprefix('* ')}"
+
+
 def adjusted_unit(comparison: RunSet, family: Sequence[PairedTest]) -> str:
     """Return what the brackets of a column of differences hold."""
     several = sum(judged.p is not None for judged in family) > 1
@@ -300,7 +307,7 @@ def tabulate_contrasts(analysis: Analysis, when: When = "last") -> Table | None:
         contrasts,
         caption=f"Planned differences in {by.words} on {POPULATION[comparison.primary].words}{unit}"
         f"{round_text(comparison, when)}",
-        note=join_sentences(star_sentence(comparison, family), *reasons),
+        note=join_sentences(significance_sentence(comparison, family), *reasons),
         name="contrasts",
         details=tests_sentence(comparison, family),
     )
@@ -387,18 +394,22 @@ def _gap_over_seeds(rows: Sequence[MethodSummary]) -> bool:
 
 def _note(comparison: RunSet, rows: Sequence[MethodSummary]) -> str:
     """Return what the main view must say: the star, and what is missing and why."""
-    reasons = [(row.method, row.difference.note) for row in rows if not row.is_baseline]
+    reasons = [(row.difference.note, row.method) for row in rows if not row.is_baseline]
     reasons += [
-        (row.method, row.at[name].note)
+        (row.at[name].note, row.method)
         for row in rows
         for name in ("participants", "unseen", "test", "gap")
-        if "have no number" in row.at[name].note
+        if row.at[name].partly_missing
     ]
+    methods_by_reason: dict[str, dict[str, None]] = {}
+    for reason, method in reasons:
+        if reason and "one seed" not in reason:
+            methods_by_reason.setdefault(reason, {})[method] = None
     no_pooled = dict.fromkeys(record.left_out for record in baselines_of(comparison) if record.left_out)
     return join_sentences(
-        star_sentence(comparison, [row.difference for row in rows]),
+        significance_sentence(comparison, [row.difference for row in rows]),
         "One seed: no spread over seeds, no test." * any(row.seeds == 1 for row in rows),
-        *(f"{method}: {reason}." for method, reason in dict.fromkeys(reasons) if reason and "one seed" not in reason),
+        *(f"{', '.join(methods)}: {reason}." for reason, methods in methods_by_reason.items()),
         *(f"No pooled linear model: {reason}." for reason in no_pooled),
         probabilities_note(comparison),
         refit_sentence([run.refit_rounds for run in comparison.all_counted if run.refit_rounds is not None]),
@@ -482,7 +493,7 @@ def tabulate_metrics(analysis: Analysis, when: When = "last") -> Table | None:
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for name, value in row.at.items():
-            if "have no number" in value.note:
+            if value.partly_missing:
                 reasons.setdefault((row.metric, f"{METRIC_QUANTITIES[name].head}: {value.note}"), []).append(row.method)
 
     def column(quantity: Quantity) -> Column[MetricSummary]:

@@ -43,7 +43,7 @@ def kind_of(thing: Any) -> str:
     """
     if inspect.isfunction(thing):
         parameters = [p.name for p in inspect.signature(thing).parameters.values() if p.default is p.empty]
-        parameters_of = {kind: row.handed for kind, row in registry.KINDS.items() if row.function}
+        parameters_of = {kind: row.handed for kind, row in registry.KINDS.items() if row.function and row.checked}
         return min(
             parameters_of,
             key=lambda kind: (
