@@ -137,7 +137,7 @@ def test_a_run_tells_what_it_does_and_every_file_it_wrote(fedreach: Command, hom
     result = fedreach("run", "tiny.toml")
     folder = Path("runs/tiny-run-seed-0")
     lines = result.stderr.splitlines()
-    assert lines[0] == "  Data      digits: 1,437 training examples, 10 classes, by dirichlet_by_class (alpha 0.5)"
+    assert lines[0] == "  Data      digits: 1,437 examples, 10 classes; partition dirichlet_by_class (alpha 0.5)"
     assert lines[1].endswith(" examples; 6 participate (they hold out 20%), 6 never train")
     assert f"  Run       seed 0, 4 rounds, into {folder}" in lines
     progress = [line for line in lines if line.startswith("  Training")]

@@ -209,7 +209,7 @@ def test_a_column_that_is_not_there_is_told_with_the_nearest_name(call: Call, tm
 
     done = call(write(tmp_path / "new.csv", change))
     assert done.exit_code == 2
-    assert "unknown column 'medicines'. Did you mean 'medicine'?" in " ".join(done.stderr.split())
+    assert "missing column 'medicines'. Did you mean 'medicine'?" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("method", ["truth", "few"])

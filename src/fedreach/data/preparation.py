@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
-from fedreach._util.errors import MAX_LISTED, ConfigError, DataError
+from fedreach._util.errors import MAX_LISTED, ConfigError, DataError, nearest
 from fedreach._util.tables import visible
 from fedreach.data.cells import (
     BOOLEANS,
@@ -502,10 +502,8 @@ class Preparation:
         if missing := [column.name for column in self.used if column.name not in table]:
             more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
             names = ", ".join(map(repr, missing[:MAX_LISTED]))
-            has = ", ".join(map(repr, list(table)[:MAX_LISTED])) or "none"
-            raise ConfigError(
-                f"table: the model requires columns that are missing: {names}{more}. The table has {has}."
-            )
+            what = "missing column" if len(missing) == 1 else "missing columns"
+            raise ConfigError(f"table: {what} {names}{more}.{nearest(missing[0], table)}")
         used = {column.name: table[column.name] for column in self.used}
         check_lengths(used, self.used[0].name)
         return {

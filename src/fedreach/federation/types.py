@@ -23,21 +23,40 @@ NO_STATE: State = MappingProxyType({})
 
 @dataclass(frozen=True, eq=False)
 class ServerView:
-    """Data that the server may read before the selection; arrays over the n participants, ids increasing."""
+    """Data that the server may read before the selection; arrays over the n participants, with increasing ids.
 
-    ids: Ints  # (n,)
-    available: Bools  # (n,) is available in this round
-    num_examples: Ints  # (n,)
-    loss: Floats  # (n,) last loss heard from each client, nan where never heard
-    probed: Bools  # (n,) was asked by this round's probe
-    label_counts: Floats | None = None  # (n, c) where a component asked for it; whole numbers unless they are noised
-    label_entropy: Floats | None = None  # (n,) in nats, likewise
-    sent_update: Bools | None = None  # (n,) answered this round's probe for updates, if that was one
-    round: int = 1  # the round that is being planned
-    rounds: int | None = None  # length of the run, for policies with `reads_length = True`; None: unknown
-    probe: Probe | None = None  # that of this round, if there was one
-    radio: RadioState | None = None  # channels and devices, where the federation has a radio
-    constant_bytes: int = 0  # of what a client is sent once, with its first model: what is neither trained nor averaged
+    Args:
+        ids: (n,) ids of the participants.
+        available: (n,) whether each client is available in this round.
+        num_examples: (n,) number of training examples.
+        loss: (n,) last reported loss; nan for clients that have not reported any.
+        probed: (n,) whether this round's probe asked the client.
+        label_counts: (n, c) label counts, if a component needs them; whole numbers unless noise was added. Default:
+            None.
+        label_entropy: (n,) label entropy in nats, if a component needs it. Default: None.
+        sent_update: (n,) whether the client answered this round's probe for updates. Default: None, without such a
+            probe.
+        round: Number of the round, from 1.
+        rounds: Number of rounds of the run, for policies with `reads_length = True`. Default: None, unknown.
+        probe: Probe of this round. Default: None.
+        radio: Channels and devices, if the federation has a radio. Default: None.
+        constant_bytes: Bytes that a client receives once, with its first model: parameters that are neither trained
+            nor averaged. Default: 0.
+    """
+
+    ids: Ints
+    available: Bools
+    num_examples: Ints
+    loss: Floats
+    probed: Bools
+    label_counts: Floats | None = None
+    label_entropy: Floats | None = None
+    sent_update: Bools | None = None
+    round: int = 1
+    rounds: int | None = None
+    probe: Probe | None = None
+    radio: RadioState | None = None
+    constant_bytes: int = 0
 
     @classmethod
     def of(
