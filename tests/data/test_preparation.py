@@ -109,7 +109,7 @@ def test_it_is_stored_as_json_and_back(table):
 
 def test_other_columns_than_those_it_was_made_for_are_refused(table):
     made = Preparation.of(read(table), CLIENTS)
-    with pytest.raises(ConfigError, match=r"unknown column 'ward'. Did you mean 'wards'"):
+    with pytest.raises(ConfigError, match=r"missing column 'ward'. Did you mean 'wards'"):
         made.inputs({"year": [1.0], "dose": [1.0], "wards": ["a"]})
     with pytest.raises(DataError, match="column 'ward' must contain words"):
         made.inputs({"year": [1.0], "dose": [1.0], "ward": [[1, 2]]})

@@ -457,7 +457,7 @@ def test_tokens_have_logits_and_features_and_no_inputs_that_could_be_repaired(wo
         ("tokens", np.full((3, 7), -1), r"smallest -1"),
         ("tokens", np.full((3, 7), 12), r"does not take these samples.*index out of range.*the range of values"),
         ("table", np.zeros((3, 4)), r"table must have named columns.*got ndarray"),
-        ("table", {"age": [1], "pressure": [1], "ward": ["heart"]}, r"unknown column 'smoker'\. Known"),
+        ("table", {"age": [1], "pressure": [1], "ward": ["heart"]}, r"missing column 'smoker'\. Known"),
         ("table", {"age": [1], "pressure": [1], "ward": [[2]], "smoker": ["True"]}, r"'ward' must contain words"),
         ("table", {"age": ["x"], "pressure": [1], "ward": ["a"], "smoker": ["True"]}, r"'age' must contain numbers"),
         (

@@ -133,8 +133,8 @@ def format_problems(problems: Iterable[Problem], place: str = "", overridden: Se
         # --set wrote this key, a table above it, or the name whose options are wrong
         is_set = any(path[: len(o)] == o or (o[:-1] == path and o[-1] != "name") for o in overridden)
         key = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
-        place_text = FLAGS.get(path, f"--set {_shorten(key)}") if is_set else _shorten(key) or "file"
-        lines.append((is_set, f"{place_text}: {message}"))
+        set_by = f"{FLAGS[path]} ({key})" if path in FLAGS else f"--set {_shorten(key)}"
+        lines.append((is_set, f"{set_by if is_set else _shorten(key) or 'file'}: {message}"))
     count = "1 mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
     lines.sort(key=lambda line: line[0])
     return f"{count}{place and f' in {place}'}:\n  " + "\n  ".join(line for _, line in lines)
