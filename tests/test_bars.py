@@ -87,7 +87,7 @@ def test_a_run_on_a_terminal_has_one_bar_with_its_latest_scores(home: Path) -> N
     with on_terminal(100) as terminal:
         main(["run", "tiny.toml"], standalone_mode=False)
     lines = terminal.lines()
-    assert lines[0].startswith("  Data      digits: 1,437 training examples, 10 classes")
+    assert lines[0].startswith("  Data      digits: 1,437 examples, 10 classes")
     (bar,) = (line for line in lines if line.startswith("  Training "))
     assert re.search(r"4/4 0:00:0\d participants [\d.]+%, unseen [\d.]+%, 0:00 left$", bar)
 

@@ -127,7 +127,7 @@ def test_where_the_rule_asks_for_more_than_the_most_it_is_said(study: Path, tmp_
     rewrite(out / ComparisonRecord.FILE, stored)
     number, why = seeds_to_detect(out)
     assert number == 40
-    assert why.endswith("no more than 40 are run.")
+    assert why.endswith("max_seeds limits them to 40")
 
 
 def stored(out: Path, e: Experiment, *, result: bool = True, **more: Any) -> ComparisonRecord:
@@ -214,7 +214,7 @@ def test_statistics_change_no_run() -> None:
 
 def test_a_pilot_that_is_too_small_and_a_limit_without_a_rule_are_refused(refused: Callable[..., str]) -> None:
     said = refused(2, "compare", "tiny.toml", "--detect", 2.0)
-    assert "needs a pilot of at least 10 seeds; `seeds` has 2. Say --seeds 20." in said
+    assert "needs a pilot of at least 10 seeds; `seeds` has 2. Use --seeds 20 or more." in said
 
 
 @pytest.mark.slow

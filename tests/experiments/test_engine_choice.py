@@ -33,7 +33,7 @@ def explained(fedreach: Command, *more: str) -> str:
 
 def test_a_run_is_explained_and_nothing_is_trained_or_written(fedreach: Command, home: Path) -> None:
     lines = explained(fedreach).splitlines()
-    assert lines[0].startswith("  Data      digits: 1,437 training examples, 10 classes")
+    assert lines[0].startswith("  Data      digits: 1,437 examples, 10 classes")
     assert "6 participate (they hold out 20%), 6 never train" in lines[1]
     assert "s per round" in lines[-1]
     assert "sequential" in lines[-1]  # what the others would take

@@ -15,13 +15,7 @@ from fedreach.experiment.schema import Experiment
 
 Path_ = tuple[str | int, ...]
 MOST_SHOWN = 300  # characters of a value, or of a key
-FLAGS: Mapping[Path_, str] = {
-    ("statistics", "detect_points"): "--detect",
-    ("statistics", "max_seeds"): "--max-seeds",
-    ("seeds",): "--seeds",
-    ("engine", "device"): "--device",
-    ("population", "participants"): "--participants",
-}
+FLAGS: Mapping[Path_, str] = {("statistics", "detect_points"): "--detect", ("statistics", "max_seeds"): "--max-seeds"}
 """Key -> the command-line option that sets it, too."""
 
 

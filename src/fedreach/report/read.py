@@ -485,8 +485,8 @@ def seeds_to_detect(out: Path) -> tuple[int, str]:
     required = max(seeds_by_pair.values(), default=len(pilot))
     number = min(required, plan.max_seeds)
     most = max(seeds_by_pair, key=lambda pair: seeds_by_pair[pair], default=None)
-    needs = "all pairs are decided" if most is None else f"{' vs. '.join(most)} needs most"
-    limit = f"; --max-seeds limits them to {number}" if number < required else ""
+    needs = "all pairs are decided" if most is None else f"{' vs. '.join(most)} needs the most"
+    limit = f"; max_seeds limits them to {number}" if number < required else ""
     return number, (
         f"pilot of {len(pilot)} seeds: {required} seeds detect {plan.detect_points:g} points with power 0.8 "
         f"({needs}){limit}"
