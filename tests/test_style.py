@@ -101,7 +101,7 @@ def figures(source: Path) -> dict[str, float]:
 
 
 DOC_LIMITS = {
-    "words": 16_500,
+    "words": 18_000,
     "private phrases per 1,000 words": 0.5,
     "percent of sentences with more than 25 words": 0.4,
 }
