@@ -116,6 +116,7 @@ WRONG = [
         "train_x must be finite as float32; got 4 examples that are not, the first at index 0",
     ),
     ({"train_x": np.full((4, 3), 1e300)}, "train_x must be finite as float32"),
+    ({"train_y": np.array(1.0)}, r"train_y must be numbers of shape \(4,\) or \(4, t\); got shape \(\)"),
     ({"train_x": X[:, 0]}, r"train_x must be numbers of shape \(n, ...\); got shape \(4,\)"),
     ({"train_x": X[:0], "train_y": Y[:0]}, "at least one example"),
     ({"test_x": X}, "test_x and test_y must be given together"),

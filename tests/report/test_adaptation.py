@@ -233,11 +233,11 @@ def test_a_finding_says_that_log_loss_gets_worse_where_accuracy_is_praised(analy
         (("better", "better"), "adds 8 to 12 points with every method (adjusted p = 0.020)."),
         (
             ("better", "inconclusive"),
-            "adds 12.0 points with fedavg (adjusted p = 0.010). It has an inconclusive effect",
+            "adds 12.0 points with the method fedavg (adjusted p = 0.010). It has an inconclusive effect",
         ),
         (
             ("worse", "equivalent"),
-            "costs 12.0 points with fedavg (adjusted p = 0.010). It changes accuracy by less than",
+            "costs 12.0 points with the method fedavg (adjusted p = 0.010). It changes accuracy by less than",
         ),
         (("", ""), "changes accuracy by +8 to +12 points with every method (not tested)."),
     ],

@@ -289,7 +289,8 @@ def from_arrays(
     check, is_checked = Check(name), sha256 is not None
     if (test_x is None) != (test_y is None):
         raise check.error("test_x and test_y must be given together; got only one. Give both or neither")
-    if hasattr(train_y, "__len__") and is_inputs_of_examples(train_x, len(train_y)):
+    has_length = hasattr(train_y, "__len__") and getattr(train_y, "ndim", 1) > 0
+    if has_length and is_inputs_of_examples(train_x, len(train_y)):
         if kind not in (None, "several"):
             raise check.error(f"kind must be omitted for several inputs; got {kind!r}")
         kind = "several"

@@ -146,13 +146,6 @@ def metrics_of(comparison: RunSet) -> tuple[str, ...]:
     return tuple(dict.fromkeys(match["name"] for column in columns if (match := METRIC_COLUMN.fullmatch(column))))
 
 
-def has_named_metrics(comparison: RunSet) -> bool:
-    """Return whether an experiment named a metric; AUROC of two classes is always in the main table."""
-    configs = (run.config.get("evaluation", {}).get("metrics", ()) for run in comparison.all_counted)
-    named = {metric["name"] for metrics in configs for metric in metrics}
-    return any(metric != "auroc" or metric in named for metric in metrics_of(comparison))
-
-
 def summarize_metrics(comparison: RunSet, when: When = "last") -> tuple[MetricSummary, ...]:
     """Return a row for each metric and method, metric by metric; `when` is as in `summarize`."""
 

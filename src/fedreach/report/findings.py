@@ -345,7 +345,8 @@ def _adaptation_sentence(analysis: Analysis) -> str:
         group = [row for row in rows if row.gain.conclusion == conclusion]
         if not group:
             continue
-        who = "every method" if 1 < len(group) == len(rows) else _list([row.method for row in group])
+        names = [row.method for row in group]
+        who = "every method" if 1 < len(group) == len(rows) else f"the method{'s' * (len(group) > 1)} {_list(names)}"
         by = f" with {who}" if len(analysis.comparison.methods) > 1 else ""
         gains = [row.gain.mean or 0.0 for row in group]
         least_sure = max((row.gain for row in group), key=lambda gain: gain.p_corrected or 0.0)
@@ -376,7 +377,8 @@ def _power_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
     """Return the sentences on the minimum detectable effect, and on the seeds that would decide the rest."""
     detectable = [judged.mde for judged in family if judged.mde is not None]
     if not detectable:
-        return ""
+        several = len({run.seed for run in comparison.all_counted}) > 1
+        return seeds_scope(comparison.config) if several and len(comparison.methods) == 1 else ""
     seeds = max(judged.count for judged in family)
     needed = [judged.seeds_needed for judged in family if judged.seeds_needed is not None]
     more = ""

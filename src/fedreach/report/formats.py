@@ -71,7 +71,7 @@ def to_markdown(table: Table) -> str:
 
 def _text(table: Table, columns: Sequence[int], width: int, rows: Sequence[Sequence[str]]) -> str:
     heads = ["\n".join(head_lines(table, j)) for j in columns]
-    text = text_table(heads, [[row[j] for j in columns] for row in rows], width)
+    text = text_table(heads, [[row[j] for j in columns] for row in rows], width, left=len(_keys(table)))
     if tuple(columns) == table.main:
         text = "\n".join([*folded(table.caption, width), text, *(folded(table.note, width) if table.note else [])])
     return text
@@ -91,14 +91,18 @@ def group_columns(table: Table, width: int) -> list[list[int]]:
         >>> group_columns(Table("", ("method", "gap", "MB", "rounds"), ("",) * 4, rows, (0, 1), ""), 24)
         [[0, 1], [0, 2, 3]]
     """
-    keys = [0] if len({row[0] for row in table.rows}) == len(table.rows) else [0, 1]
-    groups = [[*table.main]]
+    keys, groups = _keys(table), [[*table.main]]
     for j in (j for j in range(len(table.header)) if j not in table.main):
         if len(groups) > 1 and width_of(table, [*groups[-1], j]) <= width:
             groups[-1].append(j)
         else:
             groups.append([*keys, j])
     return groups
+
+
+def _keys(table: Table) -> list[int]:
+    """Return the columns that identify a row."""
+    return [0] if len({row[0] for row in table.rows}) == len(table.rows) else [0, 1]
 
 
 def width_of(table: Table, columns: Sequence[int]) -> int:
