@@ -61,7 +61,7 @@ cohort_size = {case.cohort_size}
 [evaluation]
 every = {every}
 local = false
-samples_per_client = 1  # of its held-out and training examples; the test set is whole
+examples_per_client = 1  # of its held-out and training examples; the test set is whole
 """
 
 

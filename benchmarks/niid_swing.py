@@ -15,7 +15,7 @@ import numpy as np
 
 from fedreach.experiment.build import Builder
 from fedreach.experiment.load import load
-from fedreach.report.numbers import Run
+from fedreach.report.numbers import RunData
 from fedreach.report.read import read
 from fedreach.runs.checkpoint import read_models
 from fedreach.runs.folder import RunFolder
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 METHODS = ("fedavg", "fednova")
 
 
-def went_on(run: Run, folder: Path, more: int) -> list[float]:
+def went_on(run: RunData, folder: Path, more: int) -> list[float]:
     """Return the accuracy on the test set after the last round of a run, and after each of some more."""
     source = HERE / "niid_bench.toml"
     builder = Builder(load(source).resolved(run.method), source.parent)
@@ -45,7 +45,7 @@ def went_on(run: Run, folder: Path, more: int) -> list[float]:
     return found
 
 
-def check(run: Run, scored: float) -> None:
+def check(run: RunData, scored: float) -> None:
     """Refuse a model that is scored otherwise than the rows of its run say."""
     ended = run.column("test_accuracy")[-1]
     if abs(scored - ended) > 5e-4:

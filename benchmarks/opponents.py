@@ -18,7 +18,7 @@ import numpy as np
 import page
 from adapted import signed
 from fedreach.evaluation.statistics import PairedTest, run_paired_tests, spread
-from fedreach.report.numbers import Run, RunSet
+from fedreach.report.numbers import RunData, RunSet
 from fedreach.report.read import read
 from tables import table
 
@@ -41,7 +41,7 @@ class Reached(NamedTuple):
     accuracy: Mapping[str, Mapping[int, float]]  # way of adaptation -> seed -> mean over unseen clients
 
 
-def reached(runs: Sequence[Run], parameters: int) -> Reached:
+def reached(runs: Sequence[RunData], parameters: int) -> Reached:
     """Return what the finished runs of a method spent and reached.
 
     Who trains sends one update, in a round or in a probe; all else that is sent is small. So the bytes that went up say
@@ -58,7 +58,7 @@ def reached(runs: Sequence[Run], parameters: int) -> Reached:
     return Reached({name: float(value) for name, value in spent.items()}, accuracy)
 
 
-def parameters_of(run: Run) -> int:
+def parameters_of(run: RunData) -> int:
     """Return how many numbers a model has: in round 1 each of the cohort was sent one model and nothing else."""
     cohort = int((run.replies.chosen_round == 1).sum())
     return round(float(run.column("bytes_down")[1]) / cohort / 4)

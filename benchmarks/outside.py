@@ -16,7 +16,7 @@ import page
 from adapted import signed
 from fedreach.evaluation.statistics import PairedTest, spread
 from fedreach.report.analysis import mean_of, planned_differences, rows_of, target_row
-from fedreach.report.numbers import Run, RunSet
+from fedreach.report.numbers import RunData, RunSet
 from fedreach.report.read import read
 from tables import table
 
@@ -66,7 +66,7 @@ def lines(comparison: RunSet, published: Mapping[str, float]) -> list[list[str]]
     return told
 
 
-def _ended(run: Run, column: str) -> str:
+def _ended(run: RunData, column: str) -> str:
     """Return how a run that failed was scored last, and when it failed."""
     at = rows_of(run, "last")[-1]
     scored = f"{100 * run.column(column)[at]:.1f} in round {run.rounds['round'][at]:.0f}"

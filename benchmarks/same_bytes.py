@@ -211,8 +211,8 @@ EXPERIMENTS = {
     ),
     "vmap": Experiment(f"{COMPARE} -q --set engine.name=vmap", TRAINING),
     "images": Experiment(f"""
-{IMAGES} --set engine.name=manual --set evaluation.samples_per_client=9 --out c
-{IMAGES} --set engine.name=vmap --set evaluation.samples_per_client=9 --out s
+{IMAGES} --set engine.name=manual --set evaluation.examples_per_client=9 --out c
+{IMAGES} --set engine.name=vmap --set evaluation.examples_per_client=9 --out s
 """),
     "selection": Experiment(
         f"{COMPARE} -q",

@@ -39,7 +39,7 @@ OPTIONS = {
     "local.batch_size": 16,
     "evaluation.every": 10,
 }
-LONG = OPTIONS | {"evaluation.every": 100, "evaluation.samples_per_client": 10}
+LONG = OPTIONS | {"evaluation.every": 100, "evaluation.examples_per_client": 10}
 LONG_RUNS: dict[str, dict[str, Any]] = {
     "MLP 64-32-10, batch 16": {},
     "linear, batch 32": {"model": "linear", "local.batch_size": 32},

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
 FEW = [
     word
-    for option in ("rounds=2", "evaluation.every=2", "evaluation.samples_per_client=20", "statistics.last_rounds=1")
+    for option in ("rounds=2", "evaluation.every=2", "evaluation.examples_per_client=20", "statistics.last_rounds=1")
     for word in ("--set", option)
 ]
 TWO = "methods={uniform={},full={selection='full'}}"

@@ -93,11 +93,11 @@ def models_of(annotation: Any) -> list[type[BaseModel]]:
     return [model for each in get_args(annotation) for model in models_of(each)]
 
 
-@pytest.mark.parametrize("kind", registry.KINDS)
+@pytest.mark.parametrize("kind", registry.COMPONENT_TYPES)
 @pytest.mark.slow
 def test_every_component_is_on_the_site_with_when_to_use_it(kind: str, pages: dict[str, str]) -> None:
     page = pages[f"reference/components/{kind}.md"]
-    assert registry.KINDS[kind].meaning in page
+    assert registry.COMPONENT_TYPES[kind].meaning in page
     for name, thing in registry.table(kind).items():
         (row,) = re.findall(rf"^\| \[?`{name}`.*$", page, re.MULTILINE)
         if kind == "data":

@@ -29,7 +29,7 @@ batch_size = 16
 [evaluation]
 every = 1
 inputs = [5]
-samples_per_client = 20
+examples_per_client = 20
 [method]
 cohort_size = 2
 solver = "scaffold"

@@ -20,7 +20,7 @@ from plain_torch import run_round
 import fedreach as fr
 from fedreach._util.errors import ConfigError
 from fedreach.data.assignment import Partition
-from fedreach.data.checks import Kind
+from fedreach.data.checks import ExampleKind
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
 from fedreach.data.splits import ClientIndex, Population
@@ -56,7 +56,7 @@ def make_simulation(case: Case, engine: str, seed: int, threads: int, device: st
     """Return the case as a simulation; everybody takes part, nothing is held out."""
     x, y = case.make_data(seed)
     n, m = y.shape
-    kind: Kind = "tokens" if case.tokens else "features"
+    kind: ExampleKind = "tokens" if case.tokens else "features"
     dataset = from_arrays(x.reshape(n * m, *x.shape[2:]), y.ravel(), kind=kind, num_classes=case.num_classes)
     order, offsets = np.arange(n * m), np.arange(0, n * m + 1, m)
     data = FederatedData(

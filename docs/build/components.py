@@ -20,12 +20,12 @@ BLOCK = """\
 
 def pages() -> dict[str, str]:
     """Return one page per component type."""
-    return {f"reference/components/{kind}.md": page(kind) for kind in registry.KINDS}
+    return {f"reference/components/{kind}.md": page(kind) for kind in registry.COMPONENT_TYPES}
 
 
 def page(kind: str) -> str:
     """Return a table of the components of a type, followed by the documentation of each."""
-    row, found = registry.KINDS[kind], entries([kind])
+    row, found = registry.COMPONENT_TYPES[kind], entries([kind])
     lines = [f"# {kind}", row.meaning]
     if row.path is not None:
         table = ".".join((*row.path, kind))

@@ -72,7 +72,7 @@ def kinds(key: str, said: dict[str, Any]) -> list[str]:
         return [word for option in said["anyOf"] if option.get("type") != "null" for word in kinds(key, option)]
     if "$ref" in said:
         name = said["$ref"].rpartition("/")[2]
-        page = key if key in registry.KINDS else ""
+        page = key if key in registry.COMPONENT_TYPES else ""
         return [f"[name](components/{page}.md)" if page else "name" if name == "Choice" else "table"]
     if "enum" in said or "const" in said:
         return [f"`{json.dumps(word)}`" for word in said.get("enum", [said.get("const")])]
@@ -102,5 +102,5 @@ def meaning(key: str, path: str, said: dict[str, Any]) -> str:
     """Return what a key means: its own words, or those of the kind of part that it names."""
     words = said.get("description", "")
     if not words and key in PARTS:
-        words = registry.KINDS[key].meaning
+        words = registry.COMPONENT_TYPES[key].meaning
     return words.replace("|", "\\|")

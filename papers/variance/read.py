@@ -13,7 +13,7 @@ import numpy as np
 from fedreach._util.errors import RunFolderError
 from fedreach._util.processes import map_forked
 from fedreach.evaluation.scores import ACCURACY
-from fedreach.report.numbers import Run
+from fedreach.report.numbers import RunData
 from fedreach.report.read import read_run, without_garbage_collection
 from papers.variance.components import Floats, of_sample
 from papers.variance.design import DesignRecord
@@ -96,7 +96,7 @@ def read_results(folder: Path, design: DesignRecord) -> DesignResults:
     )
 
 
-def _check(runs: Mapping[tuple[str, Place], Run]) -> None:
+def _check(runs: Mapping[tuple[str, Place], RunData]) -> None:
     """Refuse runs that are not nested as their places say, or that are not pairs."""
     seeds_by_place: list[dict[Place, int]] = [{}, {}, {}, {}]
     clients: dict[Place, str] = {}
@@ -114,14 +114,14 @@ def _check(runs: Mapping[tuple[str, Place], Run]) -> None:
         raise RunFolderError("Two draws of the design have the same seed, so that they are one. Move the folder away.")
 
 
-def _seeds(run: Run) -> tuple[int, int, int, int]:
+def _seeds(run: RunData) -> tuple[int, int, int, int]:
     config: Mapping[str, Any] = run.config
     pinned = (config.get(table, {}).get("seed") for table in ("partition", "population", "model"))
     partition, population, model = (-1 if seed is None else int(seed) for seed in pinned)
     return partition, population, model, run.seed
 
 
-def _sampling(runs: Mapping[tuple[str, Place], Run], methods: tuple[str, str], draws: Place) -> Floats | None:
+def _sampling(runs: Mapping[tuple[str, Place], RunData], methods: tuple[str, str], draws: Place) -> Floats | None:
     """Return the (3, a) variance of a mean over unseen clients, by the spread between clients in each run."""
     variances: list[list[float]] = []
     for place in product(*map(range, draws)):

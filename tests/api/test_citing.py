@@ -20,7 +20,7 @@ OURS = r"ours|a control of ours"  # references that name no paper, or one beside
 
 def referenced() -> list[tuple[str, str, str]]:
     """Return kind, name and reference of all built-in things that have one and that an experiment may name."""
-    kinds = [kind for kind, row in registry.KINDS.items() if row.path is not None or kind == "metric"]
+    kinds = [kind for kind, row in registry.COMPONENT_TYPES.items() if row.path is not None or kind == "metric"]
     found = [(kind, name, reference(kind, name)) for kind in kinds for name in registry.table(kind)]
     return [each for each in found if each[2]]
 

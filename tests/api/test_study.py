@@ -419,7 +419,7 @@ def test_the_top_level_lists_what_it_has_and_all_of_it_is_there():
 def test_a_method_has_a_field_for_each_part_and_what_a_file_may_say_of_one():
     from dataclasses import fields
 
-    from fedreach.experiment.schema import Method as InFile
+    from fedreach.experiment.schema import MethodSection as InFile
 
     assert {each.name for each in fields(fr.Method)} == {*InFile.model_fields}
 

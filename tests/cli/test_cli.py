@@ -18,7 +18,7 @@ from click.shell_completion import ShellComplete, get_completion_class
 from safetensors.numpy import load_file
 
 from fedreach import __version__
-from fedreach._util.registry import KINDS, table
+from fedreach._util.registry import COMPONENT_TYPES, table
 from fedreach.cli import GROUPS, main
 
 from ..conftest import TINY, Command, Refused, rows  # noqa: TID252 (tests are no package that has a name)
@@ -287,11 +287,11 @@ def test_a_partition_of_other_data_is_refused(fedreach: Command, home: Path) -> 
 
 def test_list_shows_every_kind_with_a_line_for_each_name(fedreach: Command) -> None:
     told = json.loads(fedreach("list", "--json").stdout)
-    assert {entry["kind"] for entry in told} == set(KINDS)
+    assert {entry["kind"] for entry in told} == set(COMPONENT_TYPES)
     short = fedreach("list").stdout.splitlines()
     assert len(short) <= 25
-    assert [line.split()[0] for line in short[: len(KINDS)]] == list(KINDS)
-    for kind in KINDS:
+    assert [line.split()[0] for line in short[: len(COMPONENT_TYPES)]] == list(COMPONENT_TYPES)
+    for kind in COMPONENT_TYPES:
         lines = fedreach("list", kind).stdout.splitlines()
         names = [entry["name"] for entry in told if entry["kind"] == kind]
         assert [line.split()[0] for line in lines[2:-2]] == names

@@ -82,7 +82,7 @@ def test_options_of_an_object_that_is_called_and_has_no_hash_are_checked() -> No
     assert list(model.model_fields) == ["patience"]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in registry.KINDS if kind not in ("engine", "data")])
+@pytest.mark.parametrize("kind", [kind for kind in registry.COMPONENT_TYPES if kind not in ("engine", "data")])
 def test_every_built_in_thing_has_options_that_a_file_can_say(kind: str) -> None:
     for name, thing in registry.table(kind).items():
         model = options_model(thing, registry.supplied_arguments(kind, name, thing))

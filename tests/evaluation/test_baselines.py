@@ -160,7 +160,7 @@ def test_no_bit_of_a_client_depends_on_who_else_is_scored():
 
 def test_clients_are_scored_with_as_many_rows_as_models_are():
     data = federated(hospitals())
-    few = score_baselines(data, samples_per_client=3)[0]["pooled"]
+    few = score_baselines(data, examples_per_client=3)[0]["pooled"]
     assert few.columns != score_baselines(data)[0]["pooled"].columns
     first = people(data)["unseen"][0][:3]
     right = pooled_logistic(data).predict(np.zeros(1, np.float32), "true", first)[0]

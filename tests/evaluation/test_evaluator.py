@@ -242,9 +242,9 @@ def test_a_group_leaves_out_clients_without_samples_and_joins_ranges_client_by_c
     assert scores.pooled == pytest.approx(4 / 6)
 
 
-def test_a_limit_of_samples_per_client_takes_the_first_ones_of_each():
+def test_a_limit_of_examples_per_client_takes_the_first_ones_of_each():
     data = make_data()
-    few, all_ = Evaluator(None, data, samples_per_client=2), Evaluator(None, data)
+    few, all_ = Evaluator(None, data, examples_per_client=2), Evaluator(None, data)
     for name in ("participants", "training", "unseen"):
         limited, whole = getattr(few, name), getattr(all_, name)
         assert limited.sizes.tolist() == np.minimum(whole.sizes, 2).tolist()
@@ -256,7 +256,7 @@ def test_a_limit_of_samples_per_client_takes_the_first_ones_of_each():
 def test_the_limit_holds_for_local_models_too():
     data = make_data()
     evaluator = make(data)
-    limited = Evaluator(evaluator.engine, data, samples_per_client=2)
+    limited = Evaluator(evaluator.engine, data, examples_per_client=2)
     columns, (record,) = limited.evaluate_local(params_of()[None], np.array([3]), 1)
     first = data.held_out[3][:2]
     right, _ = by_hand(params_of(), data.dataset.train_x[first], data.dataset.train_y[first])

@@ -63,7 +63,7 @@ def test_of_several_runs_in_processes_those_that_fail_are_told_and_the_others_ar
     (home / "mine.py").write_text(RAISES)
     parts = ["--set", "methods.wrong.selection=mine.py:other", "--set", "methods.hasty.selection=mine.py:interrupts"]
     said = refused(1, "compare", "tiny.toml", *parts, "--seeds", "1", "-q", "--formats", "none", "--out", "x")
-    assert "2 of 4 runs failed. fedreach.open" in said
+    assert "2 of 4 runs failed. Finished runs are kept." in said
     runs = home / "x" / "runs"
     assert "mine.py, line 2, in other: FileNotFoundError" in (runs / "wrong" / "seed-0" / "result.json").read_text()
     assert json.loads((runs / "uniform" / "seed-0" / "result.json").read_text())["status"] == "finished"

@@ -103,7 +103,7 @@ def same_as_alone(start: Start, home: Path, size: int) -> None:
     (first, said, told), *others = ended(start(size, *options, "--out", out))
     assert (first, others) == (0, [(0, "", "")] * (size - 1)), told
     assert "round 4/4" in told
-    assert f"Wrote {out}" in said
+    assert f"Run     {out}" in said
     plain(home, *options, "--out", f"alone {size}")
     assert content(home / out) == content(home / f"alone {size}")
     assert {row["round"] for row in rows(home / out, "timing.jsonl")} == set(range(5))
@@ -119,7 +119,7 @@ def test_two_ranks_train_again_on_all_rows_to_the_bytes_of_one(start: Start, hom
     options = [*ALONE, "--method", "rich", "--set", "evaluation.every=1", "--set", "population.refit=true"]
     (first, said, told), other = ended(start(2, *options, "--out", "refitted of 2"))
     assert (first, other) == (0, (0, "", "")), told
-    assert "The model was trained again on all rows" in said
+    assert "The exported model was trained on all rows" in said
     plain(home, *options, "--out", "refitted alone")
     for name in ("refit.safetensors", *EXACT):
         assert (home / "refitted of 2" / name).read_bytes() == (home / "refitted alone" / name).read_bytes(), name

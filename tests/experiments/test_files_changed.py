@@ -14,7 +14,7 @@ from tests.conftest import TINY, Command, Refused
 
 from fedreach._util.code import digest_of_code
 from fedreach._util.errors import RunFolderError
-from fedreach._util.registry import KINDS, find
+from fedreach._util.registry import COMPONENT_TYPES, find
 from fedreach.data.stored import index_folder
 from fedreach.deploy.saved import load as trained_model
 from fedreach.experiment import components
@@ -144,10 +144,12 @@ def test_a_changed_module_is_another_run_and_a_stranger_is_not(base: Path, chang
     assert {name for name in after if after[name] != before[name]} == {changed}
 
 
-@pytest.mark.parametrize("kind", [kind for kind, row in KINDS.items() if row.path is not None and row.users_own])
+@pytest.mark.parametrize(
+    "kind", [kind for kind, row in COMPONENT_TYPES.items() if row.path is not None and row.users_own]
+)
 def test_code_of_every_kind_brings_what_it_imports(base: Path, kind: str) -> None:
     raw: dict[str, Any] = {kind: "mine.py:first"}
-    for step in reversed(KINDS[kind].path or ()):
+    for step in reversed(COMPONENT_TYPES[kind].path or ()):
         raw = {step: raw}
     experiment = Experiment.model_validate(raw).resolved()
     assert "alone.py" in identity(experiment, 0, "run", base)["code"]

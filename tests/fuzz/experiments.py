@@ -10,7 +10,7 @@ from typing import Any
 import tomli_w
 from hypothesis import strategies as st
 
-from fedreach._util.registry import KINDS, table
+from fedreach._util.registry import COMPONENT_TYPES, table
 from fedreach.experiment.load import load
 
 from .campaign import Target, WrongError
@@ -48,7 +48,7 @@ KEYS = sorted(
         "folder",
         "inner",
         "parts",
-        "samples_per_client",
+        "examples_per_client",
         "patience",
         "steps",
         "clip_norm",
@@ -66,7 +66,9 @@ KEYS = sorted(
         "download",
     }
 )
-NAMES = sorted({name for kind, row in KINDS.items() if row.table for name in table(kind)} | {"a", "b", "natural"})
+NAMES = sorted(
+    {name for kind, row in COMPONENT_TYPES.items() if row.table for name in table(kind)} | {"a", "b", "natural"}
+)
 OPTION_VALUES = VALUES | st.sampled_from(NAMES) | st.fixed_dictionaries({"name": st.sampled_from(NAMES) | TEXTS})
 
 

@@ -59,7 +59,7 @@ CHANGES = st.one_of(
     ),
     st.tuples(st.just("rounds"), SIZES),
     st.tuples(st.just("evaluation.inputs"), st.lists(SIZES, max_size=2)),
-    st.tuples(st.just("evaluation.samples_per_client"), SIZES),
+    st.tuples(st.just("evaluation.examples_per_client"), SIZES),
 )
 
 

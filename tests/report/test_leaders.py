@@ -10,7 +10,7 @@ import pytest
 
 from fedreach.evaluation.statistics import AnalysisPlan
 from fedreach.report.analysis import Leaders, leaders_by
-from fedreach.report.numbers import Run, RunSet
+from fedreach.report.numbers import RunData, RunSet
 from fedreach.report.overview import analyse
 from fedreach.report.read import read
 from fedreach.report.tables import tabulate
@@ -36,7 +36,7 @@ class Made:
 
 
 def lead(made: Made, *, lower_is_better: bool = False) -> Leaders:
-    def value(run: Run) -> float:
+    def value(run: RunData) -> float:
         return float(cast(Any, run).value)
 
     return leaders_by(cast(RunSet, made), list(made.values), value, lower_is_better=lower_is_better)

@@ -27,7 +27,7 @@ from fedreach._util.errors import RELATIVE, ConfigError, FedReachError, nearest
 
 
 @dataclass(frozen=True)
-class Kind:
+class ComponentType:
     """A component type.
 
     Objects are named as ``"module:NAME"`` and imported on first use.
@@ -53,27 +53,29 @@ class Kind:
 METHOD = ("method",)
 
 
-def _part(table: str, meaning: str, base: str, default: str, handed: tuple[str, ...] = ()) -> Kind:
+def _part(table: str, meaning: str, base: str, default: str, handed: tuple[str, ...] = ()) -> ComponentType:
     """Return a component type of [method] in `fedreach.federation`."""
     base_class = f"fedreach.federation.base:{base}"
-    return Kind(f"fedreach.federation.{table}", meaning, base_class, handed, path=METHOD, default=default, checked=True)
+    return ComponentType(
+        f"fedreach.federation.{table}", meaning, base_class, handed, path=METHOD, default=default, checked=True
+    )
 
 
-KINDS: Mapping[str, Kind] = {
-    "data": Kind(
+COMPONENT_TYPES: Mapping[str, ComponentType] = {
+    "data": ComponentType(
         "fedreach.data.sets:LOADERS",
         "The data set: built-in, or your own data.",
         given=("place", "source"),
         path=(),
     ),
-    "partition": Kind(
+    "partition": ComponentType(
         "fedreach.data.partition:PARTITIONS",
         "How examples are divided among the clients.",
         handed=("labels", "num_clients", "rng"),
         given=("owners",),
         path=(),
     ),
-    "noise": Kind(
+    "noise": ComponentType(
         "fedreach.data.noise:NOISES",
         "Which training labels are wrong. Held-out and test labels stay correct.",
         handed=("labels", "rng"),
@@ -81,26 +83,26 @@ KINDS: Mapping[str, Kind] = {
         path=(),
         users_own=False,
     ),
-    "shift": Kind(
+    "shift": ComponentType(
         "fedreach.data.shifts:SHIFTS",
         "How the data of unseen clients differ from the data of participants, apart from the labels.",
         "fedreach.data.shifts:Shift",
         path=(),
     ),
-    "participation": Kind(
+    "participation": ComponentType(
         "fedreach.federation.participation:PARTICIPATIONS",
         "Which participants are available in a round, and which replies are lost.",
         "fedreach.federation.participation:Participation",
         path=("population",),
         checked=True,
     ),
-    "model": Kind(
+    "model": ComponentType(
         "fedreach.engines.models.networks:MODELS",
         "The model that the clients train.",
         given=("sample_shape", "num_classes"),
         path=(),
     ),
-    "augmentation": Kind(
+    "augmentation": ComponentType(
         "fedreach.federation.augmentations:AUGMENTATIONS",
         "Random changes to the inputs of the clients' training batches (engine `sequential` only).",
         "fedreach.federation.augmentations:Augmentation",
@@ -123,42 +125,42 @@ KINDS: Mapping[str, Kind] = {
     "label_statistics": _part(
         "labels:LABEL_STATISTICS", "How clients report their label counts.", "LabelStatistics", "exact"
     ),
-    "allocation": Kind(
+    "allocation": ComponentType(
         "fedreach.wireless.rules:RULES",
         "The bandwidth and CPU frequency of each client in a round.",
         "fedreach.wireless.rules:AllocationRule",
         path=METHOD,
         checked=True,
     ),
-    "measurement": Kind(
+    "measurement": ComponentType(
         "fedreach.federation.measurements:MEASUREMENTS",
         "A number that a client computes from its examples and reports.",
         "fedreach.federation.base:Measurement",
         checked=True,
     ),
-    "metric": Kind(
+    "metric": ComponentType(
         "fedreach.evaluation.metrics:METRICS",
         "How predictions are scored.",
         "fedreach.evaluation.metrics:Metric",
         handed=("y_true", "scores"),
         checked=True,
     ),
-    "radio": Kind(
+    "radio": ComponentType(
         "fedreach.wireless.radio:RADIOS",
         "Channels, devices and cost weights, which determine the seconds and joules of a round.",
         "fedreach.wireless.radio:Radio",
         path=(),
     ),
-    "tracker": Kind(
+    "tracker": ComponentType(
         "fedreach.runs.trackers:TRACKERS",
         "Where to send the progress of a run, set by `run.trackers` or `--track`. It changes no result.",
         "fedreach.runs.callbacks:Callback",
     ),
-    "engine": Kind("fedreach.engines:ENGINES", "The implementation of local training."),
+    "engine": ComponentType("fedreach.engines:ENGINES", "The implementation of local training."),
 }
 """Component types in the order of `fedreach list`."""
 
-VERIFIED = tuple(kind for kind, row in KINDS.items() if row.checked)
+VERIFIED = tuple(kind for kind, row in COMPONENT_TYPES.items() if row.checked)
 """Component types that `fedreach verify` can check."""
 
 
@@ -175,7 +177,7 @@ ENTRY_POINTS = "fedreach.components"
 
 def table(kind: str) -> Mapping[str, Any]:
     """Return the built-in and installed components of a type by name."""
-    built_in: Mapping[str, Any] = import_object(KINDS[kind].table)
+    built_in: Mapping[str, Any] = import_object(COMPONENT_TYPES[kind].table)
     installed = installed_components().get(kind)
     return {**{name: entry.load() for name, entry in installed.items()}, **built_in} if installed else built_in
 
@@ -190,11 +192,12 @@ def installed_components() -> dict[str, dict[str, importlib.metadata.EntryPoint]
     components: dict[str, dict[str, importlib.metadata.EntryPoint]] = {}
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         kind, _, name = entry.name.partition(".")
-        if kind not in KINDS or not name:
+        if kind not in COMPONENT_TYPES or not name:
             raise ConfigError(
-                f"Entry points of {ENTRY_POINTS!r} must be named TYPE.NAME; got {entry.name!r}.{nearest(kind, KINDS)}"
+                f"Entry points of {ENTRY_POINTS!r} must be named TYPE.NAME; got {entry.name!r}."
+                f"{nearest(kind, COMPONENT_TYPES)}"
             )
-        if name in import_object(KINDS[kind].table):
+        if name in import_object(COMPONENT_TYPES[kind].table):
             raise ConfigError(f"The entry point {entry.name!r} must not have a built-in component's name. Rename it.")
         components.setdefault(kind, {})[name] = entry
     return components
@@ -222,14 +225,14 @@ def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
     """Return the component with this name.
 
     Args:
-        kind: Component type, a key of `KINDS`.
+        kind: Component type, a key of `COMPONENT_TYPES`.
         name: Name of a built-in component, ``FILE.py:NAME`` with a path relative to `base`, or ``module:NAME``.
         base: Folder of the experiment file.
 
     Raises:
         ConfigError: If the name is unknown, or the object is not callable.
     """
-    row = KINDS[kind]
+    row = COMPONENT_TYPES[kind]
     if ":" in name and row.users_own:
         loaded = load_users(name, base)
         if not callable(loaded):
@@ -246,7 +249,7 @@ def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
 
 def wrapper(kind: str, target: Callable[..., Any]) -> Callable[..., Any] | None:
     """Return the wrapper class that turns this function into a component; None if it needs no wrapper."""
-    row = KINDS[kind]
+    row = COMPONENT_TYPES[kind]
     is_part = inspect.isclass(target) or isinstance(target, Instance)
     return import_object(row.function) if row.function and not is_part else None
 
@@ -257,7 +260,7 @@ def supplied_arguments(kind: str, name: str, target: Callable[..., Any]) -> tupl
     Raises:
         ConfigError: If the callable takes too few arguments, or Python cannot read its signature.
     """
-    row = KINDS[kind]
+    row = COMPONENT_TYPES[kind]
     handed = row.handed if not (inspect.isclass(target) or isinstance(target, Instance)) else ()
     try:
         parameters = inspect.signature(target).parameters.values()

@@ -217,7 +217,7 @@ def _several(things: Any) -> Sequence[Any]:
 
 def _to_raw(key: str, value: Any, shelf: PickleStore) -> Any:
     """Return the value of a key as an experiment file has it."""
-    if key in registry.KINDS:
+    if key in registry.COMPONENT_TYPES:
         return to_config(key, value, shelf)
     if key == "local" and isinstance(value, Mapping) and callable(value.get("schedule")):
         value = {**value, "schedule": to_function_name(value["schedule"], shelf)}

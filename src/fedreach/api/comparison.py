@@ -220,7 +220,7 @@ def reference(kind: str, name: str) -> str:
 
 def _references_of(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each component that an experiment names, and its reference."""
-    for kind, row in registry.KINDS.items():
+    for kind, row in registry.COMPONENT_TYPES.items():
         if row.path is None:
             continue
         table: Any = config

@@ -17,7 +17,7 @@ from fedreach.data.federated import FederatedData
 from fedreach.experiment.schema import format_setting
 from fedreach.report.formats import to_text
 from fedreach.report.records import as_records
-from fedreach.report.sweep import Cell, SweepAnalysis, tabulate_sweep, write_sweep_report
+from fedreach.report.sweep import SweepAnalysis, SweptComparison, tabulate_sweep, write_sweep_report
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ComparisonRecord, SweepRecord
 
@@ -105,7 +105,9 @@ class Sweep:
         """All numbers of the page."""
         by_words = {format_setting(setting): setting for setting in self.record.settings}
         cells = [
-            Cell(by_words[words], comparison.path, comparison.path / "report" / "index.html", comparison.analysis)
+            SweptComparison(
+                by_words[words], comparison.path, comparison.path / "report" / "index.html", comparison.analysis
+            )
             for words, comparison in self.comparisons.items()
         ]
         return SweepAnalysis(self.record, tuple(cells))

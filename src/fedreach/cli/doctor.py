@@ -22,7 +22,7 @@ FOR_WORK_ON_FEDREACH = {"oracles", "bench", "browser", "docs", "mutate", "dev"}
 
 
 @dataclass(frozen=True)
-class Check:
+class Diagnosis:
     """Result of one check of this machine.
 
     Args:
@@ -40,7 +40,7 @@ class Check:
     core: bool = False
 
 
-def checks(folder: Path) -> list[Check]:
+def checks(folder: Path) -> list[Diagnosis]:
     """Return the results of all checks; `folder` is the folder for runs."""
     from fedreach.data.sets.download import data_folder
 
@@ -54,7 +54,7 @@ def checks(folder: Path) -> list[Check]:
     ]
 
 
-def packages() -> list[Check]:
+def packages() -> list[Diagnosis]:
     """Check that the required packages and those of each extra are installed; `pip check` compares their versions."""
     names_by_extra: dict[str, list[str]] = {}
     for line in metadata.requires("fedreach") or []:
@@ -67,16 +67,18 @@ def packages() -> list[Check]:
         finding = ", ".join(names) if len(names) <= MAX_NAMES else f"{len(names)} packages"
         finding = f"not installed: {', '.join(missing)}" if missing else finding
         fix = "pip install " + (f"'fedreach[{key}]'" if key else " ".join(missing))
-        results.append(Check(f"extra {key}" if key else "packages", not missing, finding, fix, core=not key))
+        results.append(Diagnosis(f"extra {key}" if key else "packages", not missing, finding, fix, core=not key))
     return results
 
 
-def torch() -> list[Check]:
+def torch() -> list[Diagnosis]:
     """Check the build of torch, its threads, and its GPUs."""
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: a library that torch needs is missing
-        return [Check("torch", False, f"cannot be imported: {error}", "pip install --force-reinstall torch", core=True)]
+        return [
+            Diagnosis("torch", False, f"cannot be imported: {error}", "pip install --force-reinstall torch", core=True)
+        ]
     built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "for CPUs"
     threads = f"{torch.get_num_threads()} threads of {os.cpu_count()} cores"
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -84,12 +86,12 @@ def torch() -> list[Check]:
         "install a torch build for it, see pytorch.org" if not torch.version.cuda else "see whether nvidia-smi lists it"
     )
     return [
-        Check("torch", True, f"{torch.__version__} built {built}, {threads}", core=True),
-        Check("GPU", bool(gpus), ", ".join(gpus) or "none that torch sees: CPUs train", f"if there is one, {what}"),
+        Diagnosis("torch", True, f"{torch.__version__} built {built}, {threads}", core=True),
+        Diagnosis("GPU", bool(gpus), ", ".join(gpus) or "none that torch sees: CPUs train", f"if there is one, {what}"),
     ]
 
 
-def compiler() -> Check:
+def compiler() -> Diagnosis:
     """Check that the C code of the fastest engine can be compiled, if necessary, and loaded."""
     from fedreach.engines.native.library import NoLibraryError, library
 
@@ -97,11 +99,11 @@ def compiler() -> Check:
     try:
         library()
     except NoLibraryError as error:
-        return Check("C engine", False, f"{error}: a slower engine trains", fix)
-    return Check("C engine", True, "compiled and loaded")
+        return Diagnosis("C engine", False, f"{error}: a slower engine trains", fix)
+    return Diagnosis("C engine", True, "compiled and loaded")
 
 
-def check_writable(name: str, folder: Path, instead: str, *, core: bool = False) -> Check:
+def check_writable(name: str, folder: Path, instead: str, *, core: bool = False) -> Diagnosis:
     """Check that files can be written to a folder, or to the parent in which it would be created."""
     place = folder.absolute()
     while not (place.exists() or place.is_symlink()):
@@ -111,32 +113,32 @@ def check_writable(name: str, folder: Path, instead: str, *, core: bool = False)
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"fedreach")
     except OSError as error:
-        return Check(name, False, f"{folder}: {error.strerror}", fix, core)
+        return Diagnosis(name, False, f"{folder}: {error.strerror}", fix, core)
     free_gb = shutil.disk_usage(place).free / 1e9
-    return Check(name, True, f"{folder} is writable, {free_gb:.1f} GB free", core=core)
+    return Diagnosis(name, True, f"{folder} is writable, {free_gb:.1f} GB free", core=core)
 
 
-def data(folder: Path) -> Check:
+def data(folder: Path) -> Diagnosis:
     """Check that the data folder exists; the digits, which come with FedReach, do not need it."""
     if folder.is_dir():
-        return Check("data folder", True, str(folder))
+        return Diagnosis("data folder", True, str(folder))
     if os.environ.get("FEDREACH_DATA"):
-        return Check(
+        return Diagnosis(
             "data folder",
             False,
             f"FEDREACH_DATA is {folder}, which is not a folder",
             f"mkdir -p {shlex.quote(str(folder))}",
         )
-    return Check("data folder", True, f"{folder}, created by the first download")
+    return Diagnosis("data folder", True, f"{folder}, created by the first download")
 
 
-def _cache(instead: str) -> Check:
+def _cache(instead: str) -> Diagnosis:
     from fedreach._util.files import cache_folder
 
     try:
         folder = cache_folder()
     except RuntimeError as error:  # users without a home folder, as in containers
-        return Check("cache folder", False, str(error), f"use {instead}")
+        return Diagnosis("cache folder", False, str(error), f"use {instead}")
     return check_writable("cache folder", folder, instead)
 
 

@@ -23,7 +23,9 @@ INDENT = 18  # letters of the column of types
     epilog="Examples:\n\n\b\n  fedreach list\n  fedreach list selection\n  fedreach list selection --verbose\n"
     "  fedreach list data --json",
 )
-@click.argument("kind", metavar="[TYPE]", required=False, shell_complete=options.complete(lambda: registry.KINDS))
+@click.argument(
+    "kind", metavar="[TYPE]", required=False, shell_complete=options.complete(lambda: registry.COMPONENT_TYPES)
+)
 @options.verbose
 @options.as_json
 def list_(kind: str | None, as_json: bool) -> None:
@@ -32,9 +34,9 @@ def list_(kind: str | None, as_json: bool) -> None:
     Without TYPE, prints the names of all types; with TYPE, a line for each component. --verbose adds options, when to
     use a component, and its reference.
     """
-    if kind is not None and kind not in registry.KINDS:
-        raise ConfigError(f"Unknown component type {kind!r}.{nearest(kind, registry.KINDS)}")
-    rows = entries([kind] if kind else list(registry.KINDS))
+    if kind is not None and kind not in registry.COMPONENT_TYPES:
+        raise ConfigError(f"Unknown component type {kind!r}.{nearest(kind, registry.COMPONENT_TYPES)}")
+    rows = entries([kind] if kind else list(registry.COMPONENT_TYPES))
     if as_json:
         options.set_json(rows)
     elif options.is_verbose():
@@ -112,7 +114,7 @@ def _some(names: Sequence[str], count: int) -> str:
 def _summaries_text(rows: Sequence[dict[str, Any]], width: int) -> str:
     """Return a line for each component of a type."""
     longest = max(len(row["name"]) for row in rows) + 2
-    lines = [registry.KINDS[rows[0]["kind"]].meaning, ""]
+    lines = [registry.COMPONENT_TYPES[rows[0]["kind"]].meaning, ""]
     lines += [f"{row['name']:<{longest}}{shorten(row['summary'], width - longest, placeholder='…')}" for row in rows]
     return "\n".join([*lines, "", f"More    fedreach list {rows[0]['kind']} --verbose"])
 

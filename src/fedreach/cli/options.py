@@ -18,7 +18,7 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError, FedReachError
-from fedreach._util.registry import KINDS, METHOD, VERIFIED
+from fedreach._util.registry import COMPONENT_TYPES, METHOD, VERIFIED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # ---- Completion in shells
 
-PLACES = {".".join((*row.path, kind)): kind for kind, row in KINDS.items() if row.path is not None}
+PLACES = {".".join((*row.path, kind)): kind for kind, row in COMPONENT_TYPES.items() if row.path is not None}
 """Key of an experiment that names a component -> type of the component."""
 
 

@@ -76,7 +76,7 @@ def read_npz(stream: IO[bytes]) -> dict[str, AnyArray]:
 
 # ---- Checks of the arrays of a data set
 
-Kind = Literal["image", "features", "tokens", "several"]
+ExampleKind = Literal["image", "features", "tokens", "several"]
 BLOCK = 2**24  # numbers that are checked at once
 SEVERAL = (
     "For several inputs, use a dictionary of arrays by argument name of the model's forward, or a tuple of arrays in "
@@ -105,7 +105,7 @@ def check_option_names(what: str, options: Iterable[str], known: Collection[str]
 
 
 @dataclass(frozen=True)
-class Check:
+class ArgumentChecks:
     """Checks of arguments such as those of `from_arrays`; messages name the data set and the argument."""
 
     name: str  # name of the data set
@@ -141,8 +141,8 @@ class Check:
         return array
 
     def samples(
-        self, argument: str, value: Any, kind: Kind | None, *, is_checked: bool = False
-    ) -> tuple[AnyArray, Kind]:
+        self, argument: str, value: Any, kind: ExampleKind | None, *, is_checked: bool = False
+    ) -> tuple[AnyArray, ExampleKind]:
         """Return inputs in the type in which FedReach stores them, and their kind; `is_checked` skips their values."""
         if kind == "several" or _are_records(value) or (kind is None and isinstance(value, Mapping)):
             return self._several(argument, value, kind, is_checked=is_checked), "several"
@@ -172,7 +172,7 @@ class Check:
             )
         return features, kind
 
-    def _several(self, argument: str, value: Any, kind: Kind | None, *, is_checked: bool) -> AnyArray:
+    def _several(self, argument: str, value: Any, kind: ExampleKind | None, *, is_checked: bool) -> AnyArray:
         """Convert several inputs to records, see `fedreach.data.several`."""
         if kind not in (None, "several"):
             raise self.error(f"kind must be omitted for several inputs; got {kind!r}")
@@ -185,7 +185,7 @@ class Check:
             raise self.error(f"{argument} must be several inputs; got {type(value).__name__}. {SEVERAL}")
         return records(value, f"{self.of} {self.name!r}")
 
-    def _kind(self, argument: str, x: AnyArray) -> Kind:
+    def _kind(self, argument: str, x: AnyArray) -> ExampleKind:
         if x.dtype == np.uint8 and x.ndim in (3, 4):
             return "image"
         if x.dtype.kind in "fb":
@@ -332,7 +332,7 @@ def _not_finite(samples: AnyArray) -> Ints:
 
 
 def channel_scale(
-    check: Check, x: AnyArray, kind: Kind, mean: Sequence[float] | None, std: Sequence[float] | None
+    check: ArgumentChecks, x: AnyArray, kind: ExampleKind, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the given or measured mean and standard deviation of each channel; () and () unless images."""
     if kind != "image":

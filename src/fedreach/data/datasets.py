@@ -13,7 +13,7 @@ import numpy as np
 from fedreach._util.arrays import AnyArray, Bools, Ints
 from fedreach._util.errors import ConfigError, DataError, check_type, nearest
 from fedreach.data.assignment import Partition, checked_count
-from fedreach.data.checks import Check, Kind, channel_scale, no_such_file, read_npz
+from fedreach.data.checks import ArgumentChecks, ExampleKind, channel_scale, no_such_file, read_npz
 from fedreach.data.images import as_array
 from fedreach.data.preparation import Preparation, TargetScale
 from fedreach.data.several import describe_layout, example_classes, is_inputs_of_examples, layout_to_json, sample_shape
@@ -41,7 +41,7 @@ class Dataset:
     num_classes: int  # number of classes; 0 if targets are numbers
     mean: tuple[float, ...]  # (C,) mean of each channel, scaled to [0, 1]; () unless inputs are images
     std: tuple[float, ...]  # (C,) standard deviation of each channel
-    kind: Kind  # kind of the inputs
+    kind: ExampleKind  # kind of the inputs
     owners: Ints | None  # (n,) natural client of each training example
     owner_names: tuple[str, ...]  # names of the natural clients
     source: str  # source of the data
@@ -241,7 +241,7 @@ def from_arrays(
     owner_names: Sequence[str] | None = None,
     num_classes: int | None = None,
     class_names: Sequence[str] | None = None,
-    kind: Kind | None = None,
+    kind: ExampleKind | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     name: str = "arrays",
@@ -286,7 +286,7 @@ def from_arrays(
     for argument, value in {"name": name, "kind": kind}.items():
         check_type("from_arrays", argument, value, str, *([type(None)] if argument == "kind" else []))
     check_type("from_arrays", "num_classes", num_classes, int, np.integer, type(None))
-    check, is_checked = Check(name), sha256 is not None
+    check, is_checked = ArgumentChecks(name), sha256 is not None
     if (test_x is None) != (test_y is None):
         raise check.error("test_x and test_y must be given together; got only one. Give both or neither")
     has_length = hasattr(train_y, "__len__") and getattr(train_y, "ndim", 1) > 0
@@ -347,7 +347,7 @@ def check_array_names(path: Path, arrays: Mapping[str, Any]) -> None:
         raise DataError(f"{path}: {problem}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
 
 
-def from_npz(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
+def from_npz(path: Path | str, *, kind: ExampleKind | None = None, num_classes: int | None = None) -> Dataset:
     """Load a data set from an ``.npz`` file with ``x`` and ``y``, and optionally ``client``, ``x_test`` and ``y_test``.
 
     The arrays are those of `from_arrays`. ``client`` is the natural client of each training example, as integers or
@@ -433,7 +433,7 @@ def check_server_data(dataset: Dataset, data: tuple[Any, Any] | Path | str) -> S
             raise DataError(f"{data}: must contain only x and y. Remove client, x_test and y_test.")
         x, y, name = file.train_x, file.train_y, str(data)
     else:
-        check, name = Check("server_data"), "server_data"
+        check, name = ArgumentChecks("server_data"), "server_data"
         x, _ = check.samples("x", data[0], dataset.kind)
         y = check.labels("y", data[1], len(x), dataset.num_classes)
     if len(y) == 0:

@@ -19,7 +19,7 @@ from fedreach._util.tables import visible
 from fedreach.data import datasets, huggingface, own, samples, splits
 from fedreach.data.assignment import Partition, without_empty
 from fedreach.data.cells import ColumnOptions, names_unless_numbers
-from fedreach.data.checks import Kind
+from fedreach.data.checks import ExampleKind
 from fedreach.data.datasets import Dataset, PartitionSpec, ServerData
 from fedreach.data.noise import LabelNoise, corrupt
 from fedreach.data.partition import partition as partition_of_kind
@@ -159,7 +159,7 @@ class FederatedData:
         participants: Participants = None,
         held_out: float = 0.2,
         seed: int = 0,
-        kind: Kind | None = None,
+        kind: ExampleKind | None = None,
         num_classes: int | None = None,
         name: str = "dataset",
     ) -> FederatedData:
@@ -208,7 +208,7 @@ class FederatedData:
         participants: Participants = None,
         held_out: float = 0.2,
         seed: int = 0,
-        kind: Kind | None = None,
+        kind: ExampleKind | None = None,
         num_classes: int | None = None,
         name: str = "clients",
     ) -> FederatedData:
@@ -240,7 +240,7 @@ class FederatedData:
         participants: Participants = None,
         held_out: float = 0.2,
         seed: int = 0,
-        kind: Kind | None = None,
+        kind: ExampleKind | None = None,
         name: str = "huggingface",
     ) -> FederatedData:
         """Build federated data from a Hugging Face Dataset, or from a FederatedDataset of flwr-datasets.

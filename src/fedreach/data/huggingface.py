@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedreach._util.errors import ConfigError, DataError, nearest
-from fedreach.data.checks import Kind
+from fedreach.data.checks import ExampleKind
 from fedreach.data.images import as_numpy, is_picture
 from fedreach.data.own import check_roles, numbered_column, numbered_list, of_frame, together_of
 from fedreach.data.samples import of_samples, samples, size
@@ -23,7 +23,7 @@ def of_huggingface(
     label: str,
     inputs: str | Sequence[str] | None,
     split: str,
-    kind: Kind | None,
+    kind: ExampleKind | None,
     name: str,
     rules: Any = None,
     *,

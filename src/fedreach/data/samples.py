@@ -13,7 +13,7 @@ import pyarrow as pa
 from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ConfigError, DataError
 from fedreach.data import cells, images, several
-from fedreach.data.checks import SEVERAL, Check, Kind
+from fedreach.data.checks import SEVERAL, ArgumentChecks, ExampleKind
 from fedreach.data.datasets import content_hash, from_arrays
 from fedreach.data.own import numbered_list, together_of
 from fedreach.data.preparation import Preparation
@@ -46,7 +46,7 @@ class SampleFormat:
     """
 
     name: str  # name of the data set
-    kind: Kind  # kind of the inputs
+    kind: ExampleKind  # kind of the inputs
     shape: tuple[int, ...]  # shape of a training example
     mean: tuple[float, ...] = ()  # (C,) mean of each channel of images
     std: tuple[float, ...] = ()  # (C,) standard deviation of each channel
@@ -99,7 +99,7 @@ class SampleFormat:
             return np.asarray(samples)
         if self.preparation is not None:
             return self.preparation.raw(samples)
-        check = Check(self.name, "examples for the model of")
+        check = ArgumentChecks(self.name, "examples for the model of")
         x, _ = check.samples("x", samples, self.kind)
         if self.layout is not None:
             if x.dtype != self.layout:
@@ -181,7 +181,7 @@ def of_samples(
     owners: Ints,
     names: tuple[str, ...],
     *,
-    kind: Kind | None,
+    kind: ExampleKind | None,
     name: str,
     num_classes: int | None = None,
     class_names: Sequence[str] | None = None,
@@ -226,7 +226,13 @@ def _together(options: Mapping[str, Any], length: int) -> Together:
 
 
 def of_torch(
-    data: Any, clients: Any, kind: Kind | None, num_classes: int | None, name: str, group: Any = None, time: Any = None
+    data: Any,
+    clients: Any,
+    kind: ExampleKind | None,
+    num_classes: int | None,
+    name: str,
+    group: Any = None,
+    time: Any = None,
 ) -> OwnData:
     """Read a torch Dataset; see `fedreach.data.federated.FederatedData.from_torch`."""
     length = size(data, name)
@@ -241,7 +247,7 @@ def of_torch(
 
 def of_clients(
     data: Mapping[Any, Any],
-    kind: Kind | None,
+    kind: ExampleKind | None,
     num_classes: int | None,
     name: str,
     *,
@@ -278,11 +284,11 @@ def of_clients(
     return of_samples(x, y, owners, names, kind=kind, name=name, **about)
 
 
-def _arrays_of(what: str, source: Any, kind: Kind | None) -> tuple[AnyArray, AnyArray]:
+def _arrays_of(what: str, source: Any, kind: ExampleKind | None) -> tuple[AnyArray, AnyArray]:
     """Return inputs and labels of a client, from a pair of arrays or a Dataset."""
     if not (isinstance(source, tuple) and len(source) == 2):
         return samples(pairs(source, what), size(source, what), what, kind)
-    check = Check(what)
+    check = ArgumentChecks(what)
     y = check.rows("y", images.as_labels(source[1], f"{check.of} {what!r}: a label"))
     are_several = several.is_inputs_of_examples(source[0], len(y))
     x = several.records(source[0], what) if are_several else check.rows("x", images.as_array(source[0], what, kind))
@@ -367,7 +373,7 @@ def pairs(dataset: Any, name: str) -> Iterator[tuple[Any, Any]]:
 
 
 def samples(
-    rows: Iterable[tuple[Any, Any]], length: int, name: str, kind: Kind | None = None
+    rows: Iterable[tuple[Any, Any]], length: int, name: str, kind: ExampleKind | None = None
 ) -> tuple[AnyArray, AnyArray]:
     """Stack examples to (n, ...) inputs and (n,) labels.
 

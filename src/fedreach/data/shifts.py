@@ -16,7 +16,7 @@ from fedreach._util.component import Component
 from fedreach._util.errors import ComponentError, ConfigError, DataError, require
 from fedreach._util.streams import generator
 from fedreach.data.assignment import checked_number
-from fedreach.data.checks import Kind
+from fedreach.data.checks import ExampleKind
 from fedreach.data.datasets import Dataset, content_hash
 from fedreach.data.federated import FederatedData, Shifted
 
@@ -35,7 +35,7 @@ class InputScale:
     """
 
     name: str  # name of the data set, used in messages
-    kind: Kind
+    kind: ExampleKind
     num_classes: int
     centre: Floats  # mean of the training inputs: (C, 1, 1) for images, (...) for features, (1,) for tokens
     unit: Floats  # change of a shift of strength 1: 255 for images, the standard deviation of each feature

@@ -18,7 +18,7 @@ from fedreach._util.arrays import AnyArray, Ints
 from fedreach._util.errors import DataError
 from fedreach._util.registry import SHORT
 from fedreach.data.cells import NO_RULES, Cells, ColumnRules, Words, names_unless_numbers
-from fedreach.data.checks import Check, Kind, UnreadableError, channel_scale, read_npy
+from fedreach.data.checks import ArgumentChecks, ExampleKind, UnreadableError, channel_scale, read_npy
 from fedreach.data.datasets import ARRAYS, Dataset, add_bytes, check_array_names, from_arrays
 from fedreach.data.preparation import Preparation, column_roles
 from fedreach.data.splits import APART, Together
@@ -104,7 +104,7 @@ class OwnSamples(OwnData):
     def prepare(self, clients: Sequence[Ints]) -> Dataset:
         if self.plain.kind != "image":
             return self.plain
-        check = Check(self.name)
+        check = ArgumentChecks(self.name)
         mean, std = channel_scale(check, self.plain.train_x[np.concatenate(clients)], self.plain.kind, None, None)
         return replace(self.plain, mean=mean, std=std)
 
@@ -125,7 +125,7 @@ SPOTS = 64  # examples that are compared when a data set is opened, because comp
 MAPPED_TYPES = ("float32", "uint8", "int64")
 
 
-def from_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
+def from_folder(path: Path | str, *, kind: ExampleKind | None = None, num_classes: int | None = None) -> Dataset:
     """Open a data set in a folder of arrays. After `index_folder`, this reads only labels and clients.
 
     Without `index_folder`, every call reads, checks and hashes all examples, but does not copy them to memory. The data
@@ -151,7 +151,7 @@ def from_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int 
     return from_arrays(**arrays, name=path.name, **indexed, source=path.name)
 
 
-def index_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
+def index_folder(path: Path | str, *, kind: ExampleKind | None = None, num_classes: int | None = None) -> Dataset:
     """Check and hash a folder of arrays, write the index to the folder, and return the data set.
 
     The arguments are as in `from_folder`.

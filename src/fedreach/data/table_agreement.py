@@ -13,7 +13,7 @@ from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ConfigError, DataError
 from fedreach.data import cells, preparation
 from fedreach.data.cells import KINDS, Cells, ColumnRules, InputKind
-from fedreach.data.checks import Check
+from fedreach.data.checks import ArgumentChecks
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.own import complete_rows, together_of
 from fedreach.data.preparation import ColumnKind, Counts, Preparation, TargetScale
@@ -246,7 +246,9 @@ class LocalTable:
         numbers = np.full((len(column_of(self._read, names[0])), len(names)), np.nan)
         complete_columns = {name: column_of(self._read, name).take(complete) for name in names}
         numbers[complete] = cells.targets(complete_columns, names, reading)
-        Check("table").labels(" and ".join(names), numbers[complete], len(complete), 0)  # must be finite as float32
+        ArgumentChecks("table").labels(
+            " and ".join(names), numbers[complete], len(complete), 0
+        )  # must be finite as float32
         return numbers
 
     def rows(self, classes: Sequence[str]) -> tuple[Ints, Ints, AnyArray]:

@@ -101,13 +101,13 @@ class BaselineScores:
 
 
 def score_baselines(
-    data: FederatedData, samples_per_client: int | None = None, metrics: Sequence[Metric] = ()
+    data: FederatedData, examples_per_client: int | None = None, metrics: Sequence[Metric] = ()
 ) -> tuple[dict[str, BaselineScores], str]:
     """Score the baselines; return the scores by name, and the reason why pooled is missing or "".
 
     Args:
         data: Federated data. Baselines are fitted only on the participants' training examples.
-        samples_per_client: Largest number of evaluation examples per client, see `Evaluator`.
+        examples_per_client: Largest number of evaluation examples per client, see `Evaluator`.
         metrics: Additional metrics, of which only `AUROC` is used.
 
     Example:
@@ -124,7 +124,7 @@ def score_baselines(
         builders["pooled"] = pooled_logistic if classes else pooled_ridge
     auroc_metrics = [metric for metric in metrics if isinstance(metric, AUROC)]
     return {
-        name: _score(Evaluator(make(data), data, samples_per_client, auroc_metrics)) for name, make in builders.items()
+        name: _score(Evaluator(make(data), data, examples_per_client, auroc_metrics)) for name, make in builders.items()
     }, why
 
 

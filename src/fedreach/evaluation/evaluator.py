@@ -225,7 +225,7 @@ class Evaluator:
     Args:
         engine: Engine that runs the models.
         data: Federated data.
-        samples_per_client: Largest number of evaluation examples per client, the same ones in all rounds. Default: all.
+        examples_per_client: Largest number of evaluation examples per client, the same in all rounds. Default: all.
         metrics: Additional metrics.
         training: Also evaluate training examples. Default: True.
     """
@@ -234,18 +234,18 @@ class Evaluator:
         self,
         engine: Predictor,
         data: FederatedData,
-        samples_per_client: int | None = None,
+        examples_per_client: int | None = None,
         metrics: Sequence[Metric] = (),
         training: bool = True,
     ) -> None:
-        self.engine, self.data, self.max_samples = engine, data, samples_per_client
+        self.engine, self.data, self.max_samples = engine, data, examples_per_client
         self.by = ACCURACY if data.dataset.num_classes else MAE
         self.metrics = additional_metrics(metrics)
         reject_metrics(metrics, data.dataset)
         population = data.population
         self.participant_ids = population.participants
         self.counts = position_counts(data.dataset.train_y) if data.dataset.positions else None
-        grouped = partial(Group.of, max_samples=samples_per_client, counts=self.counts)
+        grouped = partial(Group.of, max_samples=examples_per_client, counts=self.counts)
         self.participants = grouped(population.participants, data.held_out)
         self.training = grouped(population.participants, data.train)
         self.unseen = grouped(population.unseen, data.train, data.held_out)

@@ -113,7 +113,7 @@ class SeedPlanner(Protocol):
 
 
 @dataclass
-class Comparison:
+class LockedComparison:
     """One comparison; this process has locked its folder."""
 
     experiment: Experiment
@@ -250,7 +250,7 @@ def compare_several(
 
 def _open_comparison(
     experiment: Experiment, out: Path, locks: ExitStack, *, add_seeds: bool, rerun: Sequence[str]
-) -> Comparison:
+) -> LockedComparison:
     """Lock the folder of a comparison and return the comparison, or reject changes of its questions."""
     plan(experiment, out)  # reject an experiment without methods before anything is written
     check_rerun_methods(experiment, rerun)
@@ -265,7 +265,7 @@ def _open_comparison(
     for job in moved_jobs:
         set_aside(job)
     same_pilot = stored is not None and stored.pilot == list(experiment.seeds)
-    return Comparison(
+    return LockedComparison(
         experiment,
         out,
         seed_counts_before,
@@ -276,7 +276,7 @@ def _open_comparison(
     )
 
 
-def _run(opened: Sequence[Comparison], status: ComparisonStatus, resources: Resources) -> None:
+def _run(opened: Sequence[LockedComparison], status: ComparisonStatus, resources: Resources) -> None:
     """Run the unfinished runs of comparisons whose folders are locked; tune settings first where requested."""
     base, tuning = resources.base, [comparison for comparison in opened if comparison.experiment.tune is not None]
     searches = [Search(comparison.experiment, comparison.out, comparison.seeds, base) for comparison in tuning]

@@ -142,7 +142,9 @@ def local_of(section: LocalSection, base: Path | None = None) -> LocalSGD:
 def federation(experiment: Experiment, seed: int, base: Path) -> Federation:
     """Return the federation that `[method]` describes."""
     choices = {
-        field.name: experiment.choice(field.name) for field in fields(Federation) if field.name in registry.KINDS
+        field.name: experiment.choice(field.name)
+        for field in fields(Federation)
+        if field.name in registry.COMPONENT_TYPES
     }
     parts = {kind: make(kind, choice, base) for kind, choice in choices.items() if choice is not None}
     return Federation(
@@ -411,7 +413,7 @@ def users_code(experiment: Experiment, base: Path) -> dict[str, Path]:
 
 def _parts(experiment: Experiment) -> list[Choice]:
     """Return all components that an experiment names, nested ones included."""
-    choices = [choice for kind in registry.KINDS if (choice := experiment.choice(kind)) is not None]
+    choices = [choice for kind in registry.COMPONENT_TYPES if (choice := experiment.choice(kind)) is not None]
     functions = experiment.model.output, experiment.local.schedule
     choices += [Choice(name=name) for name in functions if isinstance(name, str) and ":" in name]
     return [choice for outer in [*choices, *experiment.evaluation.metrics] for choice in with_nested(outer)]

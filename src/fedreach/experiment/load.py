@@ -13,7 +13,7 @@ from typing import Any
 import pydantic
 
 from fedreach._util.errors import ConfigError, FedReachError, nearest
-from fedreach._util.registry import KINDS
+from fedreach._util.registry import COMPONENT_TYPES
 from fedreach.data.splits import share_of
 from fedreach.evaluation.statistics import MIN_PILOT
 from fedreach.experiment import components
@@ -423,7 +423,9 @@ def _find_clashes(e: Experiment, base: Path) -> list[Problem]:
 
 def _choices(raw: Mapping[str, Any]) -> list[tuple[str, Path_]]:
     """Return (component type, path) of every named choice that the file makes."""
-    places: list[tuple[str, Path_]] = [(k, (*row.path, k)) for k, row in KINDS.items() if row.path is not None]
+    places: list[tuple[str, Path_]] = [
+        (k, (*row.path, k)) for k, row in COMPONENT_TYPES.items() if row.path is not None
+    ]
     methods = raw.get("methods")
     for name in methods if isinstance(methods, dict) else ():
         places += [(part, ("methods", name, part)) for part in PARTS]

@@ -239,7 +239,7 @@ def to_config(kind: str, value: Any, shelf: PickleStore) -> Any:
     """Return a component as an experiment file has it: a name, or a table with a name.
 
     Args:
-        kind: Component type, a key of `fedreach._util.registry.KINDS`.
+        kind: Component type, a key of `fedreach._util.registry.COMPONENT_TYPES`.
         value: A name, a table with a name, a class, a function or a component; the check of the experiment rejects
             anything else.
         shelf: Store of objects without names.
@@ -273,7 +273,7 @@ def to_config(kind: str, value: Any, shelf: PickleStore) -> Any:
         return _module_name(value, False, shelf)
     if value is None or isinstance(value, str | bytes | bool | int | float | Sequence | np.generic):
         return to_toml_value(value)
-    if not registry.KINDS[kind].base and callable(value):  # a factory object
+    if not registry.COMPONENT_TYPES[kind].base and callable(value):  # a factory object
         return shelf.name_of(value, type(value).__name__)
     return _part_config(kind, value, shelf)
 

@@ -53,7 +53,7 @@ def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) 
     except ConfigError as error:
         return [Problem((*path, "name"), str(error))]
     options = {key: value for key, value in choice.items() if key not in section.model_fields}
-    row = registry.KINDS[kind]
+    row = registry.COMPONENT_TYPES[kind]
     problems = _check_nested(kind, path, options, base) if row.base else []
     model = options_model(target, supplied)
     if model is not None:
@@ -105,7 +105,7 @@ def _broken_contract(kind: str, choice: Choice, base: Path) -> list[str]:
         return [str(error)]
     except Exception as error:
         return [f"{choice.name!r} cannot be made: {type(error).__name__}: {error}."]
-    base_class = registry.import_object(registry.KINDS[kind].base)
+    base_class = registry.import_object(registry.COMPONENT_TYPES[kind].base)
     return [] if isinstance(part, base_class) else [f"{choice.name!r} {wrong_base(part, base_class)}"]
 
 

@@ -239,7 +239,7 @@ def each_round_of(
                     record=record,
                     simulation=simulation,
                     evaluator=Evaluator(
-                        simulation.engine, data, e.evaluation.samples_per_client, metrics, e.evaluation.training
+                        simulation.engine, data, e.evaluation.examples_per_client, metrics, e.evaluation.training
                     ),
                     every=e.evaluation.every,
                     patience=e.evaluation.patience,
@@ -287,9 +287,9 @@ def _adaptation(experiment: Experiment, simulation: Simulation) -> AdaptationEva
     if not federation.adapts:
         return None
     summed = exact_sum if federation.label_statistics.only_sum else None
-    rule, samples_per_client = federation.adaptation, e.samples_per_client
+    rule, examples_per_client = federation.adaptation, e.examples_per_client
     return AdaptationEvaluator(
-        simulation.engine, simulation.data, rule, samples_per_client, tuple(e.inputs), summed, simulation.fitting_cost
+        simulation.engine, simulation.data, rule, examples_per_client, tuple(e.inputs), summed, simulation.fitting_cost
     )
 
 
@@ -313,7 +313,7 @@ def _baselines(
     if experiment.population.validation is not None:
         return None
     shared = None if agreed is None else agreed / "baselines"
-    return Baselines(data, experiment.evaluation.samples_per_client, metrics, shared)
+    return Baselines(data, experiment.evaluation.examples_per_client, metrics, shared)
 
 
 class _Engine(NamedTuple):

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedreach._util.component import option_rules
 from fedreach._util.errors import ConfigError, nearest, violation
-from fedreach._util.registry import KINDS, METHOD
+from fedreach._util.registry import COMPONENT_TYPES, METHOD
 from fedreach._util.streams import generator
 from fedreach.evaluation.statistics import AnalysisPlan
 from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
@@ -185,7 +185,7 @@ def format_value(value: Any) -> str:
 
 # -------------------- Every key of an experiment file, with type, range and default
 
-PARTS = {kind: row.default for kind, row in KINDS.items() if row.path == METHOD}
+PARTS = {kind: row.default for kind, row in COMPONENT_TYPES.items() if row.path == METHOD}
 """Keys of a method that name a component, with their defaults."""
 
 
@@ -376,7 +376,7 @@ class EvaluationSection(Section):
     """Rounds from one evaluation to the next."""
     local: bool = False
     """Also evaluate the local models of the cohort before aggregation."""
-    samples_per_client: Positive | None = None
+    examples_per_client: Positive | None = None
     """Maximum number of scored examples per client. Default: all."""
     training: bool = False
     """Also score participants' training examples, as `train_accuracy` and `out_of_sample_gap`."""
@@ -405,7 +405,7 @@ else:  # a field for each component type
     Parts = pydantic.create_model("Parts", __base__=Section, **dict.fromkeys(PARTS, (Choice | None, None)))
 
 
-class Method(Parts):
+class MethodSection(Parts):
     """A method to compare: the components of one federation. `[method]` sets those that a method leaves out."""
 
     cohort_size: Positive | None = None
@@ -415,7 +415,7 @@ class Method(Parts):
 
 
 class DefaultMethod(Parts):
-    """The components that all methods share unless they override them; `KINDS` has the defaults."""
+    """The components that all methods share unless they override them; `COMPONENT_TYPES` has the defaults."""
 
     cohort_size: Positive = 10
     """Clients per round."""
@@ -468,7 +468,7 @@ class Experiment(Section):
     """Settings to try for each method, which then uses the best one."""
     run: RunSection = RunSection()
     method: DefaultMethod = DefaultMethod()
-    methods: dict[str, Method] = Field(default={})
+    methods: dict[str, MethodSection] = Field(default={})
     """Methods to compare, by name."""
 
     @pydantic.model_validator(mode="before")
@@ -483,7 +483,7 @@ class Experiment(Section):
 
     def choice(self, kind: str) -> Choice | None:
         """Return the experiment's choice for a component type; None if it has none."""
-        path = KINDS[kind].path
+        path = COMPONENT_TYPES[kind].path
         if path is None:
             return None
         value: Any = self

@@ -23,14 +23,14 @@ from fedreach.runs.schema import Result, RoundRow, RunRecord, TuningRecord
 # -------------------- The experiments of a sweep, and the candidates of tuning
 
 
-class Cell(NamedTuple):
+class Variant(NamedTuple):
     """An experiment at a setting."""
 
     setting: Setting
     experiment: Experiment
 
 
-def cells(experiment: Experiment, base: Path) -> list[Cell]:
+def cells(experiment: Experiment, base: Path) -> list[Variant]:
     """Return the comparison at each setting of ``[sweep]``: the experiment after ``--set`` with that setting.
 
     Raises:
@@ -44,7 +44,7 @@ def cells(experiment: Experiment, base: Path) -> list[Cell]:
     """
     plain = experiment.model_copy(update={"sweep": None})
     settings = [] if experiment.sweep is None else experiment.sweep.settings()
-    return [Cell(setting, at(plain, setting, base)) for setting in settings]
+    return [Variant(setting, at(plain, setting, base)) for setting in settings]
 
 
 def at(experiment: Experiment, setting: Setting, base: Path) -> Experiment:
@@ -58,7 +58,7 @@ def at(experiment: Experiment, setting: Setting, base: Path) -> Experiment:
     return checked(with_setting(raw, setting), base, format_setting(setting))
 
 
-def candidates(experiment: Experiment, method: str, base: Path) -> list[Cell]:
+def candidates(experiment: Experiment, method: str, base: Path) -> list[Variant]:
     """Return the settings of ``[tune]`` to try for a method, one run each, without settings that do not change it.
 
     Candidates are scored only on validation data, a part of the participants' training data.
@@ -69,14 +69,14 @@ def candidates(experiment: Experiment, method: str, base: Path) -> list[Cell]:
     if experiment.tune is None:
         return []
     plain = experiment.model_copy(update={"tune": None})
-    cells_by_config: dict[str, Cell] = {}
+    cells_by_config: dict[str, Variant] = {}
     for setting in experiment.tune.settings():
         resolved = at(plain, setting, base).resolved(method)
-        cells_by_config.setdefault(resolved.model_dump_json(), Cell(setting, resolved))
+        cells_by_config.setdefault(resolved.model_dump_json(), Variant(setting, resolved))
     return [*cells_by_config.values()]
 
 
-def trials(tune: TuneSection, tried: Sequence[Cell]) -> list[Experiment]:
+def trials(tune: TuneSection, tried: Sequence[Variant]) -> list[Experiment]:
     """Return the runs that score candidates."""
     return [_trial(tune, cell.experiment) for cell in tried]
 
@@ -198,7 +198,7 @@ class Search:
         return self.experiment.tune
 
     @cached_property
-    def cells(self) -> dict[str, Sequence[Cell]]:
+    def cells(self) -> dict[str, Sequence[Variant]]:
         """The candidates of each method."""
         return {method: candidates(self.experiment, method, self.base) for method in self.experiment.methods}
 

@@ -12,7 +12,7 @@ import numpy as np
 from fedreach._util.arrays import replace_fields
 from fedreach._util.component import wrong_base
 from fedreach._util.errors import ComponentError, ConfigError, require
-from fedreach._util.registry import KINDS, import_object
+from fedreach._util.registry import COMPONENT_TYPES, import_object
 from fedreach.federation.adaptation.base import Unadapted
 from fedreach.federation.aggregation import Mean
 from fedreach.federation.augmentations import Augmentation
@@ -61,7 +61,7 @@ class Federation:
 
     def __post_init__(self) -> None:
         for kind, component in self.components.items():
-            base = import_object(KINDS[kind].base)
+            base = import_object(COMPONENT_TYPES[kind].base)
             if not isinstance(component, base):
                 raise ComponentError(f"{kind} {wrong_base(component, base)}")
             component.check_attributes()
@@ -117,7 +117,7 @@ class Federation:
     @cached_property
     def components(self) -> Mapping[str, Component]:
         """The components by type, without those that are left out."""
-        kinds = [field.name for field in fields(self) if field.name in KINDS and field.name != "radio"]
+        kinds = [field.name for field in fields(self) if field.name in COMPONENT_TYPES and field.name != "radio"]
         return {kind: component for kind in kinds if (component := getattr(self, kind)) is not None}
 
     @property

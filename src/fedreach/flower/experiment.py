@@ -201,7 +201,11 @@ def refuse_unsupported_options(experiment: Experiment) -> None:
     for option, is_used, reason in (
         ("evaluation.patience", e.evaluation.patience is not None, fixed),
         ("[budget]", e.limits, fixed),
-        ("evaluation.samples_per_client", e.evaluation.samples_per_client is not None, "a client is evaluated on all"),
+        (
+            "evaluation.examples_per_client",
+            e.evaluation.examples_per_client is not None,
+            "a client is evaluated on all",
+        ),
         ("engine.precision", e.engine.precision != "highest", "clients compute as precisely as torch is set to"),
         ("population.refit", e.population.refit, stays),
     ):

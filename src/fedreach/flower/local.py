@@ -13,7 +13,7 @@ from fedreach._util.errors import DataError
 from fedreach._util.processes import one_thread
 from fedreach._util.streams import fresh
 from fedreach.data.assignment import Partition
-from fedreach.data.checks import Kind
+from fedreach.data.checks import ExampleKind
 from fedreach.data.datasets import Dataset, ServerData, from_arrays
 from fedreach.data.federated import FederatedData
 from fedreach.data.images import as_array, as_labels
@@ -57,7 +57,7 @@ class ClientData:
     train: Examples
     held_out: Examples | None = None
     num_classes: int = field(kw_only=True)
-    kind: Kind | None = field(default=None, kw_only=True)
+    kind: ExampleKind | None = field(default=None, kw_only=True)
     mean: tuple[float, ...] | None = field(default=None, kw_only=True)
     std: tuple[float, ...] | None = field(default=None, kw_only=True)
 
@@ -313,7 +313,7 @@ def server_engine(
     num_classes: int,
     test: tuple[Any, Any] | None = None,
     own: tuple[Any, Any] | None = None,
-    kind: Kind | None = None,
+    kind: ExampleKind | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     device: str = "cpu",

@@ -14,7 +14,7 @@ from fedreach.report.analysis import NO_LEADERS, UNTESTED, Leaders, judge_all, l
 from fedreach.report.numbers import (
     ABSENT,
     CAPTIONS,
-    Run,
+    RunData,
     RunSet,
     conclusion,
     detectable,
@@ -119,7 +119,7 @@ def adapted_leaders(comparison: RunSet, rows: Sequence[AdaptationSummary]) -> Le
         return NO_LEADERS
     column = f"{rows[0].population}_adapted_accuracy"
 
-    def adapted_accuracy(run: Run) -> float:
+    def adapted_accuracy(run: RunData) -> float:
         return run.adaptation.columns["last"].get(column, np.nan) if run.adaptation else np.nan
 
     return leaders_by(comparison, methods, adapted_accuracy, lower_is_better=False)
@@ -137,7 +137,7 @@ def _family(
     return judge_all(comparison, differences, within_margin=margin, lower_is_better=score in TESTED_CHANGES)
 
 
-def _summary(method: str, runs: Sequence[Run]) -> AdaptationSummary:
+def _summary(method: str, runs: Sequence[RunData]) -> AdaptationSummary:
     records = [run.adaptation for run in runs if run.adaptation is not None]
     columns = [record.columns["last"] for record in records]
     name = "unseen" if "unseen_unadapted_accuracy" in columns[0] else "participant"
@@ -182,7 +182,7 @@ def _gap_of(columns: Sequence[Mapping[str, float]]) -> Gap:
     return {part: spread(values) for part, values in parts.items()}
 
 
-def _majority(run: Run, name: str) -> float:
+def _majority(run: RunData, name: str) -> float:
     """Return the mean over clients of the share of their most frequent class."""
     partition = run.partition
     counts = partition.label_counts[partition.unseen if name == "unseen" else partition.participants]

@@ -13,7 +13,7 @@ import numpy as np
 from fedreach._util.arrays import Ints
 from fedreach.evaluation.scores import ACCURACY, MAE, MainScore
 from fedreach.evaluation.statistics import PairedTest, Spread, run_paired_tests, spread
-from fedreach.report.numbers import Run, RunSet
+from fedreach.report.numbers import RunData, RunSet
 from fedreach.runs.schema import BaselinesRecord
 
 # ---- The numbers of a method, each declared once
@@ -95,7 +95,7 @@ POPULATION = {
 When = Literal["last", "best"]
 
 
-def rows_of(run: Run, when: When, last_rounds: int = 1) -> Ints:
+def rows_of(run: RunData, when: When, last_rounds: int = 1) -> Ints:
     """Return the rows of the last `last_rounds` evaluated rounds, or of the best round on participants' held-out loss.
 
     The best round is a fair choice: it depends neither on the test set nor on unseen clients.
@@ -110,12 +110,12 @@ def rows_of(run: Run, when: When, last_rounds: int = 1) -> Ints:
     return evaluated[[np.argmin(np.abs(run.rounds["round"][evaluated] - run.best_round))]]
 
 
-def mean_of(run: Run, column: str, when: When, last_rounds: int = 1) -> float:
+def mean_of(run: RunData, column: str, when: When, last_rounds: int = 1) -> float:
     """Return the mean of a column over `rows_of`; nan if one of them has no number."""
     return float(run.column(column)[rows_of(run, when, last_rounds)].mean())
 
 
-def target_row(run: Run, comparison: RunSet) -> int | None:
+def target_row(run: RunData, comparison: RunSet) -> int | None:
     """Return the first row whose primary accuracy reaches the target; None if no row does."""
     if comparison.target_accuracy is None:
         return None
@@ -163,7 +163,7 @@ def summarize_metrics(comparison: RunSet, when: When = "last") -> tuple[MetricSu
     )
 
 
-def _left_out(run: Run, column: str, when: When, last_rounds: int) -> float:
+def _left_out(run: RunData, column: str, when: When, last_rounds: int) -> float:
     """Return for how many clients a metric is undefined; 0 if only the metric is stored."""
     rows = rows_of(run, when, last_rounds)
     undefined, defined = run.column(column)[rows], run.column(column.removesuffix("_undefined"))[rows]
@@ -214,12 +214,12 @@ def differences_by_seed(
 Values = Mapping[int, tuple[str, float]]  # seed -> hash of the federation, and a number
 
 
-def _primary_value(comparison: RunSet, when: When) -> Callable[[Run], float]:
+def _primary_value(comparison: RunSet, when: When) -> Callable[[RunData], float]:
     name, last = comparison.primary, comparison.plan.last_rounds
     return lambda run: mean_of(run, name, when, last)
 
 
-def _values(comparison: RunSet, method: str, value: Callable[[Run], float]) -> Values:
+def _values(comparison: RunSet, method: str, value: Callable[[RunData], float]) -> Values:
     return {run.seed: (run.partition.hash, value(run)) for run in comparison.counted(method)}
 
 
@@ -333,7 +333,7 @@ def leaders(comparison: RunSet, when: When) -> Leaders:
 
 
 def leaders_by(
-    comparison: RunSet, methods: Sequence[str], value: Callable[[Run], float], *, lower_is_better: bool
+    comparison: RunSet, methods: Sequence[str], value: Callable[[RunData], float], *, lower_is_better: bool
 ) -> Leaders:
     """Return the methods that lead by a number of each run.
 
@@ -422,7 +422,7 @@ def _mean_limits(limits: Sequence[Sequence[float]]) -> tuple[float, float] | Non
     return (float(low), float(high)) if np.isfinite([low, high]).all() else None
 
 
-def _value(run: Run, quantity: Quantity, score: MainScore, when: When, last_rounds: int) -> float:
+def _value(run: RunData, quantity: Quantity, score: MainScore, when: When, last_rounds: int) -> float:
     """Return a quantity at the rounds of `when`; one that adds up over rounds, at the last of them."""
     if quantity.unit in ("%", "points"):
         return mean_of(run, quantity.column_by(score), when, last_rounds)

@@ -13,7 +13,7 @@ import numpy as np
 from fedreach._util.arrays import Floats
 from fedreach.evaluation.statistics import spread
 from fedreach.report.analysis import POPULATION, baseline_title, baselines_of, mean_of
-from fedreach.report.numbers import Run, RunSet
+from fedreach.report.numbers import RunData, RunSet
 from fedreach.runs.schema import FederationRecord
 
 # ---- Models that have hardly learned
@@ -201,7 +201,7 @@ def _is_decided(comparison: RunSet, method: str, name: str, column: str) -> bool
     return low is not None and low > 0
 
 
-def _score_gaps(run: Run, people: str, name: str, comparison: RunSet) -> Floats:
+def _score_gaps(run: RunData, people: str, name: str, comparison: RunSet) -> Floats:
     """Return how much worse each client's score is than a baseline's."""
     scores = run.clients.get(people)
     lines: Mapping[str, Sequence[Any]] = {}
@@ -233,7 +233,7 @@ def _identical_methods(comparison: RunSet) -> Iterable[str]:
             yield f"Identical numbers in every round: {', '.join(different)}{why if all_train else ''}."
 
 
-def _training_settings(run: Run) -> Any:
+def _training_settings(run: RunData) -> Any:
     """Return the settings that a method trains with, which do not include its adaptation."""
     parts = {key: value for key, value in run.config.get("method", {}).items() if key != "adaptation"}
     return parts, run.config.get("local")

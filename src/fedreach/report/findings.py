@@ -11,7 +11,7 @@ from fedreach.evaluation.scores import MainScore
 from fedreach.evaluation.statistics import PairedTest
 from fedreach.report.analysis import POPULATION, QUANTITIES, MethodSummary, join_words, primary_of, seeds_scope
 from fedreach.report.concerns import concerns
-from fedreach.report.numbers import Run, RunSet, estimate, interval, number, p_text, points
+from fedreach.report.numbers import RunData, RunSet, estimate, interval, number, p_text, points
 from fedreach.report.overview import Analysis
 from fedreach.report.radio import cheapest_methods, target_sentences
 from fedreach.report.tables import join_sentences, star_sentence
@@ -51,7 +51,7 @@ def gather_facts(comparison: RunSet) -> dict[str, Any]:
     }
 
 
-def _refusals(run: Run) -> list[tuple[str, str, str]]:
+def _refusals(run: RunData) -> list[tuple[str, str, str]]:
     """Return the clients or nodes with rejected replies, the rounds, and the first reason of each."""
     refusals: dict[str, list[tuple[int, str]]] = {}
     for round_number, who, why in run.refused:
@@ -112,7 +112,7 @@ def _settings(comparison: RunSet) -> tuple[Pairs, tuple[tuple[str, Pairs], ...]]
     return tuple((key, any_method[key]) for key in same), method_settings if len(first) > 1 else ()
 
 
-def _partition(runs: tuple[Run, ...]) -> Pairs:
+def _partition(runs: tuple[RunData, ...]) -> Pairs:
     partitions = list({run.partition.hash: run.partition for run in runs}.values())
     if not partitions:
         return ()
@@ -129,7 +129,7 @@ def _partition(runs: tuple[Run, ...]) -> Pairs:
     return tuple(facts.items())
 
 
-def _columns(runs: tuple[Run, ...]) -> tuple[tuple[str, str, str], ...]:
+def _columns(runs: tuple[RunData, ...]) -> tuple[tuple[str, str, str], ...]:
     """Return the columns of the first run's table; in other runs only their scale differs."""
     prepared = next((run.partition.preparation for run in runs), None)
     if not prepared:

@@ -204,7 +204,7 @@ class ClientScores:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunData:
     """One federation trained once: one method, one seed."""
 
     path: str  # within the comparison's folder, or the folder's name
@@ -266,7 +266,7 @@ class RunSet:
     target_accuracy: float | None
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[RunData, ...]
     absent: tuple[tuple[str, int], ...]  # (method, seed) of runs that have not started
     config: Mapping[str, Any]
     plan: AnalysisPlan = DEFAULT_PLAN  # planned comparisons, and how they are tested
@@ -282,7 +282,7 @@ class RunSet:
         """Whether no run has finished, so that unfinished runs count."""
         return not any(run.status == "finished" for run in self.runs)
 
-    def counted(self, method: str) -> tuple[Run, ...]:
+    def counted(self, method: str) -> tuple[RunData, ...]:
         """Return the runs of a method that count: the finished ones, by seed.
 
         While no run of the comparison has finished, all runs with an evaluated round count.
@@ -291,7 +291,7 @@ class RunSet:
         return tuple(r for r in runs if self.provisional or r.status == "finished")
 
     @property
-    def all_counted(self) -> tuple[Run, ...]:
+    def all_counted(self) -> tuple[RunData, ...]:
         """All counted runs, method by method."""
         return tuple(run for method in self.methods for run in self.counted(method))
 

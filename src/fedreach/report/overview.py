@@ -20,7 +20,7 @@ from fedreach.report.analysis import (
     summarize_baselines,
     summarize_metrics,
 )
-from fedreach.report.numbers import Run, RunSet
+from fedreach.report.numbers import RunData, RunSet
 from fedreach.report.theory import RECORDED, References, reference_values
 
 
@@ -82,7 +82,7 @@ def analyse(comparison: RunSet) -> Analysis:
     )
 
 
-def _term(run: Run, name: str) -> float:
+def _term(run: RunData, name: str) -> float:
     """Return a term of a run: the mean over rounds, or the last value if it accumulates over rounds."""
     values = run.theory.get(name, np.zeros(0))
     finite = values[np.isfinite(values)]

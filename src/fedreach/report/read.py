@@ -21,7 +21,7 @@ from fedreach._util.processes import map_forked
 from fedreach.evaluation.statistics import AnalysisPlan, plan_seeds
 from fedreach.report.analysis import differences_by_seed
 from fedreach.report.findings import flatten
-from fedreach.report.numbers import ClientScores, RoundsTable, Run, RunSet
+from fedreach.report.numbers import ClientScores, RoundsTable, RunData, RunSet
 from fedreach.report.radio import airtime
 from fedreach.report.theory import terms
 from fedreach.runs.folder import R, RunFolder, json_object
@@ -151,7 +151,7 @@ def _ambiguous_methods(parts: Sequence[RunSet]) -> set[str]:
     return apart
 
 
-def _settings(run: Run) -> str:
+def _settings(run: RunData) -> str:
     """Return all settings that affect the numbers of a run, except its seed."""
     return str({key: value for key, value in flatten(run.config).items() if f"config.{key}" not in HARMLESS_OPTIONS})
 
@@ -300,7 +300,7 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 @without_garbage_collection()
-def read_run(folder: Path, path: str | None = None) -> Run:
+def read_run(folder: Path, path: str | None = None) -> RunData:
     """Read one run folder; `path` is its name in the report, by default the name of the folder."""
     stored = RunFolder(folder)
     head, federation = stored.required(RunRecord), stored.required(FederationRecord)
@@ -315,7 +315,7 @@ def read_run(folder: Path, path: str | None = None) -> Run:
     rows = parse_rows(folder / RoundRow.FILE, stored.kept_text(RoundRow.FILE))
     rounds = columns(rows, folder / RoundRow.FILE)
     table = rounds_table(rows, rounds["round"], folder / RoundRow.FILE)
-    return Run(
+    return RunData(
         path=path or folder.name,
         method=head.method,
         seed=head.seed,

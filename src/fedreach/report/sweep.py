@@ -31,7 +31,7 @@ from fedreach.runs.schema import ComparisonRecord, SweepRecord
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweptComparison:
     """One comparison of a sweep."""
 
     setting: Mapping[str, Any]
@@ -45,7 +45,7 @@ class SweepAnalysis:
     """The started comparisons of a sweep, in the order of their settings."""
 
     record: SweepRecord
-    cells: tuple[Cell, ...]
+    cells: tuple[SweptComparison, ...]
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def sweep_figure_specs(swept: SweepAnalysis) -> list[FigureSpec]:
         return []
     if swept.record.samples is not None and len(keys) > 1:
         return [_figure_spec(swept, cells, key, {}, f"sweep-{place}", lines=False) for place, key in enumerate(keys)]
-    groups: dict[str, tuple[dict[str, Any], list[Cell]]] = {}
+    groups: dict[str, tuple[dict[str, Any], list[SweptComparison]]] = {}
     for cell in cells:
         fixed_options = {key: value for key, value in cell.setting.items() if key != keys[0]}
         groups.setdefault(setting_text(fixed_options), (fixed_options, []))[1].append(cell)
@@ -78,7 +78,13 @@ def sweep_figure_specs(swept: SweepAnalysis) -> list[FigureSpec]:
 
 
 def _figure_spec(
-    swept: SweepAnalysis, cells: Sequence[Cell], key: str, fixed_options: Mapping[str, Any], name: str, *, lines: bool
+    swept: SweepAnalysis,
+    cells: Sequence[SweptComparison],
+    key: str,
+    fixed_options: Mapping[str, Any],
+    name: str,
+    *,
+    lines: bool,
 ) -> FigureSpec:
     first = cells[0].analysis.comparison
     score, columns = first.score, list(dict.fromkeys([first.seen, first.primary]))
@@ -98,8 +104,8 @@ def _figure_spec(
 
 
 def _record(
-    swept: SweepAnalysis, cells: Sequence[Cell], key: str, columns: Sequence[str]
-) -> tuple[list[Cell], dict[str, Any]]:
+    swept: SweepAnalysis, cells: Sequence[SweptComparison], key: str, columns: Sequence[str]
+) -> tuple[list[SweptComparison], dict[str, Any]]:
     """Return the cells along an option, and the numbers to draw."""
     values = [cell.setting[key] for cell in cells]
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
@@ -117,7 +123,7 @@ def _record(
     }
 
 
-def _by_seed(cells: Sequence[Cell], method: str, column: str) -> Iterator[list[float]]:
+def _by_seed(cells: Sequence[SweptComparison], method: str, column: str) -> Iterator[list[float]]:
     """Yield the numbers of each seed along the cells; seeds that have not finished in every cell are left out."""
     scores_by_cell = [
         {run.seed: mean_of(run, column, "last", cell.analysis.comparison.plan.last_rounds)
@@ -245,7 +251,7 @@ def write_sweep_report(
         if (folder / cell / ComparisonRecord.FILE).exists():
             # With another `out`, run folders may be read-only: the pages of the cells go into `out` as well.
             written = write_report([folder / cell], out / cell, formats=formats)
-            cells.append(Cell(setting, folder / cell, written.page, written.analysis))
+            cells.append(SweptComparison(setting, folder / cell, written.page, written.analysis))
     swept, report = SweepAnalysis(record, tuple(cells)), out / "report"
     table = tabulate_sweep(swept)
     return write_files(

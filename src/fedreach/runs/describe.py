@@ -152,13 +152,13 @@ class Baselines:
 
     Args:
         data: Data of the federation.
-        samples_per_client: Largest number of scored examples per client, as for models; None: all.
+        examples_per_client: Largest number of scored examples per client, as for models; None: all.
         metrics: Metrics of the models.
         shared: Folder in which the runs of one comparison share baselines; None: not shared.
     """
 
     data: FederatedData
-    samples_per_client: int | None = None
+    examples_per_client: int | None = None
     metrics: Sequence[Metric] = ()
     shared: Path | None = None
 
@@ -178,7 +178,7 @@ class Baselines:
         return {key: stored[key] for key in BaselinesRecord.known_keys() if key in stored}
 
     def _score(self) -> Mapping[str, Any]:
-        scored, left_out = score_baselines(self.data, self.samples_per_client, self.metrics)
+        scored, left_out = score_baselines(self.data, self.examples_per_client, self.metrics)
         return {
             "columns": {name: dict(baseline.columns) for name, baseline in scored.items()},
             "clients": {name: dict(baseline.clients) for name, baseline in scored.items()},

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from fedreach._util.arrays import AnyArray
 from fedreach._util.component import CLIENT_STATISTICS
 from fedreach._util.errors import ConfigError, FedReachError
-from fedreach._util.registry import KINDS, import_object
+from fedreach._util.registry import COMPONENT_TYPES, import_object
 from fedreach.federation.base import name_of
 from fedreach.federation.types import State
 
@@ -99,7 +99,7 @@ class Subject:
     def of(cls, kind: str, component: Any, options: Mapping[str, Any] | None = None, name: str = "") -> Subject:
         """Return the subject for a component with these options."""
         constructor: Callable[..., Any] = type(component)
-        function = KINDS[kind].function
+        function = COMPONENT_TYPES[kind].function
         is_function = bool(function) and isinstance(component, import_object(function))
         own_name = name_of(component) if is_function else constructor.__name__  # the `name` of a metric is a column's
         return cls(kind, name or own_name, component, partial(constructor, **(options or {})))
@@ -419,7 +419,7 @@ def _equal(a: Any, b: Any) -> bool:
 @define_check()
 def options_define_the_component(subject: Subject) -> None:
     """A component is a frozen dataclass, and its options written to and read from JSON make an equal component."""
-    component, function = subject.component, KINDS[subject.kind].function
+    component, function = subject.component, COMPONENT_TYPES[subject.kind].function
     if function and isinstance(component, import_object(function)):
         return  # a function has no options
     if not dataclasses.is_dataclass(component):

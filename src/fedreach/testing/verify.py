@@ -43,7 +43,9 @@ def kind_of(thing: Any) -> str:
     """
     if inspect.isfunction(thing):
         parameters = [p.name for p in inspect.signature(thing).parameters.values() if p.default is p.empty]
-        parameters_of = {kind: row.handed for kind, row in registry.KINDS.items() if row.function and row.checked}
+        parameters_of = {
+            kind: row.handed for kind, row in registry.COMPONENT_TYPES.items() if row.function and row.checked
+        }
         return min(
             parameters_of,
             key=lambda kind: (
@@ -54,7 +56,7 @@ def kind_of(thing: Any) -> str:
     kind: str = getattr(thing, "component_type", "")
     if kind not in registry.VERIFIED:
         name = thing.__name__ if inspect.isclass(thing) else type(thing).__name__
-        bases = ", ".join(registry.KINDS[kind].base.rpartition(":")[2] for kind in registry.VERIFIED)
+        bases = ", ".join(registry.COMPONENT_TYPES[kind].base.rpartition(":")[2] for kind in registry.VERIFIED)
         raise ConfigError(f"{name} must be derived from one of these classes of fedreach: {bases}.")
     return kind
 
@@ -92,7 +94,7 @@ def check_component(
     Raises:
         ConfigError: If `without` contains an unknown check.
     """
-    row = registry.KINDS[kind]
+    row = registry.COMPONENT_TYPES[kind]
     wrapper = registry.import_object(row.function) if row.function else None
     if wrapper is not None and inspect.isfunction(component):
         component = wrapper(component)

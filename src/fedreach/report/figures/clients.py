@@ -31,7 +31,7 @@ from fedreach.report.figures.style import (
     tag,
     with_style,
 )
-from fedreach.report.numbers import Run, RunSet, number, unit_of
+from fedreach.report.numbers import RunData, RunSet, number, unit_of
 from fedreach.report.overview import Analysis
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ FILLS: dict[str, dict[str, Any]] = {
 LEAST_VISIBLE_SHARE = 5e-3  # share of a round below which a part is too thin to draw, or a rounding error
 
 
-def round_time(runs: Sequence[Run]) -> dict[str, float] | None:
+def round_time(runs: Sequence[RunData]) -> dict[str, float] | None:
     """Return seconds, joules and the seconds of each part of the mean round, over the seeds; None without radio.
 
     A chosen client computes, sends, and then waits for the slowest. Each part is a mean over the clients of a
@@ -382,7 +382,7 @@ def round_time(runs: Sequence[Run]) -> dict[str, float] | None:
     return {name: float(np.mean([mean[name] for mean in means])) for name in means[0]}
 
 
-def _round_time_of_run(run: Run) -> dict[str, float]:
+def _round_time_of_run(run: RunData) -> dict[str, float]:
     counted = np.isfinite(run.column("seconds")) & (run.rounds["round"] > 0)
     if not counted.any() or not run.airtime:
         return {}

@@ -30,7 +30,7 @@ from fedreach.report.figures.style import (
     tag,
     with_style,
 )
-from fedreach.report.numbers import Run, RunSet, Unit, unit_of
+from fedreach.report.numbers import RunData, RunSet, Unit, unit_of
 from fedreach.report.overview import Analysis
 from fedreach.report.theory import recorded_terms
 
@@ -70,7 +70,7 @@ def curve_of(values: Floats, rounds: Floats) -> Curve:
     return Curve(rounds, rounds, mean, mean - sd, mean + sd)
 
 
-def curve(runs: Sequence[Run], column: str, x_column: str = "round") -> Curve:
+def curve(runs: Sequence[RunData], column: str, x_column: str = "round") -> Curve:
     """Return mean and band of a column over another one: ± sd over seeds, or for a single seed the CI over clients."""
     rounds = reduce(np.intersect1d, [run.rounds["round"][np.isfinite(run.column(column))] for run in runs])
     curve = replace(curve_of(values_at(runs, rounds, column), rounds), x=values_at(runs, rounds, x_column).mean(0))
@@ -79,7 +79,7 @@ def curve(runs: Sequence[Run], column: str, x_column: str = "round") -> Curve:
     return replace(curve, **{end: values_at(runs, rounds, f"{column}_{end}")[0] for end in ("low", "high")})
 
 
-def values_at(runs: Sequence[Run], rounds: Floats, column: str) -> Floats:
+def values_at(runs: Sequence[RunData], rounds: Floats, column: str) -> Floats:
     """Return a column of s runs at e rounds that all runs have, shape (s, e)."""
     return np.array([run.column(column)[np.searchsorted(run.rounds["round"], rounds)] for run in runs])
 
@@ -459,7 +459,7 @@ def theory_curves(comparison: RunSet, name: str) -> dict[int, Curve]:
     return curves_by_method
 
 
-def mean_by_stretch(runs: Sequence[Run], name: str) -> Curve:
+def mean_by_stretch(runs: Sequence[RunData], name: str) -> Curve:
     """Return a term's mean in stretches of rounds, and ± sd over several seeds.
 
     A stretch is drawn at the mean of its rounds if all runs have a number in it.
@@ -472,7 +472,7 @@ def mean_by_stretch(runs: Sequence[Run], name: str) -> Curve:
     return curve_of(values, middle)
 
 
-def _means(run: Run, name: str, edges: Floats) -> Floats:
+def _means(run: RunData, name: str, edges: Floats) -> Floats:
     """Return the mean of the finite values in each stretch (edge, next edge]; nan without any."""
     values = run.theory[name]
     finite = np.isfinite(values)

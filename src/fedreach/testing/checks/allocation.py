@@ -14,13 +14,13 @@ from fedreach.wireless.problem import Allocation, AllocationProblem
 
 
 @dataclass(frozen=True, eq=False)
-class Cell(Case):
+class RadioCell(Case):
     """An allocation problem, in which all clients participate."""
 
     problem: AllocationProblem
 
 
-def cell(words: str, k: int) -> Cell:
+def cell(words: str, k: int) -> RadioCell:
     """Return a cell with k different clients."""
     rng = generator(k, "testing cell")
     problem = AllocationProblem(
@@ -31,27 +31,29 @@ def cell(words: str, k: int) -> Cell:
         num_examples=rng.integers(50, 200, k),
         ids=np.sort(rng.choice(100, k, replace=False)),
     )
-    return Cell(words, problem)
+    return RadioCell(words, problem)
 
 
-def cells() -> Iterator[Cell]:
+def cells() -> Iterator[RadioCell]:
     """Yield ordinary cells and edge cases."""
     five = cell("5 different clients", 5)
     yield five
     yield cell("1 client", 1)
-    yield Cell("5 equal clients", five.problem.only(np.zeros(5, np.int64)))
-    yield Cell("5 clients that send without computing", replace(five.problem, cycles=np.zeros(5)))
-    yield Cell("5 clients, with energy weight 0", replace(five.problem, energy_weight=0.0))
-    yield Cell("5 clients with slow CPUs, 2 to 5 MHz", replace(five.problem, max_hertz=five.problem.max_hertz / 1e3))
+    yield RadioCell("5 equal clients", five.problem.only(np.zeros(5, np.int64)))
+    yield RadioCell("5 clients that send without computing", replace(five.problem, cycles=np.zeros(5)))
+    yield RadioCell("5 clients, with energy weight 0", replace(five.problem, energy_weight=0.0))
+    yield RadioCell(
+        "5 clients with slow CPUs, 2 to 5 MHz", replace(five.problem, max_hertz=five.problem.max_hertz / 1e3)
+    )
     yield cell("40 clients", 40)
 
 
-def _allocate(component: Any, case: Cell) -> Allocation:
+def _allocate(component: Any, case: RadioCell) -> Allocation:
     allocation: Allocation = component.allocate(case.problem, generator(0, "allocation"))
     return allocation
 
 
-def _play(component: Any, case: Cell) -> list[Outcome]:
+def _play(component: Any, case: RadioCell) -> list[Outcome]:
     got = _allocate(component, case)
     text = f"the bandwidth shares were {shown(got.share)}, the CPU frequencies {shown(got.hertz)} Hz"
     return [Outcome(text, (got.share, got.hertz))]
@@ -61,13 +63,13 @@ PLAYING = RepeatedRuns(cells, _play, has_state=False)
 
 
 @define_check(cells)
-def bandwidth_and_frequencies_in_range(subject: Subject, case: Cell) -> None:
+def bandwidth_and_frequencies_in_range(subject: Subject, case: RadioCell) -> None:
     """Bandwidth shares are positive with a sum of at most 1, and CPU frequencies are in (0, max_hertz]."""
     check_allocation(subject.component, "allocate", _allocate(subject.component, case), case.problem)
 
 
 @define_check(cells)
-def costs_follow_the_formulas(subject: Subject, case: Cell) -> None:
+def costs_follow_the_formulas(subject: Subject, case: RadioCell) -> None:
     """Seconds, joules and cost follow tau / b + W / f, P tau / b + eps W f^2, and a1 T + a2 E."""
     got = _allocate(subject.component, case)
     right = Allocation.of(case.problem, slice(None), got.share, got.hertz)
@@ -79,7 +81,7 @@ def costs_follow_the_formulas(subject: Subject, case: Cell) -> None:
 
 
 @define_check(cells)
-def never_below_the_optimum(subject: Subject, case: Cell) -> None:
+def never_below_the_optimum(subject: Subject, case: RadioCell) -> None:
     """The cost is at least that of the exact allocation, which is optimal."""
     cost, optimum = _allocate(subject.component, case).cost, allocate(case.problem).cost
     if cost < optimum * (1 - 1e-9):
@@ -87,7 +89,7 @@ def never_below_the_optimum(subject: Subject, case: Cell) -> None:
 
 
 @define_check(lambda: [cell("5 different clients", 5), cell("12 different clients", 12)])
-def renaming(subject: Subject, case: Cell) -> None:
+def renaming(subject: Subject, case: RadioCell) -> None:
     """Clients in another order get the same bandwidth shares, unless the rule draws random numbers."""
     first = _allocate(subject.component, case)
     if not same(first.share, subject.component.allocate(case.problem, generator(1, "other")).share):
