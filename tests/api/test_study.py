@@ -482,7 +482,9 @@ def test_a_module_without_a_name_is_found_again_from_anywhere(here, monkeypatch)
     from fedreach._util import registry
 
     registry.LOADED_OBJECTS.clear()
-    after = fr.open("../moved")["a"].model().predict_proba(digits_.test_x[:5])
+    with pytest.raises(ConfigError, match=r"names the code '.*Net', which would run on this machine"):
+        fr.open("../moved")["a"].model()
+    after = fr.open("../moved")["a"].model(trust_code=True).predict_proba(digits_.test_x[:5])
     assert (before == after).all()
     with fr.run(digits(), model=Net, rounds=2, cohort_size=3) as loop:
         rows = [*loop]

@@ -394,7 +394,7 @@ def test_a_folder_that_holds_no_fitted_rule_says_why(study: Path, tmp_path: Path
 def test_a_rule_whose_file_was_changed_is_not_taken_for_the_fitted_one(study: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE.replace("self.pull * ", ""), encoding="utf-8")
     with pytest.raises(RunFolderError, match=r"mine\.py changed after the run with mine\.py:Mine"):
-        export(run_of(study, "mine"), tmp_path / "client.pyz", base=tmp_path)
+        export(run_of(study, "mine"), tmp_path / "client.pyz", base=tmp_path, trust_code=True)
 
 
 def test_no_file_is_written_over_and_none_that_cannot_be_imported(study: Path, tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ import pickle
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -310,6 +312,8 @@ def code_file(name: str, base: Path) -> Path | None:
     where = name.rpartition(":")[0]
     if where.endswith(FILES):
         return (base / where).resolve()
+    if where:
+        _require_trust(name, base)  # Python imports the packages above a module to find it
     try:
         spec = importlib.util.find_spec(where) if where else None
     except (ImportError, ValueError):
@@ -329,11 +333,58 @@ def base_of(name: str, *folders: Path) -> Path:
     return next(holding, folders[0])
 
 
+_LOADED_NAMES: set[tuple[str, bytes, str]] = set()  # code that this process has loaded: path, digest, NAME
+_UNTRUSTED: ContextVar[str] = ContextVar("untrusted", default="")  # file or folder whose code must not run; "": none
+
+
+@contextmanager
+def code_of(place: Path | str, *, trust_code: bool) -> Iterator[None]:
+    """Reject code that a stored file or folder names, unless the user trusts it.
+
+    A run folder names code as text, so somebody else's folder could name any function that Python can import. Code that
+    this process has stored, or loaded for another reason, is always allowed.
+    """
+    token = _UNTRUSTED.set("" if trust_code else str(place))
+    try:
+        yield
+    finally:
+        _UNTRUSTED.reset(token)
+
+
+def _require_trust(name: str, base: Path) -> None:
+    untrusted = _UNTRUSTED.get()
+    if untrusted and _loaded_name(name, base) not in _LOADED_NAMES:
+        raise ConfigError(
+            f"{untrusted} names the code {name!r}, which would run on this machine. If you trust this code, add "
+            "--trust-code (in Python, trust_code=True)."
+        )
+
+
+def _loaded_name(name: str, base: Path) -> tuple[str, bytes, str]:
+    where, _, attribute = name.rpartition(":")
+    path = (base / where).resolve()
+    is_file = where.endswith(FILES) and path.is_file()
+    digest = hashlib.sha256(path.read_bytes()).digest() if is_file else b""
+    return str(path) if is_file else where, digest, attribute
+
+
+CODE_NAME = re.compile(r"[\w./ -]+:[A-Za-z_]\w*")
+
+
+def require_trust(config: Any, base: Path) -> None:
+    """Raise ConfigError if a table of options names code that is not trusted, see `code_of`."""
+    if isinstance(config, Mapping | list | tuple):
+        for value in config.values() if isinstance(config, Mapping) else config:
+            require_trust(value, base)
+    elif isinstance(config, str) and CODE_NAME.fullmatch(config):
+        _require_trust(config, base)
+
+
 def load_users(name: str, base: Path) -> Any:
     """Import and return the object ``FILE.py:NAME`` or ``module:NAME``.
 
     Raises:
-        ConfigError: If the file is missing, or the import fails.
+        ConfigError: If the file is missing, the import fails, or the code is not trusted, see `code_of`.
     """
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
@@ -341,9 +392,11 @@ def load_users(name: str, base: Path) -> Any:
     path = (base / where).resolve()
     if path in LOADED_OBJECTS:
         return LOADED_OBJECTS[path]
+    _require_trust(name, base)
     if where.endswith(FILES) and not path.is_file():
         raise ConfigError(f"{name!r}: file not found: {path}. {RELATIVE}")
     try:
+        _LOADED_NAMES.add(_loaded_name(name, base))
         if where.endswith(".pkl"):
             return pickle.loads(path.read_bytes())
         module = _from_file(path, path.read_bytes()) if where.endswith(".py") else importlib.import_module(where)

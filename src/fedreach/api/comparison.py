@@ -428,7 +428,13 @@ class ComparedMethod:
         return to_frame(list(rows.values()), "client")
 
     def model(
-        self, seed: int = 0, which: Which | None = None, *, cluster: int | None = None, base: Path | str | None = None
+        self,
+        seed: int = 0,
+        which: Which | None = None,
+        *,
+        cluster: int | None = None,
+        base: Path | str | None = None,
+        trust_code: bool = False,
     ) -> TrainedModel:
         """Return the complete model of a seed, a torch module that takes raw inputs; see `fedreach.deploy.load`.
 
@@ -438,9 +444,10 @@ class ComparedMethod:
                 else the last.
             cluster: Number of the model, if the method has one per cluster.
             base: Folder of the comparison's TOML file, if that names custom code by a path. Default: the current
-            folder.
+                folder.
+            trust_code: Run the custom code that the run names. Default: False; code of this process always runs.
         """
-        return model_of(self.folder(seed), which, cluster, self.comparison.kept, base)
+        return model_of(self.folder(seed), which, cluster, self.comparison.kept, base, trust_code=trust_code)
 
     def __repr__(self) -> str:
         return f"ComparedMethod({self.name} of {self.comparison.name})"
@@ -464,7 +471,13 @@ def toml_of(config: Mapping[str, Any], parts_folder: Path, path: Path | str | No
 
 
 def model_of(
-    folder: Path, which: Which | None, cluster: int | None, parts_folder: Path, base: Path | str | None = None
+    folder: Path,
+    which: Which | None,
+    cluster: int | None,
+    parts_folder: Path,
+    base: Path | str | None = None,
+    *,
+    trust_code: bool = False,
 ) -> TrainedModel:
     """Return the model of a run; a module from Python without a name is in ``parts/`` of `parts_folder`."""
     from fedreach.deploy.saved import load  # imported late: it loads torch
@@ -472,8 +485,9 @@ def model_of(
     record = RunFolder(folder).read(RunRecord)
     name = (record.config.get("model") or {}).get("name", "") if record is not None else ""
     stored = registry.BY_CONTENT.search(name) is not None
-    module = registry.find("model", _localize(parts_folder, name), Path.cwd()) if stored else None
-    return load(folder, which, cluster=cluster, base=base, model=module)
+    with registry.code_of(folder, trust_code=trust_code):
+        module = registry.find("model", _localize(parts_folder, name), Path.cwd()) if stored else None
+    return load(folder, which, cluster=cluster, base=base, model=module, trust_code=trust_code)
 
 
 def to_frame(rows: list[dict[str, Any]], index: str | None = None) -> pd.DataFrame | list[dict[str, Any]]:

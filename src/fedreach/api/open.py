@@ -80,10 +80,15 @@ class Run:
         return clients_of([self._at])
 
     def model(
-        self, which: Which = "last", *, cluster: int | None = None, base: Path | str | None = None
+        self,
+        which: Which = "last",
+        *,
+        cluster: int | None = None,
+        base: Path | str | None = None,
+        trust_code: bool = False,
     ) -> TrainedModel:
         """Return the complete model; see `fedreach.api.comparison.ComparedMethod.model` for the arguments."""
-        return model_of(self.path, which, cluster, self._parts_folder, base)
+        return model_of(self.path, which, cluster, self._parts_folder, base, trust_code=trust_code)
 
     @property
     def _at(self) -> RunAt:

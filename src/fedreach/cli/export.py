@@ -66,7 +66,15 @@ def export(
 def _rule(folder: Path, out: Path, chosen: options.ChosenModel, force: bool) -> tuple[dict[str, Any], list[str]]:
     from fedreach.deploy.program import export as write
 
-    saved = write(folder, out, chosen.which or "last", cluster=chosen.cluster, base=chosen.base, force=force)
+    saved = write(
+        folder,
+        out,
+        chosen.which or "last",
+        cluster=chosen.cluster,
+        base=chosen.base,
+        force=force,
+        trust_code=chosen.trust_code,
+    )
     about = {"method": saved.run.method, "seed": saved.run.seed, "round": saved.round, "rule": repr(saved.rule)}
     return {"file": str(out), **about}, [
         f"Wrote {out}: {type(saved.rule).__name__} of {saved.run.method}, seed {saved.run.seed}, round {saved.round}.",

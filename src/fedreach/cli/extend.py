@@ -23,6 +23,7 @@ from fedreach.cli import options
     default=Path(),
     help="Resolve file names of the experiment in this folder (default: current).",
 )
+@options.trust_code
 @options.workers
 @options.track
 @options.formats
@@ -34,6 +35,7 @@ def extend(
     rounds: int,
     restart: bool,
     base: Path,
+    trust_code: bool,
     workers: int | None,
     tracked: tuple[str, ...],
     formats: str,
@@ -46,19 +48,24 @@ def extend(
     on its length: with a cosine schedule, a budget, early stopping, or client state, which finished runs do not keep.
     Rerun an interrupted command to resume it.
     """
+    from fedreach._util import registry
     from fedreach._util.errors import ConfigError
     from fedreach.api import terminal
     from fedreach.cli.compare import print_outcome
     from fedreach.cli.run import print_result
     from fedreach.experiment.extend import extend_comparison, extend_run
+    from fedreach.experiment.load import read
     from fedreach.experiment.schema import Experiment
     from fedreach.runs.folder import RunFolder
     from fedreach.runs.identity import run_of
-    from fedreach.runs.schema import ComparisonRecord, SweepRecord
+    from fedreach.runs.schema import ComparisonRecord, RunRecord, SweepRecord
 
     figure_formats, silent, base = options.figure_formats(formats), quiet or as_json, base.resolve()
     if (folder / SweepRecord.FILE).exists():
         raise ConfigError(f"{folder} is a sweep. Extend each of its comparisons: {folder}/cells/....")
+    with registry.code_of(folder, trust_code=trust_code):
+        for file in (folder / ComparisonRecord.FILE, folder / RunRecord.FILE):
+            registry.require_trust(read(file) if file.exists() else {}, base)
     if (folder / ComparisonRecord.FILE).exists():
         with terminal.compare_progress(quiet=silent) as comparison_callbacks:
             status = extend_comparison(

@@ -154,6 +154,7 @@ verbose = click.option(
     callback=lambda context, _, value: context.meta.update({VERBOSE: value}),
     help="Print all tables, columns and file names.",
 )
+trust_code = click.option("--trust-code", is_flag=True, help="Run the custom code that the folder or file names.")
 _OF_RUN = (
     click.option("--method", help="Choose the run of this method in a comparison."),
     click.option("--seed", type=click.IntRange(0), help="Choose the run of this seed in a comparison."),
@@ -162,6 +163,7 @@ _OF_RUN = (
     ),
     click.option("--cluster", type=click.IntRange(0), help="Choose the model of a cluster of clients."),
     click.option("--base", type=path, help="Resolve FILE.py:NAME in this folder (default: current folder)."),
+    trust_code,
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, including errors.")
 
@@ -175,6 +177,7 @@ class ChosenModel:
     which: Which | None
     cluster: int | None
     base: Path | None
+    trust_code: bool
 
     def folder(self, run: Path) -> Path:
         """Return the folder of the run in a folder, which may be that of a comparison."""
@@ -186,7 +189,7 @@ class ChosenModel:
         """Return the model."""
         from fedreach.deploy.saved import load
 
-        return load(self.folder(run), self.which, cluster=self.cluster, base=self.base)
+        return load(self.folder(run), self.which, cluster=self.cluster, base=self.base, trust_code=self.trust_code)
 
 
 def of_run(command: Callable[..., Any]) -> Callable[..., Any]:

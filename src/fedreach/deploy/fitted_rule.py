@@ -36,7 +36,12 @@ class SavedRule(NamedTuple):
 
 
 def read(
-    folder: Path | str, which: Which = "last", *, cluster: int | None = None, base: Path | None = None
+    folder: Path | str,
+    which: Which = "last",
+    *,
+    cluster: int | None = None,
+    base: Path | None = None,
+    trust_code: bool = False,
 ) -> SavedRule:
     """Return the fitted rule for a model of a finished run; the arguments are those of `load`.
 
@@ -50,9 +55,10 @@ def read(
     if record is None or stored is None:
         raise RunFolderError(f"{folder} has no adaptation rule: {ADAPTATION_FILE} not found. {_why_not_fitted(run)}")
     choice = Choice.model_validate(run.config["method"]["adaptation"])
-    rule: Adaptation = make(
-        "adaptation", choice, registry.base_of(choice.name, base or Path.cwd(), run_folder.path.resolve())
-    )
+    with registry.code_of(folder, trust_code=trust_code):
+        rule: Adaptation = make(
+            "adaptation", choice, registry.base_of(choice.name, base or Path.cwd(), run_folder.path.resolve())
+        )
     if rule.learns_labels and rule.is_reference:
         raise ConfigError(
             f"{folder}: {type(rule).__name__} needs labels of the clients that it adapts, so it cannot be deployed. "
@@ -71,6 +77,7 @@ def load(
     *,
     cluster: int | None = None,
     base: Path | None = None,
+    trust_code: bool = False,
     model: Callable[[Float32s], tuple[ArrayLike, ArrayLike | None]] | None = None,
 ) -> Adapter:
     """Return the adapter of a finished run.
@@ -80,13 +87,14 @@ def load(
         which: Model: the last, the best or the refitted one.
         cluster: Number of the cluster, if the run has one model per cluster.
         base: Folder that the name of a custom rule is relative to; default: the current folder.
+        trust_code: Run the custom code that the folder names; see `fedreach.deploy.saved.load`.
         model: See `Adapter`.
 
     Raises:
         RunFolderError: If the folder does not hold a fitted rule for that model.
         ConfigError: If the rule needs labels of unseen clients.
     """
-    saved = read(folder, which, cluster=cluster, base=base)
+    saved = read(folder, which, cluster=cluster, base=base, trust_code=trust_code)
     return Adapter(saved.rule, saved.state, model)
 
 

@@ -26,8 +26,8 @@ from fedreach.engines.models.draws import evaluate_examples
 from fedreach.engines.observation import TRIAL_EXAMPLES, batches_of, mixes_examples
 from fedreach.engines.several import add_hooks
 from fedreach.engines.trainer import EVALUATION_BATCH, logits_and_features
+from fedreach.experiment.schema import Choice
 from fedreach.federation.adaptation.base import log_softmax
-from fedreach.runs.folder import ADAPTATION_FILE
 from fedreach.runs.schema import FederationRecord, RunRecord
 
 # -------------------- Modules that turn raw examples into a model's inputs
@@ -182,6 +182,7 @@ class RunOrigin:
     run: RunRecord
     round: int  # round after which the model was stored
     code: str | None  # name of the user's code that builds the module
+    trust_code: bool = False  # whether code that the folder or file names may run
 
 
 class ModelAnswers(NamedTuple):
@@ -339,12 +340,13 @@ class TrainedModel(nn.Module):
         """
         origin = self.origin
         if origin.folder.is_file():
-            return weights.rule(origin.folder, origin.base)
-        if (origin.folder / ADAPTATION_FILE).exists():
-            return read(origin.folder, origin.which, cluster=origin.cluster, base=origin.base)
+            return weights.rule(origin.folder, origin.base, trust_code=origin.trust_code)
         if not origin.folder.exists():
             raise RunFolderError(f"{origin.folder}, the folder of the adaptation rule, is missing. Put it back.")
-        return None
+        choice = origin.run.config.get("method", {}).get("adaptation")
+        if choice is None or Choice.model_validate(choice).name == "none":
+            return None
+        return read(origin.folder, origin.which, cluster=origin.cluster, base=origin.base, trust_code=origin.trust_code)
 
     def adapter(self) -> Adapter:
         """Return the adapter of one client: ``adapter.fit(*model.answers(samples))``, and likewise `predict`.

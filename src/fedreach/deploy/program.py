@@ -270,6 +270,7 @@ def export(
     cluster: int | None = None,
     base: Path | None = None,
     force: bool = False,
+    trust_code: bool = False,
 ) -> SavedRule:
     """Write the fitted rule of a finished run as one archive, and return the rule.
 
@@ -280,6 +281,7 @@ def export(
         cluster: Number of the cluster, if the run has one model per cluster.
         base: Folder that the name of a custom rule is relative to; default: the current folder.
         force: Export even if participants do not support the rule.
+        trust_code: Run the custom code that the folder names; see `fedreach.deploy.saved.load`.
 
     Raises:
         RunFolderError: If the folder does not hold a fitted rule for that model, or the rule's file has changed.
@@ -293,7 +295,7 @@ def export(
         )
     if out.exists():
         raise ConfigError(f"{out} already exists. Remove it, or choose another name.")
-    saved = read(folder, which, cluster=cluster, base=base)
+    saved = read(folder, which, cluster=cluster, base=base, trust_code=trust_code)
     if not force:
         check_supported(saved)
     code_folder = base or Path.cwd()

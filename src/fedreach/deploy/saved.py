@@ -38,6 +38,7 @@ def load(
     cluster: int | None = None,
     base: Path | str | None = None,
     model: Callable[..., nn.Module] | None = None,
+    trust_code: bool = False,
 ) -> TrainedModel:
     """Return the model of a finished run with its preprocessing: it takes raw images, columns of a table or tokens.
 
@@ -49,19 +50,36 @@ def load(
         base: Folder that names of the user's code are relative to, that of the experiment's TOML file; default: the
             current folder.
         model: Function or class that builds the module, see `build`, if the experiment does not name a model.
+        trust_code: Run the custom code that the folder names, such as ``net.py:Net``. Default: False; a folder that
+            names code is rejected, unless this process wrote it.
 
     Raises:
-        ConfigError: If an argument is wrong, or the user's code is missing.
+        ConfigError: If an argument is wrong, or the user's code is missing or not trusted.
         RunFolderError: If the folder does not hold such a model, or the user's code was changed.
     """
     if which is not None and which not in get_args(Which):
         raise ConfigError(
             f"which must be 'last', 'best' or 'refit'; got {which!r}.{nearest(str(which), get_args(Which))}"
         )
-    run_folder, base = RunFolder(Path(folder)), Path(base or Path.cwd()).resolve()
+    base = Path(base or Path.cwd()).resolve()
     written = _find_exported_file(Path(folder))
-    if written is not None:
-        return _of_file(written, which, cluster, base, model)
+    with registry.code_of(folder, trust_code=trust_code):
+        if written is not None:
+            return _of_file(written, which, cluster, base, model, trust_code=trust_code)
+        return _of_run(Path(folder), which, cluster, base, model, trust_code=trust_code)
+
+
+def _of_run(
+    folder: Path,
+    which: Which | None,
+    cluster: int | None,
+    base: Path,
+    model: Callable[..., nn.Module] | None,
+    *,
+    trust_code: bool,
+) -> TrainedModel:
+    """Return the model of a run folder."""
+    run_folder = RunFolder(folder)
     run = run_of(run_folder)
     which = which or ("refit" if _refits(run) else "last")
     federation = run_folder.read(FederationRecord)
@@ -82,7 +100,8 @@ def load(
     if constants is not None:
         set_constants(net, constants[0])
     bind(net, torch.from_numpy(stored.vectors[_model_index(folder, len(stored.vectors), cluster)]), layout=layout)
-    origin = RunOrigin(run_folder.path.resolve(), which, cluster, base, run, stored.round, _code_name(section, model))
+    code = _code_name(section, model)
+    origin = RunOrigin(run_folder.path.resolve(), which, cluster, base, run, stored.round, code, trust_code)
     about = {name: getattr(federation, name) for name in ("outputs", "targets", "target_scale")}
     return _trained(net, expected, {**about, "classes": federation.class_names}, origin)
 
@@ -122,8 +141,15 @@ def _find_exported_file(path: Path) -> Path | None:
 
 
 def _of_file(
-    path: Path, which: Which | None, cluster: int | None, base: Path, model: Callable[..., nn.Module] | None
+    path: Path,
+    which: Which | None,
+    cluster: int | None,
+    base: Path,
+    model: Callable[..., nn.Module] | None,
+    *,
+    trust_code: bool,
 ) -> TrainedModel:
+    """Return the model of an exported file."""
     stored = weights.read_weights_file(path)
     about, run = stored.about, stored.run()
     if which not in (None, about["model"]) or cluster not in (None, about["cluster"]):
@@ -136,9 +162,8 @@ def _of_file(
     expected = Expected.of_json(about["name"], about)
     net = _build_module(run, section, expected.sample_shape, about["outputs"], (base,), model)
     weights.load_weights(net, stored, path)
-    origin = RunOrigin(
-        path.resolve(), about["model"], about["cluster"], base, run, about["round"], _code_name(section, model)
-    )
+    code = _code_name(section, model)
+    origin = RunOrigin(path.resolve(), about["model"], about["cluster"], base, run, about["round"], code, trust_code)
     return _trained(net, expected, about, origin)
 
 

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch import Tensor, nn
 
-from fedreach._util import files
+from fedreach._util import files, registry
 from fedreach._util.arrays import AnyArray
 from fedreach._util.errors import ConfigError, DataError
 from fedreach._util.files import UNFINISHED
@@ -125,13 +125,14 @@ def _state(net: nn.Module) -> dict[str, Tensor]:
     return {**dict(net.named_buffers()), **net.state_dict()}
 
 
-def rule(path: Path, base: Path) -> SavedRule | None:
+def rule(path: Path, base: Path, *, trust_code: bool) -> SavedRule | None:
     """Return the rule in a file, or None."""
     stored = read_weights_file(path)
     if stored.about["adaptation"] is None:
         return None
     choice = Choice.model_validate(stored.about["adaptation"])
-    adaptation: Adaptation = make("adaptation", choice, base)
+    with registry.code_of(path, trust_code=trust_code):
+        adaptation: Adaptation = make("adaptation", choice, base)
     state = {name[len(FITTED) :]: value for name, value in stored.tensors.items() if name.startswith(FITTED)}
     return SavedRule(adaptation, state, choice.name, stored.run(), stored.about["round"])
 

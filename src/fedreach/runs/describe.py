@@ -69,8 +69,10 @@ def package_revision(file: Path = Path(__file__)) -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
+    # The configuration of a checkout, which may be somebody else's, could name programs for git to run.
+    safe = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
     done = subprocess.run(
-        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
+        ["git", *safe, "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
     )
     return done.stdout.strip()
 

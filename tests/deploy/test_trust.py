@@ -1,0 +1,140 @@
+"""Folders and files of strangers: they run no code unless they are trusted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+import fedreach as fr
+from fedreach._util.errors import ConfigError, RunFolderError
+from fedreach._util.files import signed
+from fedreach.deploy.saved import load
+from fedreach.deploy.weights import KEY
+
+EVIL = """
+from pathlib import Path
+from torch import nn
+
+Path("ran").touch()
+
+
+def net(sample_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+
+
+class Rule:
+    pass
+"""
+
+
+def call(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Return exit status and stderr of a command in a process of its own."""
+    command = [sys.executable, "-m", "fedreach", *arguments]
+    done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stderr
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an adapted run of a linear model, and rows to predict."""
+    folder = tmp_path_factory.mktemp("honest")
+    data = fr.load("digits").partition("dirichlet_by_class", clients=10, alpha=0.5, participants=5)
+    method = fr.Method(adaptation="label_shift")
+    with fr.run(data, method, rounds=1, cohort_size=2, model="linear", out=folder / "run") as loop:
+        list(loop)
+    np.savez(folder / "rows.npz", x=data.dataset.test_x[:5])
+    return folder
+
+
+@pytest.fixture
+def strangers(honest: Path, tmp_path: Path) -> Path:
+    """A copy of it, with a module that leaves a trace if it is imported."""
+    folder = shutil.copytree(honest, tmp_path / "strangers")
+    (folder / "evil.py").write_text(EVIL, encoding="utf-8")
+    return folder
+
+
+def name_code(folder: Path, where: tuple[str, ...], name: str) -> None:
+    """Name code in run.json, with a new checksum."""
+    path = folder / "run" / "run.json"
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    table = record["config"]
+    for key in where:
+        table = table[key]
+    table["name"] = name
+    path.write_text(json.dumps(signed("run.json", record)), encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["evil.py:net", "evil:net"])
+@pytest.mark.parametrize("where", [("model",), ("method", "adaptation"), ("method", "selection"), ("data",)])
+def test_a_resealed_run_that_names_code_imports_nothing(
+    strangers: Path, where: tuple[str, ...], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name_code(strangers, where, name)
+    monkeypatch.chdir(strangers)
+    monkeypatch.syspath_prepend(str(strangers))
+    code, said = call(strangers, "extend", "run", "--rounds", "2")
+    assert (code, "names the code 'evil" in said) == (2, True), said
+    if where[-1] in ("model", "adaptation"):
+        for words in (["predict", "run", "rows.npz"], ["export", "run", "--to", "safetensors", "--out", "exported"]):
+            code, said = call(strangers, *words)
+            assert (code, "--trust-code" in said) == (2, True), said
+        with pytest.raises(ConfigError, match="names the code 'evil"):
+            load("run").adapter()
+    assert not (strangers / "ran").exists()
+    assert not (strangers / "exported").exists()
+
+
+def test_an_exported_file_that_names_code_imports_nothing_unless_it_is_trusted(strangers: Path) -> None:
+    assert call(strangers, "export", "run", "--to", "safetensors", "--out", "model", "--unadapted")[0] == 0
+    file = strangers / "model" / "model.safetensors"
+    with safe_open(file, framework="numpy") as opened:
+        about = json.loads(opened.metadata()[KEY])
+    about["construction"] = {"model": {"name": "evil.py:net"}, "code": {}}
+    save_file(load_file(file), file, {KEY: json.dumps(about)})
+    for words in (["predict", "model", "rows.npz"], ["predict", "model/model.safetensors", "rows.npz"]):
+        code, said = call(strangers, *words)
+        assert (code, "names the code 'evil.py:net'" in said) == (2, True), said
+    assert not (strangers / "ran").exists()
+    call(strangers, "predict", "model", "rows.npz", "--trust-code")
+    assert (strangers / "ran").exists()
+
+
+def test_a_missing_file_of_the_adaptation_is_an_error_and_not_the_plain_model(strangers: Path) -> None:
+    (strangers / "run" / "adaptation.safetensors").unlink()
+    for words in (["predict", "run", "rows.npz"], ["export", "run", "--to", "safetensors", "--out", "model"]):
+        code, said = call(strangers, *words)
+        assert code == 3
+        assert "adaptation.safetensors is missing" in said
+    assert not (strangers / "model").exists()
+    assert call(strangers, "predict", "run", "rows.npz", "--unadapted")[0] == 0
+    with pytest.raises(RunFolderError, match=r"adaptation\.safetensors is missing"):
+        load(strangers / "run").adapter()
+
+
+def test_git_of_a_strangers_checkout_runs_no_program(tmp_path: Path) -> None:
+    from fedreach.runs.describe import _git
+
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
+
+    git("init")
+    trace = tmp_path / "ran"
+    program = tmp_path / "monitor.sh"
+    program.write_text(f"#!/bin/sh\ntouch {trace}\n", encoding="utf-8")
+    program.chmod(0o755)
+    git("config", "core.fsmonitor", str(program))
+    git("status")
+    assert trace.exists()  # so git itself would run it
+    trace.unlink()
+    _git(tmp_path, "status", "--porcelain")
+    assert not trace.exists()
