@@ -138,3 +138,57 @@ def test_git_of_a_strangers_checkout_runs_no_program(tmp_path: Path) -> None:
     trace.unlink()
     _git(tmp_path, "status", "--porcelain")
     assert not trace.exists()
+
+
+# ---- Paths that lead out of a folder
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compared") / "comparison"
+    data = fr.load("digits").partition("dirichlet_by_class", clients=10, alpha=0.5, participants=5)
+    fr.compare(data, {"a": {}}, rounds=1, seeds=1, cohort_size=2, model="linear", out=folder, progress=False)
+    return folder
+
+
+@pytest.mark.parametrize("place", ["../elsewhere", "/elsewhere", "runs/../../elsewhere", ""])
+def test_a_comparison_that_names_a_folder_outside_of_it_is_refused(compared: Path, tmp_path: Path, place: str) -> None:
+    folder = shutil.copytree(compared, tmp_path / "comparison")
+    shutil.copytree(folder / "runs" / "a" / "seed-0", tmp_path / "elsewhere")
+    record = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    record["runs"]["a"]["0"] = place.replace("/elsewhere", f"{tmp_path}/elsewhere") if place[:1] == "/" else place
+    (folder / "comparison.json").write_text(json.dumps(signed("comparison.json", record)), encoding="utf-8")
+    before = {path: path.read_bytes() for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()}
+    for words in (
+        ["report", "comparison"],
+        ["extend", "comparison", "--rounds", "2"],
+        ["predict", "comparison", "x.npz"],
+    ):
+        code, said = call(tmp_path, *words)
+        assert (code, "must be below this one" in said) == (3, True), said
+    assert {path: path.read_bytes() for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["report", "report/index.html", "report/table.md"])
+def test_a_report_is_not_written_through_a_link(compared: Path, tmp_path: Path, name: str) -> None:
+    folder = shutil.copytree(compared, tmp_path / "comparison")
+    shutil.rmtree(folder / "report", ignore_errors=True)
+    precious = tmp_path / "precious"
+    if name == "report":
+        precious.mkdir()
+    else:
+        precious.write_text("mine", encoding="utf-8")
+        (folder / "report").mkdir()
+    (folder / name).symlink_to(precious)
+    code, said = call(tmp_path, "report", "comparison", "--formats", "none")
+    assert (code, "must not be a link" in said) == (3, True), said
+    assert list(precious.iterdir()) == [] if precious.is_dir() else precious.read_text(encoding="utf-8") == "mine"
+
+
+def test_a_run_behind_a_link_is_not_read(compared: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(compared, tmp_path / "comparison")
+    run = folder / "runs" / "a" / "seed-0"
+    run.rename(tmp_path / "elsewhere")
+    run.symlink_to(tmp_path / "elsewhere")
+    code, said = call(tmp_path, "report", "comparison")
+    assert (code, "must not be a link" in said) == (3, True), said

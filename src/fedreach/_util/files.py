@@ -13,7 +13,7 @@ import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -266,6 +266,28 @@ class Folder:
             # Invalid bytes are replaced here; the caller checks the lines.
             with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
                 yield from (line for line in file if line.endswith("\n"))
+
+
+def below(folder: Path, place: str) -> Path:
+    """Return the path of a folder inside another one, such as that of a run in its comparison.
+
+    Raises:
+        RunFolderError: If the path leads out of `folder`, by its parts or by a link.
+    """
+    parts = PurePosixPath(place).parts
+    if not parts or PurePosixPath(place).is_absolute() or ".." in parts:
+        raise RunFolderError(f"{folder}: the folder of a run must be below this one; got {place!r}.")
+    path = folder
+    for part in parts:
+        path /= part
+        reject_link(path)
+    return path
+
+
+def reject_link(path: Path) -> None:
+    """Raise RunFolderError if the path is a link, which can lead out of its folder."""
+    if path.is_symlink():
+        raise RunFolderError(f"{path} must not be a link. Replace the link with the file or folder itself.")
 
 
 def plain_file(path: Path) -> Path:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError, RunFolderError, nearest
+from fedreach._util.files import below
 from fedreach.data.sets.download import sources
 from fedreach.experiment.components import OPTIMIZERS, relative_to_base
 from fedreach.experiment.schema import PARTS, Experiment
@@ -330,7 +331,7 @@ class Comparison:
     def _runs(self) -> list[RunAt]:
         """Return the runs that have started."""
         runs = [
-            RunAt(method, int(seed), self.path / folder)
+            RunAt(method, int(seed), below(self.path, folder))
             for method, folders in self.record.runs.items()
             for seed, folder in folders.items()
         ]
@@ -406,7 +407,7 @@ class ComparedMethod:
         runs = self.comparison.record.runs[self.name]
         if str(seed) not in runs:
             raise ConfigError(f"Unknown seed {seed} in this comparison; its seeds are {', '.join(runs)}.")
-        return self.comparison.path / runs[str(seed)]
+        return below(self.comparison.path, runs[str(seed)])
 
     def rounds(self, seed: int = 0) -> pd.DataFrame | list[dict[str, Any]]:
         """Return the rows of ``rounds.jsonl``."""

@@ -10,6 +10,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from fedreach._util.errors import ConfigError, RunFolderError, nearest
+from fedreach._util.files import below
 from fedreach.api.compare import Method, compare, run_call
 from fedreach.api.comparison import Comparison, to_frame, toml_of, write_bibliography
 from fedreach.data.datasets import Dataset, PartitionSpec
@@ -93,12 +94,9 @@ class Sweep:
     @cached_property
     def comparisons(self) -> dict[str, Comparison]:
         """Started comparisons, by their settings in words."""
-        cells = zip(self.record.settings, self.record.cells, strict=True)
-        return {
-            format_setting(setting): Comparison(self.path / cell, self.path)
-            for setting, cell in cells
-            if (self.path / cell / ComparisonRecord.FILE).exists()
-        }
+        folders = [below(self.path, cell) for cell in self.record.cells]
+        cells = zip(map(format_setting, self.record.settings), folders, strict=True)
+        return {name: Comparison(cell, self.path) for name, cell in cells if (cell / ComparisonRecord.FILE).exists()}
 
     @cached_property
     def swept(self) -> SweepAnalysis:

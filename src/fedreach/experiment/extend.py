@@ -10,6 +10,7 @@ from typing import Any
 import pydantic
 
 from fedreach._util.errors import ANOTHER_FOLDER, ConfigError, RunFolderError
+from fedreach._util.files import below
 from fedreach.experiment import components
 from fedreach.experiment.compare import compare
 from fedreach.experiment.components import identity, locate_user_errors
@@ -98,7 +99,7 @@ def extend_comparison(
             f"settings may be the best. Compare with rounds = {rounds} in {ANOTHER_FOLDER}."
         )
     experiment = experiment.model_copy(update={"rounds": rounds})
-    runs = {out / place: (method, int(seed)) for method, of in record.runs.items() for seed, place in of.items()}
+    runs = {below(out, place): (method, int(seed)) for method, of in record.runs.items() for seed, place in of.items()}
     with RunFolder(out).locked():
         existing = [path for path in runs if (path / RunRecord.FILE).exists()]
         refused = _prepare_runs(existing, rounds, base, restart=restart)

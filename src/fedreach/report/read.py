@@ -16,7 +16,7 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ConfigError, RunFolderError
-from fedreach._util.files import altered_error, content_of, missing
+from fedreach._util.files import altered_error, below, content_of, missing
 from fedreach._util.processes import map_forked
 from fedreach.evaluation.statistics import AnalysisPlan, plan_seeds
 from fedreach.report.analysis import differences_by_seed
@@ -248,7 +248,7 @@ def _read_comparison(folder: Path) -> RunSet:
     if stored.baseline not in methods:
         raise RunFolderError(f"{path}: 'baseline' must be one of 'methods' {methods}; got {stored.baseline!r}.")
     places = [(method, seed, place) for method, seeds in stored.runs.items() for seed, place in seeds.items()]
-    begun = {place: None for _, _, place in places if _is_begun(folder / place)}
+    begun = {place: None for _, _, place in places if _is_begun(below(folder, place))}
     absent = [(method, int(seed)) for method, seed, place in places if place not in begun]
     runs = map_forked(lambda place: read_run(folder / place, place), list(begun))
     for run in runs:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fedreach._util.files import below
 from fedreach._util.tables import csv_text
 from fedreach.report.analysis import POPULATION, mean_of
 from fedreach.report.figures import FigureSpec, Picture
@@ -248,10 +249,11 @@ def write_sweep_report(
     record = RunFolder(folder).required(SweepRecord)
     cells = []
     for setting, cell in zip(record.settings, record.cells, strict=True):
-        if (folder / cell / ComparisonRecord.FILE).exists():
+        comparison = below(folder, cell)
+        if (comparison / ComparisonRecord.FILE).exists():
             # With another `out`, run folders may be read-only: the pages of the cells go into `out` as well.
-            written = write_report([folder / cell], out / cell, formats=formats)
-            cells.append(SweptComparison(setting, folder / cell, written.page, written.analysis))
+            written = write_report([comparison], below(out, cell), formats=formats)
+            cells.append(SweptComparison(setting, comparison, written.page, written.analysis))
     swept, report = SweepAnalysis(record, tuple(cells)), out / "report"
     table = tabulate_sweep(swept)
     return write_files(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from fedreach._util.errors import RunFolderError
+from fedreach._util.files import reject_link
 from fedreach.report.figures import FigureSpec, Picture, draw_figures, figure_specs
 from fedreach.report.figures.style import check_formats, paper_width
 from fedreach.report.formats import tables_of, to_markdown
@@ -119,6 +120,8 @@ def write_files(
     }
     files = list(texts)
     printed: tuple[Path, ...] = ()
+    for path in (report, *(report.rglob("*") if report.is_dir() else ())):
+        reject_link(path)
     with explain_write_errors(report):
         (report / "figures" if formats else report).mkdir(parents=True, exist_ok=True)
         pictures = [] if formats is None else draw_figures(specs, report / "figures", formats)

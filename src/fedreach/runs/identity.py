@@ -7,6 +7,7 @@ from typing import Any
 from fedreach._util import registry
 from fedreach._util.code import digest_of_code, name_in
 from fedreach._util.errors import ANOTHER_FOLDER, ConfigError, RunFolderError, nearest
+from fedreach._util.files import below
 from fedreach._util.registry import BY_CONTENT
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import HARMLESS_OPTIONS, ComparisonRecord, Result, RunRecord
@@ -202,7 +203,7 @@ def folder_of_run(path: Path, method: str | None = None, seed: int | None = None
         return path
     chosen_method = _choose("method", method, comparison.runs, path)
     chosen_seed = _choose("seed", None if seed is None else str(seed), comparison.runs[chosen_method], path)
-    return path / comparison.runs[chosen_method][chosen_seed]
+    return below(path, comparison.runs[chosen_method][chosen_seed])
 
 
 def _choose(what: str, requested: str | None, choices: Mapping[str, Any], path: Path) -> str:
