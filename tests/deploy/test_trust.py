@@ -18,7 +18,7 @@ import fedreach as fr
 from fedreach._util.errors import ConfigError, RunFolderError
 from fedreach._util.files import signed
 from fedreach.deploy.saved import load
-from fedreach.deploy.weights import KEY
+from fedreach.deploy.weights import KEY, with_digest
 
 EVIL = """
 from pathlib import Path
@@ -100,7 +100,8 @@ def test_an_exported_file_that_names_code_imports_nothing_unless_it_is_trusted(s
     with safe_open(file, framework="numpy") as opened:
         about = json.loads(opened.metadata()[KEY])
     about["construction"] = {"model": {"name": "evil.py:net"}, "code": {}}
-    save_file(load_file(file), file, {KEY: json.dumps(about)})
+    tensors = load_file(file)
+    save_file(tensors, file, {KEY: json.dumps(with_digest(about, tensors))})
     for words in (["predict", "model", "rows.npz"], ["predict", "model/model.safetensors", "rows.npz"]):
         code, said = call(strangers, *words)
         assert (code, "names the code 'evil.py:net'" in said) == (2, True), said
@@ -192,3 +193,36 @@ def test_a_run_behind_a_link_is_not_read(compared: Path, tmp_path: Path) -> None
     run.symlink_to(tmp_path / "elsewhere")
     code, said = call(tmp_path, "report", "comparison")
     assert (code, "must not be a link" in said) == (3, True), said
+
+
+# ---- Altered files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["safetensors", "torch", "onnx"])
+def test_a_flipped_bit_of_an_exported_model_gives_no_other_predictions(honest: Path, tmp_path: Path, form: str) -> None:
+    """Each of 12 flipped bits of the model and its description is an error, or changes nothing."""
+    folder = shutil.copytree(honest, tmp_path / "flipped")
+    code, said = call(folder, "export", "run", "--to", form, "--out", "model", "--force")
+    assert code == 0, said
+    words = ["predict", "model", "rows.npz"] if form == "safetensors" else ["model/predict.pyz", "rows.npz"]
+    command = [sys.executable, *(["-m", "fedreach"] if form == "safetensors" else []), *words]
+
+    def predicted() -> tuple[int, str, str]:
+        done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout, done.stderr
+
+    right = predicted()
+    assert right[0] == 0, right[2]
+    rng = np.random.default_rng(0)
+    files = sorted(path for path in (folder / "model").iterdir() if path.suffix != ".pyz")
+    for path in files:
+        content = path.read_bytes()
+        for place in rng.integers(8 * len(content), size=12 // len(files)).tolist():
+            flipped = bytearray(content)
+            flipped[place // 8] ^= 1 << place % 8
+            path.write_bytes(bytes(flipped))
+            code, said, cause = predicted()
+            assert code == 3 or (code, said) == right[:2], (path.name, place)
+            assert "Traceback" not in cause
+        path.write_bytes(content)

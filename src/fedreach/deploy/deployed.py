@@ -7,6 +7,8 @@ graphs.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import io
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Float32s, Floats
-from fedreach._util.errors import ConfigError, FedReachError
+from fedreach._util.errors import ConfigError, DataError, FedReachError
 from fedreach._util.tables import csv_text, visible, visible_lines
 from fedreach.data.samples import SampleFormat
 from fedreach.deploy.adapter import Adapter, stored
@@ -29,6 +31,9 @@ from fedreach.federation.types import State
 Run = Callable[[str, AnyArray], Sequence[AnyArray]]
 """Function that runs a graph by its name on (m, ...) examples: "model" maps raw examples to logits, "inputs" maps them
 to inputs, "features" maps inputs to logits and, if the model has any, features."""
+
+
+EXPORT_AGAIN = "Copy the exported folder again."
 
 
 class Deployed:
@@ -97,14 +102,16 @@ def stored_model(package: str, library: str, batch: int) -> Deployed:
         batch: Maximum number of examples per call of a graph.
     """
     folder = Path(str(sys.modules[package].__file__)).resolve().parents[2]
-    about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    about = _read_description(folder / "model.json")
     runtime, (_, rule, state) = import_module(library), stored(package)
 
     @cache
     def graph(name: str) -> Any:
         if library == "torch":
-            return runtime.export.load(folder / f"{name}.pt2").module()
-        return runtime.InferenceSession(folder / f"{name}.onnx", providers=["CPUExecutionProvider"])
+            return runtime.export.load(io.BytesIO(_graph_content(folder, f"{name}.pt2", about))).module()
+        return runtime.InferenceSession(
+            _graph_content(folder, f"{name}.onnx", about), providers=["CPUExecutionProvider"]
+        )
 
     def run(name: str, x: AnyArray) -> Sequence[AnyArray]:
         if library != "torch":
@@ -115,6 +122,32 @@ def stored_model(package: str, library: str, batch: int) -> Deployed:
         return [output.numpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,))]
 
     return Deployed(about, run, rule, state, batch)
+
+
+def with_checksum(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description of a model with a last field `sha256`, the checksum of its other fields."""
+    fields = {key: value for key, value in json.loads(json.dumps(about)).items() if key != "sha256"}
+    return {**fields, "sha256": hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()}
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    """Return the content of ``model.json``. Raises DataError if the file was altered."""
+    try:
+        about: dict[str, Any] = json.loads(path.read_bytes())
+        is_complete = about == with_checksum(about)
+    except (ValueError, AttributeError):
+        is_complete = False
+    if not is_complete:
+        raise DataError(f"{path} was altered. {EXPORT_AGAIN}")
+    return about
+
+
+def _graph_content(folder: Path, name: str, about: Mapping[str, Any]) -> bytes:
+    """Return the content of the file of a graph. Raises DataError if the file was altered."""
+    content = (folder / name).read_bytes()
+    if hashlib.sha256(content).hexdigest() != about["files"][name]:
+        raise DataError(f"{folder / name} was altered. {EXPORT_AGAIN}")
+    return content
 
 
 def schema(expected: SampleFormat) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from fedreach._util.errors import ConfigError
 from fedreach.deploy import weights
+from fedreach.deploy.deployed import with_checksum
 from fedreach.deploy.fitted_rule import SavedRule, check_supported
 from fedreach.deploy.model import TrainedModel
 from fedreach.deploy.predictions import Predictions, predictions, read_rows
@@ -64,8 +66,10 @@ def export(model: TrainedModel, out: Path, form: Form, *, unadapted: bool = Fals
         about["reads_inputs"] = reads
         rule, state = (None, {}) if saved is None else (saved.rule, saved.state)
         program_file = program(about, form, rule, state, EVALUATION_BATCH)  # first, as it fails early
-        files = _graphs(model, form, about, reads=reads)
-        files |= {ABOUT: json.dumps(about, indent=1) + "\n", PROGRAM: program_file}
+        graphs = _graphs(model, form, about, reads=reads)
+        about["files"] = {name: hashlib.sha256(graph).hexdigest() for name, graph in graphs.items()}
+        about = with_checksum(about)
+        files = {**graphs, ABOUT: json.dumps(about, indent=1) + "\n", PROGRAM: program_file}
     is_new = not out.exists()
     try:
         for name, written in files.items():
@@ -119,10 +123,10 @@ def rule_of(model: TrainedModel, *, unadapted: bool) -> SavedRule | None:
     return saved
 
 
-def _graphs(model: TrainedModel, form: Form, about: dict[str, Any], *, reads: bool) -> dict[str, bytes | str]:
+def _graphs(model: TrainedModel, form: Form, about: dict[str, Any], *, reads: bool) -> dict[str, bytes]:
     device = next(model.parameters()).device
     raw = model.expected.example().to(device)
-    graphs: dict[str, bytes | str] = {f"model{ENDINGS[form]}": content(model, raw, form, about)}
+    graphs: dict[str, bytes] = {f"model{ENDINGS[form]}": content(model, raw, form, about)}
     if reads:
         inputs = model.inputs(raw)
         with_features = Features(model.net, inputs).eval()

@@ -354,6 +354,17 @@ from fedreach.deploy.deployed import main, stored_model
 model = stored_model(__name__, {package!r}, batch={batch})
 """
 
+PROGRAM_MAIN = f"""\
+import sys
+
+try:
+    from {STEM} import main, model
+except Exception as error:
+    print(f"error: {{error}}", file=sys.stderr)
+    sys.exit(getattr(error, "exit_code", 1))
+sys.exit(main(model))
+"""
+
 PACKAGE = {"torch": "torch", "onnx": "onnxruntime"}
 
 
@@ -376,7 +387,7 @@ def program(about: Mapping[str, Any], library: Library, rule: Adaptation | None,
         state,
         {key: about[key] for key in ("name", "method", "seed", "model", "cluster", "round", "rule")},
         root="fedreach.deploy.deployed",
-        main=f"import sys\n\nfrom {STEM} import main, model\n\nsys.exit(main(model))\n",
+        main=PROGRAM_MAIN,
         docstring=PROGRAM_DOCSTRING.format(adapts=adapts, package=package, outputs=about["outputs"], samples=samples),
         code=PROGRAM_CODE.format(package=package, batch=batch),
     )

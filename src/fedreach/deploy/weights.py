@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fedreach._util import files, registry
 from fedreach._util.arrays import AnyArray
 from fedreach._util.errors import ConfigError, DataError
-from fedreach._util.files import UNFINISHED
+from fedreach._util.files import UNFINISHED, digest_of
 from fedreach.deploy.fitted_rule import SavedRule
 from fedreach.engines.models.draws import changed_generators, generator_states, preserve_generators
 from fedreach.engines.models.state import array_of, tensor_of
@@ -81,7 +81,14 @@ def weights_file_content(net: nn.Module, run: RunRecord, saved: SavedRule | None
     tensors = {name: array_of(tensor) for name, tensor in _state(net).items()}
     fitted = {} if saved is None else saved.state
     tensors |= {FITTED + name: np.asarray(value) for name, value in fitted.items()}
-    return save({name: np.asarray(value, order="C") for name, value in tensors.items()}, {KEY: json.dumps(metadata)})
+    tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
+    return save(tensors, {KEY: json.dumps(with_digest(metadata, tensors))})
+
+
+def with_digest(metadata: Mapping[str, Any], tensors: Mapping[str, AnyArray]) -> dict[str, Any]:
+    """Return the metadata of a file with the digest of its tensors and of the other metadata."""
+    unsigned = {key: value for key, value in json.loads(json.dumps(metadata)).items() if key != "sha256"}
+    return {**unsigned, "sha256": digest_of(tensors, unsigned)}
 
 
 def read_weights_file(path: Path) -> Stored:
@@ -94,12 +101,16 @@ def read_weights_file(path: Path) -> Stored:
         with safe_open(path, framework="numpy") as file:
             about = json.loads(file.metadata()[KEY])
             about["construction"], about["adaptation"]  # missing in other files
-            return Stored(about, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (no mapping)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            is_complete = about == with_digest(about, tensors)
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"{path} is not a model of `fedreach export --to safetensors` ({error}). Give such a folder, or a run "
             "folder."
         ) from error
+    if not is_complete:
+        raise DataError(f"{path} was altered. Copy the file again, or export the model again.")
+    return Stored(about, tensors)
 
 
 def load_weights(net: nn.Module, stored: Stored, path: Path) -> None:
