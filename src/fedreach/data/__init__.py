@@ -1,1 +1,1 @@
-"""Data sets, partitions over clients, label noise, participation, and shifts of unseen clients."""
+"""Data sets, partitions among clients, label noise, participation, and shifts of unseen clients."""

@@ -1,4 +1,4 @@
-"""Partition of examples among clients, and statistics of its heterogeneity."""
+"""Partition of examples among clients, and statistics of the clients' heterogeneity."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from fedreach.data.checks import read_npz
 
 
 def ordered_by(groups: Ints) -> Ints:
-    """Return the stable order that sorts `groups`."""
+    """Return the indices that sort `groups`, in a stable order."""
     # NumPy sorts keys of up to 16 bits by radix sort, which is several times faster.
     return np.argsort(groups.astype(np.min_scalar_type(int(groups.max(initial=0)))), kind="stable")
 
 
 def shuffled_by(groups: Ints, rng: np.random.Generator) -> Ints:
-    """Return all indices sorted by group, in random order within each group."""
+    """Return all indices, sorted by group and in random order within each group."""
     mixed = rng.permutation(groups.size)
     return mixed[ordered_by(groups[mixed])]
 
 
 def rank_in_run(sizes: Ints) -> Ints:
-    """Return 0, 1, ..., size - 1 for each size, concatenated."""
+    """Return the concatenation of 0, 1, ..., size - 1 for each size."""
     return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
@@ -52,27 +52,27 @@ def draw_from_each(groups: Ints, take: Ints, rng: np.random.Generator) -> Ints:
 
 
 def classes_of(labels: Ints) -> tuple[Ints, Ints]:
-    """Return the (n,) indices of the classes that occur, from 0, and the (C,) number of examples of each.
+    """Number the classes that occur from 0; return the (n,) new class numbers and their (C,) numbers of examples.
 
-    Classes without examples can be ignored: a symmetric Dirichlet vector that is renormalized over some of its entries
-    is again symmetric Dirichlet with the same alpha.
+    Classes without examples can be ignored. If a symmetric Dirichlet vector is renormalized over some of its entries,
+    the result is again symmetric Dirichlet with the same alpha.
     """
     _, classes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     return classes.astype(np.int64), sizes.astype(np.int64)
 
 
 def log_dirichlet(alpha: float, shape: tuple[int, int], rng: np.random.Generator) -> Floats:
-    """Draw rows from Dir(alpha * 1) as logarithms, up to a constant per row.
+    """Draw the logarithms of rows from Dir(alpha * 1), up to a constant per row.
 
     A Dirichlet vector is a vector of independent Gamma(alpha) draws divided by their sum. Gamma(alpha) has the
     distribution of Gamma(alpha + 1) * U**(1 / alpha) (Marsaglia and Tsang, 2000). The logarithm of this product is
-    finite for every alpha, but a draw of Gamma(1e-6) underflows to 0.
+    finite for every alpha. In contrast, a direct draw from Gamma(1e-6) underflows to 0.
     """
     return np.asarray(np.log(rng.standard_gamma(alpha + 1, shape)) - rng.standard_exponential(shape) / alpha)
 
 
 def normalized_rows(logs: Floats) -> Floats:
-    """Return the rows exp(logs) / sum(exp(logs)) without underflow of the largest entry."""
+    """Return the rows exp(logs) / sum(exp(logs)); the largest entry of a row does not underflow."""
     weights = np.exp(logs - logs.max(axis=1, keepdims=True))
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
@@ -86,10 +86,10 @@ def deal(classes: Ints, counts: Ints, rng: np.random.Generator) -> Ints:
 
 
 def top_up(owner: Ints, num_clients: int, min_size: int, rng: np.random.Generator) -> tuple[Ints, int]:
-    """Move examples from the largest clients to clients below `min_size`; return the owners and the number moved.
+    """Move examples from the largest clients to clients below `min_size`; return owners and number of moved examples.
 
-    The largest clients give random examples until they have the same size. These examples are assigned at random to
-    the clients below `min_size`. The other clients do not change.
+    The largest clients lose random examples until they have equal sizes. These examples are assigned at random to the
+    clients below `min_size`. All other clients keep their examples.
     """
     sizes = np.bincount(owner, minlength=num_clients)
     gain = raised_sizes(sizes, min_size) - sizes
@@ -104,9 +104,9 @@ def top_up(owner: Ints, num_clients: int, min_size: int, rng: np.random.Generato
 def rounded_sizes(raw: Floats, total: int) -> Ints:
     """Round the (N,) shares raw_k / sum(raw) * total to whole numbers with the sum `total`.
 
-    This is the largest remainder method: all shares are rounded down, and the largest fractions get one unit each
-    (ties: lowest index). So each size is within 1 of its share. FedDyn's code gives all remaining units, about N / 2,
-    to client 0.
+    This is the largest remainder method. It rounds all shares down and adds one unit to the shares with the largest
+    fractions (ties: lowest index). So each size differs from its share by less than 1. FedDyn's code instead adds all
+    remaining units, about N / 2, to client 0.
 
     Example:
         >>> rounded_sizes(np.array([1.0, 1.0, 1.0]), 11)
@@ -121,8 +121,8 @@ def rounded_sizes(raw: Floats, total: int) -> Ints:
 def filled_evenly(capacities: Ints, total: int) -> Ints:
     """Distribute `total` units over (N,) capacities as evenly as possible; the capacities must sum to at least `total`.
 
-    x_k = min(capacity_k, L) with the largest possible whole number L. Each remaining unit goes to one of
-    the largest capacities (ties: lowest index).
+    Entry k is x_k = min(capacity_k, L), where L is the largest possible whole number. The remaining units are added to
+    the largest capacities, one to each (ties: lowest index).
 
     Example:
         >>> filled_evenly(np.array([2, 9, 5, 7]), 16)
@@ -161,7 +161,7 @@ MAX_TABLE = 3 * 10**8  # numbers of 8 bytes
 
 
 def check_table(num_clients: int, num_classes: int) -> None:
-    """Raise DataError if a table of clients x classes would be too large, for example if labels are ids."""
+    """Raise DataError if a table of clients x classes would be too large, for example because labels are ids."""
     if num_clients * num_classes > MAX_TABLE:
         raise DataError(
             f"The number of clients times the number of classes must be at most {MAX_TABLE}; got {num_clients} * "
@@ -171,7 +171,7 @@ def check_table(num_clients: int, num_classes: int) -> None:
 
 
 def checked_labels(labels: ArrayLike) -> Ints:
-    """Return class labels as an (n,) int64 array. There must be at least one label, and all must be at least 0."""
+    """Return class labels as an (n,) int64 array; raise DataError if labels are missing or below 0."""
     array = np.asarray(labels)
     if (array.dtype.kind == "f" and array.size) or (array.ndim > 1 and array.dtype.kind in "iu"):
         form = "numbers" if array.dtype.kind == "f" else "one label per position"
@@ -188,7 +188,7 @@ def checked_labels(labels: ArrayLike) -> Ints:
 
 
 def checked_count(name: str, value: Any, low: int) -> int:
-    """Return `value` as an int; raise ConfigError unless it is a whole number, at least `low`."""
+    """Return `value` as an int; raise ConfigError unless it is a whole number of at least `low`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         raise ConfigError(f"{name} must be a whole number, at least {low}; got {value!r}.")
     return int(value)
@@ -204,7 +204,7 @@ def checked_number(name: str, value: Any, low: float, high: float) -> float:
 
 
 def check_generator(rng: Any) -> None:
-    """Raise ConfigError if `rng` is not a NumPy generator, for example a seed."""
+    """Raise ConfigError if `rng` is not a NumPy generator, for example if it is a seed."""
     if not isinstance(rng, np.random.Generator):
         raise ConfigError(f"rng must be a numpy Generator; got {type(rng).__name__}. Use np.random.default_rng(seed).")
 
@@ -212,7 +212,7 @@ def check_generator(rng: Any) -> None:
 def checked_arguments(labels: ArrayLike, num_clients: Any, rng: Any, *, any_targets: bool = False) -> tuple[Ints, int]:
     """Check the arguments of a partition; return the (n,) labels and the number of clients.
 
-    With `any_targets`, labels may also be numbers, or labels per position. The returned labels are then zeros.
+    With `any_targets`, targets can also be numbers or one label per position. The returned labels are then zeros.
     """
     check_generator(rng)
     targets = np.asarray(labels)
@@ -242,11 +242,11 @@ FORMAT = "fedreach-partition/1"  # format of the file, an .npz with a JSON heade
 class Partition:
     """Partition of n examples into N clients; each example belongs to exactly one client.
 
-    Client k holds the examples order[offsets[k] : offsets[k + 1]], sorted by index. So equal partitions have equal
-    digests. If the data set is sorted by class, shuffle a client's examples before you hold out some of them.
+    Client k holds the examples order[offsets[k] : offsets[k + 1]], sorted by index. Therefore equal partitions have
+    equal digests. If the data set is sorted by class, shuffle a client's examples before you hold out some of them.
 
     Raises:
-        DataError: If an example is missing or assigned twice, or `parameters` are not JSON values.
+        DataError: If an example is missing or assigned twice, or if `parameters` are not JSON values.
 
     Example:
         >>> p = Partition.from_owner([1, 0, 1, 1], num_clients=3, kind="natural")
@@ -290,7 +290,7 @@ class Partition:
     def from_owner(
         cls, owner: ArrayLike, num_clients: int, kind: str, parameters: Mapping[str, Any] | None = None
     ) -> Self:
-        """Build a partition from the (n,) client of each example, each from 0 to num_clients - 1."""
+        """Build a partition from the (n,) clients of the examples, numbered from 0 to num_clients - 1."""
         clients = _whole_numbers("owner", owner)
         check_table(max(1, num_clients), 1)
         if num_clients < 1 or clients.min(initial=0) < 0 or clients.max(initial=0) >= num_clients:
@@ -330,10 +330,10 @@ class Partition:
         return owner
 
     def label_counts(self, labels: ArrayLike, num_classes: int) -> Ints:
-        """Return the (N, C) number of examples of each client and class. C is 0 if targets are numbers.
+        """Return the (N, C) number of examples per client and class. C is 0 if targets are numbers.
 
         Raises:
-            DataError: If there are not n labels, or a label is not below `num_classes`.
+            DataError: If the number of labels is not n, or a label is not below `num_classes`.
         """
         if num_classes == 0:
             return np.zeros((self.num_clients, 0), np.int64)
@@ -361,7 +361,7 @@ class Partition:
         """Write the partition to a compressed .npz file. Equal partitions give equal files.
 
         Raises:
-            DataError: If the file cannot be written. An existing file then stays unchanged.
+            DataError: If the file cannot be written. An existing file then remains unchanged.
         """
         header = {"format": FORMAT, "kind": self.kind, "parameters": self.parameters, "digest": self.digest()}
         text = json.dumps(header, sort_keys=True).encode()
@@ -378,10 +378,10 @@ class Partition:
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """Read and check a partition that `save` has written.
+        """Read and check a partition that `save` wrote.
 
         Raises:
-            DataError: If the file is missing, damaged, modified, of another version, or not a partition.
+            DataError: If the file is missing, damaged, modified or not a partition, or has another version.
         """
         try:
             with Path(path).open("rb") as file:
@@ -414,7 +414,7 @@ EMPTY = ("error", "drop")
 
 
 def without_empty(partition: Partition, empty: str) -> Partition:
-    """Remove empty clients, or raise an error if there are any.
+    """Remove the clients without examples, or raise an error if there are any.
 
     Args:
         partition: Partition that may have clients without examples.
@@ -452,9 +452,9 @@ def without_empty(partition: Partition, empty: str) -> Partition:
 class PartitionStatistics:
     """Statistics of each client, nan for clients without examples.
 
-    p_k is the label distribution of client k, and p is that of all examples. The entropy is
-    H(p_k) = -sum_c p_kc ln p_kc. The divergence is KL(p_k || p) = sum_c p_kc ln(p_kc / p_c). The number of effective
-    classes is exp(H(p_k)): this many equally frequent classes have the same entropy.
+    p_k is the label distribution of client k, and p is the label distribution of all examples. The entropy is H(p_k) =
+    -sum_c p_kc ln p_kc. The divergence is KL(p_k || p) = sum_c p_kc ln(p_kc / p_c). The number of effective classes is
+    exp(H(p_k)), because this number of equally frequent classes has the same entropy.
     """
 
     sizes: Ints  # (N,) number of examples
@@ -463,7 +463,7 @@ class PartitionStatistics:
     effective_classes: Floats  # (N,) number of effective classes, from 1 to C
 
     def summary(self) -> dict[str, Any]:
-        """Return counts, and min, median, mean and max of each statistic, as JSON values.
+        """Return counts, and the minimum, median, mean and maximum of each statistic, as JSON values.
 
         Sizes include all clients. The other statistics exclude clients without examples.
         """
@@ -481,7 +481,7 @@ def statistics(partition: Partition, labels: ArrayLike, num_classes: int) -> Par
     """Compute the statistics of N clients from the (n,) classes of the examples.
 
     Raises:
-        DataError: If there are not n labels, or a label is not below `num_classes`.
+        DataError: If the number of labels is not n, or a label is not below `num_classes`.
 
     Example:
         >>> p = Partition.from_owner([0, 0, 1, 1], num_clients=2, kind="natural")
@@ -502,9 +502,9 @@ def statistics(partition: Partition, labels: ArrayLike, num_classes: int) -> Par
 
 
 def label_entropy(counts: Ints | Floats) -> Floats:
-    """Return the entropy -sum_c p_ic ln p_ic in nats of each row of (N, C) label counts, nan for rows without examples.
+    """Return the entropy -sum_c p_ic ln p_ic in nats for each row of (N, C) label counts, or nan for a row of zeros.
 
-    Rows can also be distributions with the sum 1. 0 ln 0 counts as 0.
+    Rows can also be distributions with the sum 1. The term 0 ln 0 counts as 0.
 
     Example:
         >>> label_entropy(np.array([[10, 0, 0, 0], [5, 5, 0, 0], [1, 2, 3, 4], [25, 25, 25, 25]])).round(4)

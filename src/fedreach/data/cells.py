@@ -1,4 +1,4 @@
-"""Options for the columns of a table, and the values of their cells."""
+"""Options for the columns of a table, and reading of their cells."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ EMPTY = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "NULL", "null", "None")
 """Texts of empty cells in any table."""
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 NUMBERS_SHARE = 0.9
-"""Smallest share of numbers or dates in a column of numbers or dates."""
+"""Smallest share of numbers (or dates) for which a column counts as a column of numbers (or dates)."""
 Decimal = Literal[".", ","]
 
 
 class ColumnOptions(TypedDict, total=False):
-    """Options for columns: the keys of ``[data.columns]``, and of `columns` in `FederatedData.from_frame`.
+    """Options for columns: keys of ``[data.columns]`` and of the argument `columns` of `FederatedData.from_frame`.
 
     Example:
         >>> ColumnOptions(drop=["insurer"], category=["postcode"], missing=["?", -9], decimal=",")
@@ -55,7 +55,7 @@ class Reading(NamedTuple):
 
     @property
     def missing_numbers(self) -> tuple[float, ...]:
-        """The numbers among `missing`, so that -9 also matches -9.0."""
+        """Numbers among `missing`, with which -9 also matches -9.0."""
         return tuple(float(word) for word in self.missing if re.match(NUMBER, word))
 
     def is_missing(self, text: str) -> bool:
@@ -91,7 +91,7 @@ class ColumnRules:
 
     @classmethod
     def of(cls, options: Any, names: Sequence[str], roles: Mapping[str, str], where: str = "columns") -> Self:
-        """Check the options for the columns of a table.
+        """Check the options for the columns of a table, and return them as rules.
 
         Args:
             options: `ColumnOptions`, or None.
@@ -100,7 +100,7 @@ class ColumnRules:
             where: Name of `options` in messages.
 
         Raises:
-            ConfigError: If a key or column is unknown, or a value is invalid.
+            ConfigError: If a key or a column is unknown, or a value is invalid.
         """
         options = {} if options is None else options
         known_keys = tuple(ColumnOptions.__annotations__)
@@ -116,7 +116,9 @@ class ColumnRules:
                 if name not in names:
                     raise ConfigError(f"{where}.{key}: unknown column {name!r}.{nearest(name, names)}")
                 if name in role_of:
-                    raise ConfigError(f"{where}.{key}: {name!r} is {role_of[name]} already. Remove one of them.")
+                    raise ConfigError(
+                        f"{where}.{key}: {name!r} is already {role_of[name]}. Remove one of the two entries."
+                    )
                 role_of[name] = f"in {where}.{key}"
                 kinds |= {name: key} if key in KINDS else {}
         decimal = options.get("decimal", ".")
@@ -132,7 +134,7 @@ class ColumnRules:
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Read the values of `to_json`."""
+        """Build the rules from the JSON values of `to_json`."""
         missing, decimal = stored["reading"]
         return cls(tuple(stored["drop"]), dict(stored["kinds"]), Reading(tuple(missing), decimal))
 
@@ -166,7 +168,7 @@ POINT_ZERO = re.compile(r"-?[0-9]+\.0")
 BOOLEANS = ("false", "true")
 DAY_SECONDS = 86_400.0
 LARGEST = float(np.finfo(np.float32).max)
-"""Largest finite float32, the type in which models compute."""
+"""Largest finite float32. Models compute in float32."""
 
 
 class Words(NamedTuple):
@@ -179,8 +181,8 @@ class Words(NamedTuple):
 class Cells(NamedTuple):
     """Cells of a column.
 
-    Booleans are the words ``false`` and ``true``. Dates and times are words in ISO 8601, in UTC if they have a time
-    zone.
+    Booleans are the words ``false`` and ``true``. Dates and times are words in ISO 8601 format, in UTC if they have a
+    time zone.
     """
 
     numbers: Floats  # (n,) numbers, nan for other cells
@@ -190,7 +192,7 @@ class Cells(NamedTuple):
         return len(self.numbers)
 
     def at(self, rows: Ints) -> Cells:
-        """Select the cells of these rows."""
+        """Select the cells of the given rows."""
         words = self.words
         return Cells(self.numbers[rows], None if words is None else Words(words.levels, words.codes[rows]))
 
@@ -203,17 +205,17 @@ def cells_of(
     reading: Reading = AS_USUAL,
     places: Ints | None = None,
 ) -> Cells | None:
-    """Read the cells of a column. The result is None if they are not numbers, words or dates, for example lists.
+    """Read the cells of a column; return None if the cells are not numbers, words or dates, for example lists.
 
     Args:
         name: Name of the column, for messages.
         column: Column of a table from `fedreach.data.table_source.read_table`.
-        as_words: Return numbers also as texts, for example 1.0 as "1".
-        reading: Texts of missing values, and decimal separator.
-        places: (n,) numbers of the rows in the user's table, for messages. Default: 0, 1, ....
+        as_words: Return numbers as texts too, for example 1.0 as "1".
+        reading: Texts that mark missing values, and the decimal separator.
+        places: (n,) row numbers in the user's table, for messages. Default: 0, 1, ....
 
     Raises:
-        DataError: If a number is infinite, or larger than `LARGEST`.
+        DataError: If a number is infinite or larger than `LARGEST`.
 
     Example:
         >>> cells_of("dose", pa.array(["1.5", "<5", "", "True"])).numbers
@@ -387,7 +389,7 @@ def _encode_words(plain: Sequence[str | None], codes: Ints) -> Words:
 
 
 def days_of(levels: Sequence[str]) -> Floats:
-    """Convert dates and times in ISO 8601 to days since 1970; other texts become nan.
+    """Convert dates and times in ISO 8601 format to days since 1970, and other texts to nan.
 
     Example:
         >>> days_of(["1970-01-02", "1970-01-01T12:00:00Z", "soon"])
@@ -406,7 +408,7 @@ def days_of(levels: Sequence[str]) -> Floats:
 def cells_by_name(
     table: Table, without: Sequence[str] = (), rules: ColumnRules = NO_RULES, places: Ints | None = None
 ) -> dict[str, Cells | None]:
-    """Read the cells of a table by column, without dropped columns and `without`; `places` as in `cells_of`."""
+    """Read the cells of each column except dropped columns and the columns `without`; `places` is as in `cells_of`."""
     return {
         name: cells_of(name, column, as_words=rules.kinds.get(name) == "category", reading=rules.reading, places=places)
         for name, column in table.items()
@@ -415,19 +417,19 @@ def cells_by_name(
 
 
 def cells_at(table: Mapping[str, Cells | None], rows: Ints) -> dict[str, Cells | None]:
-    """Select the cells of these rows."""
+    """Select the cells of the given rows."""
     return {name: None if cells is None else cells.at(rows) for name, cells in table.items()}
 
 
 def row_order(owners: Ints, first: AnyArray, table: Mapping[str, Cells | None]) -> Ints:
-    """Return the order of the rows by client, `first` and content, which makes the order in the table irrelevant.
+    """Return the order of the rows by client, `first` and content, which does not depend on their order in the table.
 
-    Numbers are sorted before words, so that words of other clients do not change the order of a client's rows.
+    Numbers precede words, so that words of other clients do not change the order of a client's rows.
 
     Args:
         owners: (n,) client of each row.
-        first: (n,) or (n, k) sort keys that precede the content, such as labels.
-        table: Cells by column.
+        first: (n,) or (n, k) sort keys that are compared before the content, such as labels.
+        table: Cells of the table by column name.
     """
     keys: list[AnyArray] = [owners, *first.reshape(len(first), -1).T]
     fixed = len(keys)
@@ -444,7 +446,7 @@ def row_order(owners: Ints, first: AnyArray, table: Mapping[str, Cells | None]) 
 
 
 def by_text(codes: AnyArray, names: Sequence[str]) -> Ints:
-    """Return the (n,) alphabetical ranks of texts; in contrast, `index_names` sorts whole numbers by size.
+    """Return the (n,) ranks of texts in alphabetical order; in contrast, `index_names` sorts whole numbers by size.
 
     Example:
         >>> by_text(np.array([0, 1, 0]), ("9", "10"))
@@ -456,7 +458,7 @@ def by_text(codes: AnyArray, names: Sequence[str]) -> Ints:
 
 
 def moments(what: str, column: pa.Array, reading: Reading = AS_USUAL, places: Ints | None = None) -> Floats:
-    """Return the (n,) time of each row, as a number or as days since 1970; `what` and `places` are for messages.
+    """Return the (n,) times of the rows, as numbers or as days since 1970; messages use `what` and `places`.
 
     Raises:
         DataError: If a cell is empty, or the column mixes numbers and dates.
@@ -476,8 +478,8 @@ def moments(what: str, column: pa.Array, reading: Reading = AS_USUAL, places: In
         code = -1 if words is None else int(words.codes[rows[0]])
         got = "an empty cell" if words is None or code < 0 else repr(words.levels[code])
         raise DataError(
-            f"{what} must contain only numbers, or only dates such as 2024-01-31; got {len(rows)} other rows, the "
-            f"first is row {_place(rows[0], places)} with {got}. Fill these cells, or remove the rows."
+            f"{what} must contain only numbers, or only dates such as 2024-01-31; got other values in {len(rows)} "
+            f"rows, first in row {_place(rows[0], places)}: {got}. Fill these cells, or remove the rows."
         )
     return times
 
@@ -495,10 +497,10 @@ def _any_tied(keys: Sequence[AnyArray]) -> bool:
 
 
 def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list[str | None]:
-    """Return the names in a column; None for empty cells.
+    """Return the name in each row of a column, or None if the cell is empty.
 
-    Numbers are texts as in files. If all numbers are whole numbers with ".0", the ".0" is removed, because pandas adds
-    it when a value is missing. Booleans become lower case.
+    Numbers become the texts that a file would contain. If all numbers are whole numbers with ".0", FedReach removes the
+    ".0", because pandas adds it when a value is missing. Booleans become lower case.
     """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -522,7 +524,7 @@ def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list
 
 
 def index_names(what: str, names: Sequence[str | None], places: Ints | None = None) -> tuple[Ints, tuple[str, ...]]:
-    """Return (n,) indices of names, and the sorted names: whole numbers by size, others alphabetically.
+    """Return (n,) indices into the sorted names, and these names: whole numbers by size, others alphabetically.
 
     Raises:
         DataError: If a name is missing.
@@ -543,16 +545,16 @@ def index_names(what: str, names: Sequence[str | None], places: Ints | None = No
 
 
 def ordered_names(distinct: Set[str]) -> tuple[str, ...]:
-    """Sort names: whole numbers by size, others alphabetically."""
+    """Sort whole numbers by size, and other names alphabetically."""
     return tuple(sorted(distinct, key=int) if all(map(WHOLE.fullmatch, distinct)) else sorted(distinct))
 
 
 def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL, places: Ints | None = None) -> Floats:
-    """Return (n, t) numeric targets from t columns; `places` as in `cells_of`.
+    """Return (n, t) numeric targets from t columns; `places` is as in `cells_of`.
 
     Raises:
         ConfigError: If a column is missing or given twice, or `names` is empty.
-        DataError: If a column does not contain numbers, or a number is missing or infinite.
+        DataError: If a column contains values other than numbers, or a number is missing or infinite.
 
     Example:
         >>> targets({"days": pa.array([3, 5]), "cost": pa.array(["1.5", "2"])}, ["cost"]).tolist()
@@ -570,7 +572,7 @@ def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL, pla
         gone = np.flatnonzero(np.isnan(cells.numbers))
         if len(gone):
             raise DataError(
-                f"table: column {name!r} must contain only numbers; got {len(gone)} other rows, the first is row "
+                f"table: column {name!r} must contain only numbers; got other values in {len(gone)} rows, first in row "
                 f"{_place(gone[0], places)}."
             )
         target_columns.append(cells.numbers)
@@ -578,5 +580,5 @@ def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL, pla
 
 
 def names_unless_numbers(names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the names, or None if each name is its index."""
+    """Return the names, or None if each name is just its index."""
     return None if names == tuple(map(str, range(len(names)))) else names

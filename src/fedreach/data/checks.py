@@ -1,4 +1,4 @@
-"""Array files, and checks of arrays from users."""
+"""Reading of array files, and checks of arrays from users."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedreach.data.several import IGNORED, has_names, is_labeled, position_count
 
 
 class UnreadableError(ValueError):
-    """The file is damaged, or not a file of arrays. The caller adds the name of the file and the remedy."""
+    """Error for a damaged file, or a file without arrays. The caller adds the name of the file and the remedy."""
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def _reading() -> Iterator[None]:
 
 
 def read_npy(path: Path, mmap_mode: Literal["r"] | None = None) -> AnyArray:
-    """Read a .npy file; ``mmap_mode="r"`` maps it instead.
+    """Read a .npy file, or map it into memory with ``mmap_mode="r"``.
 
     Raises:
         OSError: If the file cannot be opened.
@@ -51,7 +51,7 @@ def read_npy(path: Path, mmap_mode: Literal["r"] | None = None) -> AnyArray:
 
 
 def read_npz(stream: IO[bytes]) -> dict[str, AnyArray]:
-    """Read the arrays of an open .npz file by name. Raises the errors of `read_npy`.
+    """Read the arrays of an open .npz file by name; raise the same errors as `read_npy`.
 
     Example:
         >>> import io
@@ -86,7 +86,7 @@ MAX_LISTED_FILES = 20  # largest number of files that an error lists
 
 
 def no_such_file(path: Path, endings: Sequence[str]) -> DataError:
-    """Return the error for a missing file; it suggests the most similar file with one of these endings."""
+    """Return the error for a missing file, which suggests the most similar file with one of the given endings."""
     try:
         siblings = sorted(sibling.name for sibling in path.parent.iterdir() if sibling.suffix.lower() in endings)
     except OSError:  # the folder is missing or unreadable
@@ -106,13 +106,13 @@ def check_option_names(what: str, options: Iterable[str], known: Collection[str]
 
 @dataclass(frozen=True)
 class ArgumentChecks:
-    """Checks of arguments such as those of `from_arrays`; messages name the data set and the argument."""
+    """Checks of the arguments of `from_arrays` and similar functions; messages name the data set and the argument."""
 
     name: str  # name of the data set
     of: str = "data set"  # noun before the name in messages
 
     def error(self, what: str) -> DataError:
-        """Return an error that names this data set."""
+        """Return an error whose message names this data set."""
         return DataError(f"{self.of} {self.name!r}: {what}.")
 
     def array(self, argument: str, value: Any) -> AnyArray:
@@ -143,7 +143,7 @@ class ArgumentChecks:
     def samples(
         self, argument: str, value: Any, kind: ExampleKind | None, *, is_checked: bool = False
     ) -> tuple[AnyArray, ExampleKind]:
-        """Return inputs in the type in which FedReach stores them, and their kind; `is_checked` skips their values."""
+        """Return inputs in the type that FedReach stores, and their kind; `is_checked` skips the check of values."""
         if kind == "several" or _are_records(value) or (kind is None and isinstance(value, Mapping)):
             return self._several(argument, value, kind, is_checked=is_checked), "several"
         x = self.array(argument, value)
@@ -207,8 +207,8 @@ class ArgumentChecks:
     def labels(self, argument: str, value: Any, n: int, num_classes: int | None) -> AnyArray:
         """Return (n,) labels from 0 to `num_classes` - 1, or (n, t) numbers.
 
-        Targets are numbers if `num_classes` is 0, or if it is None and the values are floats. Integers of shape
-        (n, positions...) are one label per position, see `fedreach.data.several`.
+        Targets are numbers if `num_classes` is 0, or if `num_classes` is None and the values are floats. Integers of
+        shape (n, positions...) are one label per position, see `fedreach.data.several`.
         """
         y = self.array(argument, as_labels(value, f"{self.of} {self.name!r}: a label"))
         if num_classes == 0 or (num_classes is None and y.dtype.kind == "f"):
@@ -262,7 +262,7 @@ class ArgumentChecks:
         return numbers
 
     def words(self, train_y: Any, test_y: Any, names: Sequence[str] | None) -> tuple[Any, Any, tuple[str, ...] | None]:
-        """Replace labels that are words with numbers; return them and the class names, or None without names."""
+        """Replace labels that are words with numbers; return the labels and the class names, or None without names."""
         labels_by_name = {"train_y": train_y, "test_y": test_y}
         what = f"{self.of} {self.name!r}: a label"
         arrays = {name: self.array(name, as_labels(y, what)) for name, y in labels_by_name.items() if y is not None}
@@ -306,9 +306,9 @@ def _are_records(value: Any) -> bool:
 
 
 def as_contiguous(array: AnyArray, dtype: Any) -> AnyArray:
-    """Return a contiguous, writable array of this type, as torch needs it, with a copy only if necessary.
+    """Return a contiguous, writable array of the given type, as torch requires it; copy only if necessary.
 
-    A file map stays mapped and read-only, because a writable copy would need as much memory as the file.
+    A memory-mapped array stays mapped and read-only, because a writable copy would need as much memory as the file.
     """
     return np.require(array, dtype, ["C"] if isinstance(array, np.memmap) else ["C", "W"])
 
@@ -334,7 +334,7 @@ def _not_finite(samples: AnyArray) -> Ints:
 def channel_scale(
     check: ArgumentChecks, x: AnyArray, kind: ExampleKind, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the given or measured mean and standard deviation of each channel; () and () unless images."""
+    """Return the given or measured mean and standard deviation of each channel, or () and () without images."""
     if kind != "image":
         if mean or std:
             raise check.error(f"mean and std require images; got the kind {kind!r}. Normalize the array itself")

@@ -22,15 +22,15 @@ from fedreach.data.several import describe_layout, example_classes, is_inputs_of
 
 HASHED = 2**26  # bytes that are hashed at once
 ARRAYS = {"x": "train_x", "y": "train_y", "client": "owners", "x_test": "test_x", "y_test": "test_y"}
-"""Names of arrays in user files -> arguments of `from_arrays`."""
+"""Names of arrays in user files, and the arguments of `from_arrays` that they become."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Training set and test set; made and checked by `fedreach.load`, `from_arrays` or `from_npz`.
+    """Training set and test set, built and checked by `fedreach.load`, `from_arrays` or `from_npz`.
 
-    Sizes: n training examples, s test examples, C channels, T tokens, t targets. Models receive images normalized per
-    channel: ``(x / 255 - mean) / std``. `sha256` is the hash of values, types and shapes of the arrays.
+    Sizes: n training examples, s test examples, C channels, T tokens, t targets. Models receive images that are
+    normalized per channel: ``(x / 255 - mean) / std``. `sha256` is the hash of the arrays' values, types and shapes.
     """
 
     name: str  # name in tables and messages
@@ -60,27 +60,27 @@ class Dataset:
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """Shape of the labels of an example if each position has a label (see `fedreach.data.several`), else ()."""
+        """Shape of an example's labels if each position has a label (see `fedreach.data.several`), else ()."""
         return self.train_y.shape[1:] if self.num_classes else ()
 
     @property
     def example_classes(self) -> int:
-        """Number of classes if each example has one class; 0 for labels per position and for numbers."""
+        """Number of classes if each example has one class; 0 for labels per position and numeric targets."""
         return example_classes(self.train_y, self.num_classes)
 
     @property
     def sample_shape(self) -> Any:
-        """Shape of the inputs of an example; for several inputs, one shape per input, by name or in order."""
+        """Shape of an example's inputs; for several inputs, one shape per input, by name or in order."""
         return sample_shape(self.train_x)
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """Columns of the numeric targets; () unless examples are rows of a table."""
+        """Columns of the numeric targets, or () unless examples are rows of a table."""
         return () if self.preparation is None else tuple(column.name for column in self.preparation.labels)
 
     @property
     def section(self) -> Mapping[str, Any] | None:
-        """``[data]`` table of an experiment file that loads this data set; None if the data set was changed."""
+        """``[data]`` table of an experiment file that loads this data set, or None if the data set was changed."""
         loaded = self.loaded
         return loaded.section if loaded is not None and same_fields(self, loaded.dataset, "loaded") else None
 
@@ -96,18 +96,19 @@ class Dataset:
         empty: Literal["error", "drop"] = "error",
         **options: Any,
     ) -> PartitionSpec:
-        """Specify a partition of this data set into clients, and its participants. Each seed draws it again.
+        """Specify a partition of this data set among clients, and the participants. Each seed draws both again.
 
         Args:
-            kind: Name in `fedreach.data.partition.PARTITIONS`, custom partition ``FILE.py:NAME``, or function
+            kind: Name in `fedreach.data.partition.PARTITIONS`, name ``FILE.py:NAME`` of a custom partition, or function
                 ``f(labels, clients, rng, **options)`` that returns a `fedreach.data.assignment.Partition`.
-            clients: Number of clients. The kind ``"natural"`` uses the owners of the examples instead. Default: 50.
+            clients: Number of clients. The kind ``"natural"`` uses the owners of the examples as clients instead.
+                Default: 50.
             participants: Number of participants, their share of the clients that are not excluded, or their ids.
-                ``"all"`` or None: all clients that are not excluded. Default: 0.4.
+                ``"all"`` or None selects all clients that are not excluded. Default: 0.4.
             held_out: Share of each client's examples that is held out, from 0 to below 1. Default: 0.2.
             exclude_clients: Ids of clients that never train.
             exclude_labels: Classes; clients with an example of one of these classes never train.
-            empty: ``"error"`` or ``"drop"`` for clients without examples, see
+            empty: ``"error"`` to reject clients without examples, or ``"drop"`` to remove them, see
                 `fedreach.data.assignment.without_empty`. Default: "error".
             **options: Options of the kind, such as ``alpha``.
 
@@ -142,21 +143,21 @@ class Dataset:
 
 
 def form_to_json(dataset: Dataset) -> dict[str, Any]:
-    """Return the layout of several inputs and the positions of labels as JSON values; {} if there are none."""
+    """Return the layout of several inputs and the positions of labels as JSON values, or {} without them."""
     layout = dataset.train_x.dtype
     form: dict[str, Any] = {} if layout.names is None else {"inputs": layout_to_json(layout)}
     return form | ({"positions": list(dataset.positions)} if dataset.positions else {})
 
 
 class Loaded(NamedTuple):
-    """Table of an experiment file that loads a data set."""
+    """``[data]`` table of an experiment file, and the data set that it loads."""
 
     section: Mapping[str, Any]  # the [data] table
     dataset: Dataset  # the loaded data set
 
 
 def same_fields(first: Any, second: Any, *but: str) -> bool:
-    """Return whether two instances of a dataclass have identical objects in all fields except `but`."""
+    """Return whether two instances of a dataclass have identical objects in all fields except the fields `but`."""
     return all(
         getattr(first, attribute.name) is getattr(second, attribute.name)
         for attribute in fields(first)
@@ -166,7 +167,7 @@ def same_fields(first: Any, second: Any, *but: str) -> bool:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PartitionSpec:
-    """Specification of a partition of a data set into clients (see `Dataset.partition`).
+    """Specification of a partition of a data set among clients (see `Dataset.partition`).
 
     `fedreach.compare` draws the partition for each seed. `FederatedData.from_spec` draws it for one seed.
     """
@@ -183,7 +184,7 @@ class PartitionSpec:
 
     @property
     def kind_name(self) -> str:
-        """Name of the kind, or of the function."""
+        """Name of the kind of partition, or of the function."""
         return self.kind if isinstance(self.kind, str) else getattr(self.kind, "__name__", repr(self.kind))
 
     def tables(self) -> dict[str, dict[str, Any]]:
@@ -206,7 +207,7 @@ class PartitionSpec:
 
 
 def content_hash(*arrays: AnyArray) -> str:
-    """Return the sha256, in hex, of types, shapes and values of arrays; byte order and memory layout are ignored.
+    """Return the hexadecimal sha256 of arrays' types, shapes and values; byte order and memory layout do not matter.
 
     Example:
         >>> a = np.arange(6, dtype=np.int64).reshape(2, 3)
@@ -250,30 +251,34 @@ def from_arrays(
     notes: str = "",
     sha256: str | None = None,
 ) -> Dataset:
-    """Make a data set from arrays and check them. The arrays are not modified.
+    """Build a data set from arrays, and check the arrays without modifying them.
 
     Args:
         train_x: Training inputs. (n, C, H, W) or (n, H, W) uint8 images, or a list of Pillow images. (n, ...) floats,
-            which are stored as float32. (n, T) integers, which require `kind`. For several inputs, a dictionary of
-            (n, ...) arrays by argument name of the model's forward, or a tuple of arrays in the order of the arguments.
+            which are stored as float32. (n, T) integers, which require `kind`. For several inputs, either a dictionary
+            of (n, ...) arrays or a tuple of them. The keys are the argument names of the model's forward method; a
+            tuple follows the order of its arguments.
         train_y: Training targets. (n,) integers from 0 to `num_classes` - 1, or words. (n, positions...) integers for
-            labels per position, -100 if masked. (n,) or (n, t) floats for numeric targets, stored as (n, t) float32.
-        test_x: Inputs of the test set, with the same shape and type. Default: no test set.
+            labels per position, where -100 masks a position. (n,) or (n, t) floats for numeric targets, stored as (n,
+            t) float32.
+        test_x: Inputs of the test set, with the shape and type of the training inputs. Default: no test set.
         test_y: Targets of the test set, required with `test_x`.
         owners: (n,) natural client of each training example, as integers or strings. Default: none.
-        owner_names: Names of the natural clients; `owners` are then indices of these names. Default: the sorted owners.
-        num_classes: Number of classes. 0: targets are numbers, even if they are whole. Default: the number of class
-            names, or the largest label + 1.
-        class_names: Names of the classes, starting with class 0. Default: the words in alphabetical order, if labels
-            are words.
+        owner_names: Names of the natural clients; `owners` are then indices into these names. Default: the sorted
+            owners.
+        num_classes: Number of classes, or 0 for numeric targets, even if they are whole numbers. Default: the number of
+            class names, or the largest label + 1.
+        class_names: Names of the classes, starting with class 0. Default: if labels are words, these words in
+            alphabetical order.
         kind: Kind of the inputs: ``"image"``, ``"features"`` or ``"tokens"``. Default: determined from type and shape.
         mean: (C,) mean of each channel of images, scaled to [0, 1]. Default: mean of the training images.
-        std: (C,) standard deviation of each channel. Default: that of the training images, or 1 if it is 0.
+        std: (C,) standard deviation of each channel. Default: standard deviation of the training images, or 1 if it is
+            0.
         name: Name in tables and messages. Default: "arrays".
         source: Source of the data, for reports.
         licence: License of the data, for reports.
-        notes: Information that readers of results need.
-        sha256: Known hash of the arrays; skips the hashing and the checks of values.
+        notes: Notes on the data for readers of the results.
+        sha256: Known hash of the arrays. If given, FedReach neither hashes the arrays nor checks their values.
 
     Raises:
         DataError: If a shape, type or value is invalid, or a float is not finite.
@@ -340,7 +345,7 @@ def _form(x: AnyArray, y: AnyArray) -> str:
 
 
 def check_array_names(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Raise DataError if a user file or folder has an unknown array, or lacks x or y."""
+    """Raise DataError if a user file or folder contains an unknown array, or if x or y is missing."""
     unknown, missing = [key for key in arrays if key not in ARRAYS], [key for key in ("x", "y") if key not in arrays]
     if unknown or missing:
         problem = f"unknown array {unknown[0]!r}" if unknown else f"array {missing[0]!r} is missing"
@@ -350,12 +355,12 @@ def check_array_names(path: Path, arrays: Mapping[str, Any]) -> None:
 def from_npz(path: Path | str, *, kind: ExampleKind | None = None, num_classes: int | None = None) -> Dataset:
     """Load a data set from an ``.npz`` file with ``x`` and ``y``, and optionally ``client``, ``x_test`` and ``y_test``.
 
-    The arrays are those of `from_arrays`. ``client`` is the natural client of each training example, as integers or
-    strings. To write a file, use ``np.savez_compressed("mine.npz", x=x, y=y, client=client)``. The data set gets the
-    name of the file. `kind` and `num_classes` are as in `from_arrays`.
+    The arrays are as in `from_arrays`. ``client`` contains the natural client of each training example, as integers or
+    strings. To write a file, use ``np.savez_compressed("mine.npz", x=x, y=y, client=client)``. The name of the file
+    becomes the name of the data set. `kind` and `num_classes` are as in `from_arrays`.
 
     Raises:
-        DataError: If the file is missing or damaged, contains other arrays or Python objects, or an array is invalid.
+        DataError: If the file is missing or damaged, contains unknown arrays or Python objects, or an array is invalid.
     """
     path = Path(path)
     try:
@@ -387,11 +392,11 @@ class ServerData:
 def draw_for_server(owner: Ints, examples: int, rng: np.random.Generator) -> Bools:
     """Draw the server's examples at random from the training examples of all clients.
 
-    Each client keeps at least one example. Except for this rule, all examples are equally likely. `owner` (n,) is the
-    client of each training example. Returns an (n,) mask of the server's examples.
+    Each client keeps at least one example. Except for this rule, all examples are equally likely to be drawn. `owner`
+    (n,) contains the client of each training example. The result is an (n,) mask of the server's examples.
 
     Raises:
-        ConfigError: If `examples` is not a whole number, at least 1, or is too large.
+        ConfigError: If `examples` is not a whole number of at least 1, or is too large.
 
     Example:
         >>> taken = draw_for_server(np.array([0, 0, 0, 1, 2, 2]), 3, np.random.Generator(np.random.Philox(0)))
@@ -413,10 +418,10 @@ def draw_for_server(owner: Ints, examples: int, rng: np.random.Generator) -> Boo
 
 
 def check_server_data(dataset: Dataset, data: tuple[Any, Any] | Path | str) -> ServerData:
-    """Check the server's own data.
+    """Check the server's own data, and return them.
 
-    The data are (s, ...) inputs and (s,) targets, or the path of an ``.npz`` file with ``x`` and ``y``. Kind, type,
-    shape and classes must be those of the data set.
+    The data are (s, ...) inputs and (s,) targets, or the path of an ``.npz`` file with ``x`` and ``y``. Their kind,
+    type, shape and classes must match the data set.
 
     Raises:
         DataError: If the data are invalid.

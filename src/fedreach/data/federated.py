@@ -29,12 +29,12 @@ from fedreach.data.splits import APART, ClientIndex, Population, Together
 from fedreach.data.stored import OwnData
 
 Participants = int | str | Sequence[object] | None
-"""Number of participants, drawn with the seed, or their names. None: 40% of the clients, drawn with the seed."""
+"""Number of participants to draw with the seed, or names of the participants. None draws 40% of the clients."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shifted:
-    """Unseen clients that are shifted, and the result of the shift; see `fedreach.data.shifts.shift_unseen`."""
+    """Unseen clients with a shift, and the result of the shift; see `fedreach.data.shifts.shift_unseen`."""
 
     clients: Ints  # ids of the shifted clients, increasing
     dropped: Ints  # (N, c) number of removed examples of each client and class
@@ -44,7 +44,7 @@ class Shifted:
 
 @dataclass(frozen=True, eq=False)
 class Provenance:
-    """Data and tables of an experiment file that produce federated data."""
+    """Data set and tables of an experiment file from which FedReach built federated data."""
 
     data: Dataset | OwnData
     tables: Mapping[str, Mapping[str, Any]]  # the tables partition and population
@@ -56,11 +56,12 @@ class FederatedData:
     """Federated data: the examples of each client, and which clients participate.
 
     Participants train on `train` and are tested on `held_out`. Unseen clients never train, so all of their examples are
-    test data. Label noise changes only labels for training. Neither part contains the examples that the server has
-    taken from clients, or that a shift has removed. For shifted unseen clients, `dataset` contains the shifted inputs
-    and labels.
+    test data. Label noise changes only labels for training. None of these sets contains examples that the server has
+    drawn from clients, or that a shift has removed. For unseen clients with a shift, `dataset` contains the shifted
+    inputs and labels.
 
-    Use one of the methods `from_frame`, `from_torch`, `from_clients`, `from_huggingface` and `from_spec`.
+    Build federated data with one of the methods `from_frame`, `from_torch`, `from_clients`, `from_huggingface` and
+    `from_spec`.
     """
 
     dataset: Dataset
@@ -81,7 +82,7 @@ class FederatedData:
 
     @property
     def by_experiment(self) -> Provenance | None:
-        """Data and tables of an experiment file that produce these data; None if there are none."""
+        """Data set and tables of an experiment file that produce these data, or None if no experiment file does."""
         origin = self.origin
         unchanged = origin is not None and datasets.same_fields(self, origin.result, "note", "draw", "origin")
         return origin if unchanged else None
@@ -105,29 +106,30 @@ class FederatedData:
         """Build federated data from a table in which one column is the client of each row.
 
         A column of numbers becomes an input with mean 0 and standard deviation 1. A column of words becomes one input
-        per category. Missing values get an additional input. Means, standard deviations and categories come only from
-        the participants' training rows. Columns without information are left out. The attribute `schema` describes all
-        columns. The order of the rows does not matter.
+        per category. An additional input marks missing values. FedReach computes means, standard deviations and
+        categories only from the participants' training rows. It omits columns without information. The attribute
+        `schema` describes all columns. The order of the rows does not matter.
 
         Args:
             table: Table of pandas, polars or pyarrow, dictionary of lists, or path of a .csv or .parquet file.
             client: Column with the client of each row.
-            label: Column of classes, as numbers or words. Give either this or `target`.
-            target: One or more columns of numbers to predict. The default loss is ``mse``. Training uses the
-                participants' scale (see `fedreach.data.preparation.TargetScale`), and results have the original unit.
+            label: Column of classes, as numbers or words. Specify either `label` or `target`.
+            target: One or more columns of numbers to predict. The default loss is ``mse``. In training, the targets are
+                scaled with the participants' statistics (see `fedreach.data.preparation.TargetScale`). Results are in
+                the original unit.
             columns: Options for columns, such as columns to drop; see `fedreach.data.cells.ColumnOptions`.
-            group: Column of groups, such as patients. A client holds out all rows of a group or none. The column is not
-                an input.
-            time: Column of numbers or dates. Each client holds out its latest rows. The column is also an input, unless
+            group: Column of groups, such as patients. A client holds out all rows of a group or none of them. The
+                column is not an input.
+            time: Column of numbers or dates. Each client holds out its latest rows. The column is also an input unless
                 `columns` drops it.
             participants: Number of participants, or their names. Default: 40% of the clients, drawn with the seed.
             held_out: Share of each client's rows that is held out, in (0, 1). Default: 0.2.
-            seed: Seed of the held-out rows and of the drawn participants.
+            seed: Seed of the draws of held-out rows and participants.
             name: Name of the data set in tables and messages. Default: name of the file, or "table".
 
         Raises:
             ConfigError: If a column or participant is unknown.
-            DataError: If the file is unreadable, a client or label is missing, a number is infinite, or no column can
+            DataError: If the file is unreadable, a client or a label is missing, a number is infinite, or no column can
                 be an input.
 
         Example:
@@ -165,27 +167,28 @@ class FederatedData:
     ) -> FederatedData:
         """Build federated data from a map-style torch Dataset.
 
-        Each example is read once, so random transforms of the Dataset are applied only once. Images are uint8 and are
-        normalized with the participants' pixels. Pillow images become grayscale or RGB, see
-        `fedreach.data.images.as_shown`. Other inputs are not scaled.
+        FedReach reads each example once, so random transforms of the Dataset are applied only once. Images have the
+        type uint8, and FedReach normalizes them with the mean and standard deviation of the participants' pixels.
+        Pillow images become grayscale or RGB, see `fedreach.data.images.as_shown`. Other inputs are not scaled.
 
         Args:
-            dataset: Dataset of pairs of input and label, which can be tensors, arrays, images or lists. Several inputs
-                are ``((a, b), label)``, in the order of the arguments of the model's forward, or
-                ``({"tokens": a, "age": b}, label)``, by argument name. An example can also be a dictionary with the
-                label as ``labels``. A label can be an array with one label per position, -100 if masked.
-            clients: Client of each example, as names or numbers.
-            group: Group of each example, such as its patient. A client holds out all examples of a group or none.
+            dataset: Dataset of pairs of input and label, which can be tensors, arrays, images or lists. For several
+                inputs, a pair is ``((a, b), label)`` or ``({"tokens": a, "age": b}, label)``. A tuple follows the order
+                of the arguments of the model's forward method, and a dictionary contains their names. An example can
+                also be a dictionary whose key ``labels`` is the label. A label can be an array with one label per
+                position, where -100 masks a position.
+            clients: Clients of the examples, as names or numbers.
+            group: Groups of the examples, such as patients. A client holds out all examples of a group or none of them.
                 Default: no groups.
-            time: Time of each example, as numbers or dates. Each client holds out its latest examples. Default:
-                held-out examples are drawn.
-            participants: As in `from_frame`; also `held_out`, `seed` and `name`.
-            kind: As in `fedreach.data.datasets.from_arrays`; also `num_classes`.
+            time: Times of the examples, as numbers or dates. Each client holds out its latest examples. Default:
+                held-out examples are drawn at random.
+            participants: As in `from_frame`. The arguments `held_out`, `seed` and `name` are also as in `from_frame`.
+            kind: As in `fedreach.data.datasets.from_arrays`. The argument `num_classes` is also as in `from_arrays`.
 
         Raises:
             ConfigError: If the Dataset has no length or cannot be indexed.
-            DataError: If inputs differ in shape or type, an image or label is invalid, or `clients`, `group` or `time`
-                does not have one entry per example.
+            DataError: If inputs differ in shape or type, an image or a label is invalid, or `clients`, `group` or
+                `time` does not have one entry per example.
 
         Example:
             >>> pairs = [([1.0, 2.0], 0), ([3.0, 4.0], 1), ([5.0, 6.0], 0), ([7.0, 8.0], 1)]
@@ -212,7 +215,7 @@ class FederatedData:
         num_classes: int | None = None,
         name: str = "clients",
     ) -> FederatedData:
-        """Build federated data from a dictionary with a pair of arrays, or a torch Dataset, for each client.
+        """Build federated data from a dictionary that contains a pair of arrays or a torch Dataset for each client.
 
         The order of the dictionary does not matter. `group` and `time` are dictionaries by client, such as
         ``{"north": ["p1", "p1", "p2"], "south": ...}``. The other arguments are as in `from_torch`.
@@ -245,24 +248,24 @@ class FederatedData:
     ) -> FederatedData:
         """Build federated data from a Hugging Face Dataset, or from a FederatedDataset of flwr-datasets.
 
-        If all columns except client and label contain single numbers or words, the data are a table, as in
-        `from_frame`.
+        If all columns except client and label contain single numbers or words, FedReach reads the data as a table, as
+        in `from_frame`.
 
         Args:
             ds: Dataset with a length, or FederatedDataset whose partitions are the clients.
             client: Column with the client of each example; None for a FederatedDataset.
             label: Column of classes. Default: "label".
-            inputs: Column of images or arrays, required if there are other columns. Or a list of columns, which are
-                arguments of the model's forward by name.
+            inputs: Column of images or arrays, required if there are further columns. For several inputs, a list of
+                columns, whose names are the argument names of the model's forward method.
             columns: Options for columns of a table, as in `from_frame`.
-            group: Column of groups, as in `from_frame`; also `time`.
+            group: Column of groups, as in `from_frame`. The argument `time` is also as in `from_frame`.
             split: Split of a FederatedDataset. Default: "train".
-            participants: As in `from_frame`; also `held_out`, `seed` and `name`.
+            participants: As in `from_frame`. The arguments `held_out`, `seed` and `name` are also as in `from_frame`.
             kind: As in `fedreach.data.datasets.from_arrays`.
 
         Raises:
-            ConfigError: If a column is unknown, or an argument for a required column is missing.
-            DataError: As in `from_frame` and `from_torch`.
+            ConfigError: If a column is unknown, or an argument that names a required column is missing.
+            DataError: For the same reasons as in `from_frame` and `from_torch`.
         """
         of_clients = huggingface.of_huggingface(
             ds, client, label, inputs, split, kind, name, columns, group=group, time=time
@@ -307,17 +310,18 @@ class FederatedData:
 
     @property
     def schema(self) -> Preparation | None:
-        """Columns of the table, with their kinds and inputs; None if examples are not rows of a table."""
+        """Columns of the table with their kinds and inputs, or None if examples are not rows of a table."""
         return self.dataset.preparation
 
     def name_of(self, client: int) -> str:
-        """Return the name of a client, or its id as text if it has none."""
+        """Return the name of a client, or its id as text if it has no name."""
         return str(client) if self.client_names is None else self.client_names[client]
 
     def redrawn(self, seed: int) -> FederatedData:
-        """Draw the participants with another seed.
+        """Draw the participants again with another seed.
 
-        Data with named participants do not change. Data from a `PartitionSpec` are drawn again as a whole.
+        Data with named participants do not change. With data from a `PartitionSpec`, FedReach also draws the partition
+        again.
         """
         return self if self.draw is None else self.draw(seed=seed)
 
@@ -341,11 +345,11 @@ class FederatedData:
         return len(self.train.offsets) - 1
 
     def label_counts(self) -> Ints:
-        """Return (N, c) counts of training labels with label noise; c is 0 unless each example has one class."""
+        """Return (N, c) counts of training labels, including label noise; c is 0 unless each example has one class."""
         return self.train.label_counts(self.labels, self.dataset.example_classes)
 
     def taken_by_server(self) -> Ints:
-        """Return the (N,) number of examples that the server has taken from each client."""
+        """Return the (N,) number of examples that the server has drawn from each client."""
         dropped = 0 if self.shift is None else self.shift.dropped.sum(axis=1)
         counts = self.partition.sizes - self.train.sizes - self.held_out.sizes - dropped
         return counts if self.left_out is None else counts - self.left_out
@@ -382,11 +386,11 @@ def federate(
     server_examples: int | None = None,
     server_data: tuple[Any, Any] | Path | str | None = None,
 ) -> FederatedData:
-    """Draw participants, held-out examples, the server's examples and label noise.
+    """Draw the participants, the held-out examples, the server's examples and the label noise.
 
     Args:
-        dataset: Data set that is partitioned. Unscaled user data and numeric targets are scaled by the participants'
-            training examples, see `fedreach.data.preparation.TargetScale`.
+        dataset: Data set that is partitioned. Unscaled user data and numeric targets are scaled with statistics of the
+            participants' training examples, see `fedreach.data.preparation.TargetScale`.
         partition: Partition of the data set into N clients.
         seed: Seed of the four draws. Each draw has its own random stream.
         population_seed: Seed of the participants. Default: `seed`.
@@ -394,16 +398,16 @@ def federate(
         exclude_clients: Ids of clients that never train.
         exclude_labels: Classes; clients with an example of one of these classes never train.
         held_out: Share of each client's examples that is held out, in (0, 1). Default: 0.2.
-        noise: Arguments of `fedreach.data.noise.corrupt`, such as ``{"kind": "symmetric", "rate": 0.2}``. Only labels
-            for training change. With the scope "before_split", draw the partition with `noisy_before_split`.
-        server_examples: Number of training examples that the server takes from all clients, including unseen ones, see
-            `fedreach.data.datasets.draw_for_server`. Default: none.
-        server_data: The server's own data, as an alternative; see `fedreach.data.datasets.check_server_data`.
+        noise: Arguments of `fedreach.data.noise.corrupt`, such as ``{"kind": "symmetric", "rate": 0.2}``. The noise
+            changes only training labels. With the scope "before_split", draw the partition with `noisy_before_split`.
+        server_examples: Number of training examples that the server draws from all clients, including unseen clients,
+            see `fedreach.data.datasets.draw_for_server`. Default: none.
+        server_data: The server's own data instead of `server_examples`, see `fedreach.data.datasets.check_server_data`.
 
     Raises:
         ConfigError: If an argument is outside its range.
-        DataError: If the partition or the server's data do not match the data set, or a numeric target is constant
-            over the participants' training rows.
+        DataError: If the partition or the server's data do not match the data set, or a numeric target is equal in all
+            training rows of the participants.
 
     Example:
         >>> from fedreach.data.sets import load
@@ -416,7 +420,7 @@ def federate(
     """
     if len(partition.order) != len(dataset.train_y):
         raise DataError(
-            f"The partition must be of the {len(dataset.train_y)} examples of {dataset.name}; got one of "
+            f"The partition must divide the {len(dataset.train_y)} examples of {dataset.name}; got a partition of "
             f"{len(partition.order)} examples. It belongs to another data set."
         )
     classes = example_classes(dataset.train_y, dataset.num_classes)
@@ -484,22 +488,26 @@ def draw_partition(
     """Draw a partition with a seed.
 
     Args:
-        dataset: Data set that is partitioned. With ``"natural"``, its owners are the clients.
+        dataset: Data set that is partitioned. With ``"natural"``, the clients are the owners of its examples.
         name: Name of `make`, for messages.
-        make: Function like those in `fedreach.data.partition.PARTITIONS`.
+        make: Function that draws the partition, with the signature of the functions in
+            `fedreach.data.partition.PARTITIONS`.
         clients: Number of clients.
         seed: Seed of the partition.
         options: Options of `make`.
-        empty: ``"error"`` or ``"drop"`` for empty clients, see `fedreach.data.assignment.without_empty`.
-        labels: Labels for the partition, such as noisy labels. Default: labels of the data set.
+        empty: ``"error"`` to reject empty clients, or ``"drop"`` to remove them, see
+            `fedreach.data.assignment.without_empty`.
+        labels: Labels by which the examples are partitioned, such as noisy labels. Default: labels of the data set.
 
     Raises:
-        ConfigError: If natural clients are requested and the data set has none.
+        ConfigError: If the partition is ``"natural"`` and the data set has no natural clients.
         ComponentError: If `make` does not return a partition.
     """
     if name == "natural":
         if dataset.owners is None:
-            raise ConfigError(f"partition.name is 'natural', but {dataset.name} has no natural clients. Use another.")
+            raise ConfigError(
+                f"partition.name is 'natural', but {dataset.name} has no natural clients. Use another partition."
+            )
         options, clients = {**options, "owners": dataset.owners}, int(dataset.owners.max()) + 1
     partition = make(dataset.train_y if labels is None else labels, clients, generator(seed, "partition"), **options)
     if not isinstance(partition, Partition):
@@ -511,7 +519,7 @@ def draw_partition(
 
 
 def noisy_before_split(dataset: Dataset | OwnData, noise: Mapping[str, Any], seed: int) -> LabelNoise:
-    """Draw the noisy labels for a partition by noisy labels; `noise` as in `federate`."""
+    """Draw noisy labels before the partition, which then uses them; `noise` is as in `federate`."""
     return corrupt(dataset.train_y, generator(seed, "noise"), num_classes=dataset.num_classes, **noise)
 
 
@@ -547,14 +555,14 @@ def _by_names(
 
 
 def stream_names(partition: Partition, names: Sequence[str] | None) -> Sequence[str] | None:
-    """Return names for the random streams of natural clients; None for other partitions."""
+    """Return the names of the random streams of natural clients, or None for other partitions."""
     if partition.kind != "natural":
         return None
     return names or [str(client) for client in range(partition.num_clients)]
 
 
 def names_of(dataset: Dataset | OwnData, partition: Partition) -> tuple[str, ...] | None:
-    """Return the client names of a natural partition; None if clients have no names."""
+    """Return the client names of a natural partition, or None if clients have no names."""
     if dataset.owners is None or partition.kind != "natural" or names_unless_numbers(dataset.owner_names) is None:
         return None
     clients = range(partition.num_clients)

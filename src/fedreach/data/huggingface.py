@@ -121,10 +121,10 @@ def _parts(ds: Any, client: str | None, split: str) -> tuple[list[Any], list[str
     """
     if not hasattr(ds, "load_partition"):
         if client is None:
-            raise ConfigError("from_huggingface: give the column of the client, for example client='writer_id'.")
+            raise ConfigError("from_huggingface: client must be the column of the client, such as client='writer_id'.")
         return [ds], None, False
     if client is not None:
-        raise ConfigError("from_huggingface: a FederatedDataset has clients already. Remove client.")
+        raise ConfigError("from_huggingface: a FederatedDataset already has clients. Remove the argument client.")
     first = ds.load_partition(0, split)  # must be called before the number of partitions is known
     partitioner = ds.partitioners[split]
     natural = getattr(partitioner, "partition_id_to_natural_id", None) or {}

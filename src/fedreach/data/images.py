@@ -19,7 +19,7 @@ ALPHA = ("LA", "La", "RGBA", "RGBa", "PA")
 
 
 def as_numpy(value: Any) -> Any:
-    """Convert a tensor to an array; floats that NumPy lacks, such as bfloat16, become float32."""
+    """Convert a tensor to an array; float types that NumPy does not support, such as bfloat16, become float32."""
     if not hasattr(value, "detach"):
         return value
     plain = value.detach().cpu()
@@ -41,7 +41,7 @@ def as_shown(picture: Any, what: str) -> Any:
     removed.
 
     Raises:
-        DataError: If the image has transparent pixels, or its mode is not supported.
+        DataError: If the image has transparent pixels, or FedReach does not support its mode.
     """
     mode = picture.mode
     if mode not in (*GRAY, *COLOR):
@@ -62,16 +62,16 @@ def as_shown(picture: Any, what: str) -> Any:
 
 
 def stack_inputs(values: Iterable[Any], length: int, name: str, kind: str | None = None) -> AnyArray:
-    """Stack inputs of the same shape and type to an (n, ...) array.
+    """Stack inputs of equal shape and type into an (n, ...) array.
 
     Args:
         values: Arrays or Pillow images, which are converted by `as_shown`.
         length: Number of inputs n.
         name: Name of the data set, for messages.
-        kind: Kind of the inputs. With ``"features"``, images of unsupported modes become arrays without scaling.
+        kind: Kind of the inputs. With ``"features"``, images with unsupported modes become arrays without scaling.
 
     Raises:
-        DataError: If there are no inputs, inputs differ in shape or type, or an image is invalid.
+        DataError: If `values` is empty, inputs differ in shape or type, or an image is invalid.
     """
     stacked: AnyArray | None = None
     first: Any = None
@@ -127,7 +127,7 @@ def as_array(values: Any, name: str, kind: str | None = None) -> Any:
 
 
 def as_labels(values: Any, what: str) -> Any:
-    """Convert a list of images whose pixels are classes to a list of arrays; other values stay unchanged.
+    """Convert a list of images whose pixels are classes to a list of arrays; return other values unchanged.
 
     Raises:
         DataError: If the pixels of an image are colors.
@@ -138,7 +138,7 @@ def as_labels(values: Any, what: str) -> Any:
 
 
 def classes_of_pixels(picture: Any, what: str) -> AnyArray:
-    """Return the (H, W) classes of an image, which are its gray levels or palette indices.
+    """Return the (H, W) classes of an image, which are the gray levels or palette indices of its pixels.
 
     Raises:
         DataError: If the pixels are colors.

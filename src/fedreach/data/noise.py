@@ -1,8 +1,8 @@
-"""Label noise: change a given share of the training labels.
+"""Label noise: changes to a given share of the training labels.
 
-Held-out and test labels always stay correct. Label noise is applied after the partition, or before it. If it is
-applied before, a partition by labels uses the noisy labels. Then clients with many examples of the new class have
-more noise.
+Held-out and test labels always remain correct. FedReach applies label noise after or before the partition. If the noise
+precedes the partition, a partition by labels uses the noisy labels. Then clients with many examples of the new class
+have more noise.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,21 +51,23 @@ def corrupt(
     - "symmetric": each selected label becomes one of the C - 1 other classes at random.
     - "asymmetric": each selected label c becomes mapping[c].
 
-    With the same seed, a higher rate selects the same examples and additional ones.
+    With the same seed, a higher rate selects the examples of a lower rate and additional examples.
 
-    Use when: annotators make random errors (`symmetric`), confuse certain classes (`asymmetric`) or prefer one class
-    (`to_one_class`).
+    Use when: you study annotators that make random errors (`symmetric`), confuse certain classes (`asymmetric`) or
+    prefer one class (`to_one_class`).
 
     Args:
         labels: (n,) class of each example, from 0 to C - 1. The array is not modified.
         rng: Random generator.
-        kind: Kind of noise, one of the three above.
-        rate: Share of the examples that are selected, from 0 to 1. Halves round to even.
+        kind: Kind of noise: "to_one_class", "symmetric" or "asymmetric".
+        rate: Share of the examples that are selected, from 0 to 1. In round(rate * n), halves are rounded to even
+            numbers.
         num_classes: Number of classes C, at least 2 unless the kind is "to_one_class".
         partition: Partition of the examples. Required with the scope "per_client" and with `clients` below 1.
-        scope: "pooled" selects round(rate * n) of all examples. "per_client" selects round(rate * n_k) examples of
-            each client k. "before_split" is like "pooled", but the partition uses the noisy labels.
-        clients: Share of the clients with noisy labels, from 0 to 1, drawn at random. Default: 1.
+        scope: Where examples are selected. "pooled" selects round(rate * n) of all examples. "per_client" selects
+            round(rate * n_k) examples of each client k. "before_split" selects like "pooled", but the partition uses
+            the noisy labels.
+        clients: Share of the clients with noisy labels, from 0 to 1. These clients are drawn at random. Default: 1.
         target: New label of "to_one_class", from 0 to C - 1. Default: 0.
         mapping: (C,) new class of each class, for "asymmetric" only. Default: (c + 1) mod C.
 
@@ -156,4 +158,4 @@ def _of_some(share: float, scope: str, partition: Partition | None, rng: np.rand
 
 
 NOISES: Mapping[str, Callable[..., LabelNoise]] = dict.fromkeys(get_args(Kind), corrupt)
-"""Kind of label noise in experiment files -> function that applies it."""
+"""Kinds of label noise in experiment files, with the function that applies each kind."""

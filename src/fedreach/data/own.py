@@ -1,4 +1,4 @@
-"""Tables as user data."""
+"""Conversion of tables to user data."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def of_frame(
 ) -> OwnData:
     """Read a table; see `fedreach.data.federated.FederatedData.from_frame`."""
     if (label is None) == (target is None):
-        raise ConfigError("table: give either label, a column of classes, or target, columns of numbers to predict.")
+        raise ConfigError("table: set either label (a column of classes) or target (columns of numbers to predict).")
     all_columns = read_whole(table)
     frame = without_index(all_columns)
     if len(column_of(frame, client)) == 0:
@@ -83,7 +83,7 @@ def check_roles(options: Mapping[str, str | None], roles: Mapping[str, str]) -> 
     """Raise ConfigError if the column of an option such as `time` has another role."""
     for option, column in options.items():
         if column is not None and column in roles:
-            raise ConfigError(f"{option}: column {column!r} is the {roles[column]} already. Use another column.")
+            raise ConfigError(f"{option}: column {column!r} is already the {roles[column]}. Use another column.")
 
 
 def together_of(
@@ -100,9 +100,9 @@ def together_of(
         table: Table.
         group: Column of groups. None: no groups.
         time: Column of numbers or dates. None: no times.
-        reading: Texts of missing values, and decimal separator.
-        places: (n,) numbers of the rows in the user's table, for messages.
-        what: Text before the name of a column in messages.
+        reading: Texts that mark missing values, and the decimal separator.
+        places: (n,) row numbers in the user's table, for messages.
+        what: Text that precedes the name of a column in messages.
 
     Raises:
         ConfigError: If a column is missing.
@@ -119,11 +119,11 @@ def together_of(
 
 
 def complete_rows(table: Table, names: Sequence[str], reading: Reading) -> tuple[Ints, dict[str, str]]:
-    """Return the rows that have values in these columns, and a remark on the other rows, by column.
+    """Return the rows with values in all of these columns, and a remark per column on rows without a value.
 
     Raises:
         ConfigError: If a column is missing.
-        DataError: If no row is complete.
+        DataError: If no row has values in all of these columns.
     """
     is_complete = np.ones(len(column_of(table, names[0])), np.bool_)
     remarks: dict[str, str] = {}
@@ -131,17 +131,18 @@ def complete_rows(table: Table, names: Sequence[str], reading: Reading) -> tuple
         texts = cells.named_rows(f"table: column {name!r}", column_of(table, name), reading)
         if gone := [row for row, text in enumerate(texts) if text is None]:
             rows = "1 row without a value is" if len(gone) == 1 else f"{len(gone)} rows without a value are"
-            remarks[name] = f"{rows} left out, the first is row {gone[0]}"
+            remarks[name] = f"{rows} left out (first: row {gone[0]})"
         is_complete[gone] = False
     if not is_complete.any():
         raise DataError(
-            f"table: a row must have values in {' and '.join(map(repr, names))}; got {len(is_complete)} rows without."
+            f"table: at least one row must have values in {' and '.join(map(repr, names))}; all {len(is_complete)} "
+            "rows lack a value."
         )
     return np.flatnonzero(is_complete), remarks
 
 
 def look_alikes(names: Sequence[str]) -> str:
-    """Return a remark on names that differ only in spaces, case or Unicode form, or "".
+    """Return a remark on names that differ only in spaces, case or Unicode form, or "" without such names.
 
     Example:
         >>> look_alikes(["north", "South", "North "]), look_alikes(["7", "007"])
@@ -183,13 +184,13 @@ def _are_numbers(classes: Sequence[str], rows: Ints) -> bool:
 def numbered_column(
     table: Table, name: str, reading: Reading = AS_USUAL, places: Ints | None = None
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Return (n,) indices of the names in a column, and the names; `places` as in `cells.cells_of`."""
+    """Return (n,) indices into the distinct names of a column, and these names; `places` is as in `cells.cells_of`."""
     what = f"table: column {name!r}"
     return cells.index_names(what, cells.named_rows(what, column_of(table, name), reading), places)
 
 
 def numbered_list(what: str, names: Any) -> tuple[Ints, tuple[str, ...]]:
-    """Return (n,) indices of the names in a list, and the distinct names."""
+    """Return (n,) indices into the distinct names of a list, and these names."""
     return cells.index_names(what, cells.named_rows(what, as_arrow(names, what)))
 
 
@@ -197,14 +198,14 @@ FILES = (".csv", ".csv.gz", ".tsv", ".parquet", stored.FILE)  # endings of table
 
 
 def of_file(path: Path, **options: Any) -> Dataset | OwnData:
-    """Read a table from a file, or data that `fedreach.data.stored` has written.
+    """Read a table from a file, or data that `fedreach.data.stored` wrote.
 
-    The options of a table are the columns ``client``, ``label`` or ``target``, ``group`` and ``time``, and the options
-    ``columns`` (see `fedreach.data.cells.ColumnOptions`). Stored data have no options.
+    The options ``client``, ``label`` or ``target``, ``group`` and ``time`` specify columns of a table. The option
+    ``columns`` contains options for columns (see `fedreach.data.cells.ColumnOptions`). Stored data have no options.
 
     Raises:
         ConfigError: If an option is missing or unknown.
-        DataError: If the file is missing, damaged or of another format.
+        DataError: If the file is missing or damaged, or has another format.
     """
     option_names = ("client", "label", "target", "columns", "group", "time") if path.name != stored.FILE else ()
     check_option_names(f"data {path.name!r}", options, option_names)

@@ -1,4 +1,4 @@
-"""Partitions, which assign each example to a client."""
+"""Kinds of partitions. A partition assigns each example to one client."""
 
 import inspect
 import math
@@ -20,8 +20,8 @@ from fedreach.data.checks import check_option_names
 def iid(labels: ArrayLike, num_clients: int, rng: np.random.Generator) -> Partition:
     """Partition examples at random into clients of equal size.
 
-    Each example belongs to one client. The first n mod N clients hold floor(n / N) + 1 examples, and the others hold
-    floor(n / N).
+    Each example belongs to one client. The first n mod N clients hold floor(n / N) + 1 examples, and the other clients
+    hold floor(n / N).
 
     Use when: you need a baseline without heterogeneity, in which clients differ only by chance.
 
@@ -43,17 +43,17 @@ def iid(labels: ArrayLike, num_clients: int, rng: np.random.Generator) -> Partit
 def natural(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, owners: ArrayLike) -> Partition:
     """Assign each example to the client that it comes from. This partition does not use `rng`.
 
-    Each example belongs to one client. Clients without examples are empty, see
+    Each example belongs to one client. A client that owns no example is empty, see
     `fedreach.data.assignment.without_empty`.
 
-    Use when: the data contain the client of each example, such as a hospital, writer or speaker. Prefer this
-    partition if they do.
+    Use when: the data contain the client of each example, such as a hospital, writer or speaker. Then prefer this
+    partition to all others.
 
     Args:
         owners: (n,) client of each example, from 0 to N - 1.
 
     Raises:
-        DataError: If the number of owners is not n, or an owner is not below N.
+        DataError: If the number of owners is not n, or an owner is N or larger.
 
     Example:
         >>> natural([0, 1, 1], 2, np.random.default_rng(0), owners=[1, 0, 1])[1]
@@ -74,11 +74,12 @@ def natural(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, ow
 def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, classes_per_client: int = 2) -> Partition:
     """Partition each class into shards, and assign p random shards to each client (McMahan et al., 2017).
 
-    Each of the C classes is divided into N * p / C shards. If this is not a whole number, the largest classes have one
-    shard more. A class with fewer examples than shards has one shard per example. The shards of a class differ in size
-    by at most one example. A client can get two shards of the same class, so it holds *at most* p classes.
+    Each of the C classes is divided into N * p / C shards. If this is not a whole number, it is rounded down, and the
+    largest classes are divided into one more shard. A class with fewer examples than shards has one shard per example.
+    The shards of a class differ in size by at most one example. A client can receive two shards of the same class, so
+    it holds *at most* p classes.
 
-    Each example belongs to one client, and each client has examples.
+    Each example belongs to one client, and no client is empty.
 
     Use when: each client should hold few classes and about the same number of examples.
 
@@ -87,7 +88,7 @@ def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, cla
 
     Raises:
         DataError: If there are fewer shards than classes, or more shards than examples.
-        ConfigError: If `classes_per_client` is not a whole number, at least 1.
+        ConfigError: If `classes_per_client` is not a whole number of at least 1.
 
     Reference:
         McMahan et al. (2017), arXiv 1602.05629, section 3. The random assignment follows SAFARI (arXiv 2405.02745).
@@ -122,21 +123,22 @@ def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, cla
 def class_counts(
     labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, counts: Sequence[Sequence[int]]
 ) -> Partition:
-    """Assign given numbers of random examples per class to the first clients, and the rest to the other clients.
+    """Assign given numbers of random examples per class to the first clients, and the remaining ones to the others.
 
-    The other clients get the remaining examples in turn, in random order. Each example belongs to one client.
+    The remaining examples are assigned to the other clients in turn, in random order. Each example belongs to one
+    client.
 
-    Use when: a paper or a survey specifies what each client holds. If the other clients are not needed, exclude them
-    from training.
+    Use when: a paper or a survey specifies the examples of each client. If you do not need the other clients, exclude
+    them from training.
 
     Args:
-        counts: One list for each of the first clients: number of examples of class 0, 1, and so on. Missing classes
-            count as 0.
+        counts: One list for each of the first clients, with the number of examples of class 0, class 1, and so on.
+            Classes that are missing in a list count as 0.
 
     Raises:
-        DataError: If there are more lists than clients, a class has too few examples, another client stays empty, or
+        DataError: If there are more lists than clients, a class has too few examples, another client remains empty, or
             examples remain without a client.
-        ConfigError: If a list contains anything but whole numbers, or only 0.
+        ConfigError: If a list contains values other than whole numbers, or only zeros.
 
     Example:
         >>> labels = np.arange(30) % 3
@@ -189,25 +191,27 @@ def _check_supply(rows: list[list[int]], supply: dict[int, int]) -> None:
 def dirichlet_by_class(
     labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, alpha: float, min_size: int = 2
 ) -> Partition:
-    """Split each class over the clients in Dirichlet proportions (Hsu et al., 2019; Yurochkin et al., 2019).
+    """Split each class among the clients in Dirichlet proportions (Hsu et al., 2019; Yurochkin et al., 2019).
 
-    For each class c, q_c ~ Dir(alpha * 1_N), and client k gets q_ck * n_c of the n_c examples, rounded up or down. The
-    client sizes result from these draws. In contrast, `dirichlet_by_client` draws the label distribution per client.
+    For each class c, q_c is drawn from Dir(alpha * 1_N). Client k receives q_ck * n_c of the n_c examples, rounded up
+    or down. The client sizes result from these draws. In contrast, `dirichlet_by_client` draws a label distribution for
+    each client.
 
-    Each example belongs to one client. Clients with fewer than `min_size` examples then get random examples of the
-    largest clients. `parameters["moved"]` is the number of these examples. The usual method, to repeat the draw until
-    all clients are large enough, may never end.
+    Each example belongs to one client. After the split, random examples of the largest clients move to clients with
+    fewer than `min_size` examples. `parameters["moved"]` is the number of moved examples. In contrast, the usual method
+    repeats the draw until all clients are large enough, which may never end.
 
-    The cuts of class c are floor(cumsum(q_c) * n_c + u_c) with one u_c ~ U[0, 1). So each count is within 1 of
-    q_ck * n_c and equals it on average. Most published code uses u_c = 0, which gives all rounding to the last client.
+    Class c is cut at the positions floor(cumsum(q_c) * n_c + u_c) with one u_c ~ U[0, 1). So each count differs from
+    q_ck * n_c by less than 1 and equals it on average. Most published code uses u_c = 0, which adds all rounding
+    remainders to the last client.
 
-    Use when: you need the most common benchmark of label skew. Client sizes become unequal as well.
+    Use when: you need the most common benchmark of label skew, and client sizes may be unequal too.
 
     Args:
-        alpha: Dirichlet concentration, from 1e-100 to 1e100. Small values assign each class to one client. Large
-            values give each client 1 / N of each class.
-        min_size: Smallest number of examples per client. 2 allows held-out examples, 0 allows empty clients.
-            Default: 2.
+        alpha: Dirichlet concentration, from 1e-100 to 1e100. With small values, one client holds almost all examples of
+            a class. With large values, each client holds about 1 / N of each class.
+        min_size: Smallest number of examples per client. With at least 2, each client can hold out an example. With 0,
+            clients can be empty. Default: 2.
 
     Raises:
         DataError: If n < N * min_size.
@@ -233,7 +237,7 @@ def dirichlet_by_class(
 
 
 def split_classes(class_sizes: Ints, num_clients: int, alpha: float, rng: np.random.Generator) -> Ints:
-    """Draw the (N, C) label counts of the clients; column c sums to class_sizes[c]."""
+    """Draw the (N, C) label counts of the clients; column c has the sum class_sizes[c]."""
     assignment.check_table(num_clients, class_sizes.size)
     totals = class_sizes[:, None]
     shares = assignment.normalized_rows(assignment.log_dirichlet(alpha, (class_sizes.size, num_clients), rng))
@@ -256,29 +260,30 @@ def dirichlet_by_client(
 ) -> Partition:
     """Draw a lognormal size and a Dirichlet label distribution for each client (FedDyn; Acar et al., 2021).
 
-    1. Sizes: s_k = n exp(sigma z_k) / sum_j exp(sigma z_j) with z ~ N(0, 1), rounded (`rounded_sizes`). Sizes below
-       `min_size` are raised, and the largest sizes are lowered (`raised_sizes`).
+    1. Sizes: s_k = n exp(sigma z_k) / sum_j exp(sigma z_j) with z ~ N(0, 1), rounded (`rounded_sizes`). Then sizes
+       below `min_size` are raised, and the largest sizes are lowered (`raised_sizes`).
     2. Label distributions: p_k ~ Dir(alpha * 1_C) for each client.
-    3. Repeat until all clients are full: draw one of the other clients uniformly. This client draws a class from p_k,
-       renormalized over the classes that still have examples, and gets one example of it (`fill`).
+    3. Repeat until all clients have their sizes (`fill`): draw a client uniformly from the clients that are not full
+       yet. This client draws a class from p_k, renormalized over the classes that still have examples, and receives one
+       example of this class.
 
-    In contrast, `dirichlet_by_class` splits each class over the clients.
+    In contrast, `dirichlet_by_class` splits each class among the clients.
 
-    Each example belongs to one client. Sizes are exact. Label distributions are approximate: if a class has no
-    examples left, clients draw other classes.
+    Each example belongs to one client. Clients have exactly the drawn sizes. Their label distributions are approximate:
+    if a class has no examples left, clients draw other classes.
 
-    FedDyn's code differs in three ways. It repeats the draw of a class until the class has examples, which has the
-    same distribution as step 3 but can take extremely long. With sigma = 0, it drops n mod N examples; FedReach gives
-    one to each of the first clients. It assigns the rounding of all sizes to client 0.
+    FedDyn's code differs in three ways. It repeats the draw of a class until the class has examples. This has the same
+    distribution as step 3, but can take extremely long. With sigma = 0, it drops n mod N examples; FedReach assigns one
+    of them to each of the first clients. FedDyn's code adds the rounding remainders of all sizes to client 0.
 
     Use when: you need label skew with controlled client sizes, or compare with papers that follow FedDyn.
 
     Args:
-        alpha: Dirichlet concentration, from 1e-100 to 1e100. Small values give each client one class, as long as it
-            has examples. Large values give each client all classes equally.
+        alpha: Dirichlet concentration, from 1e-100 to 1e100. With small values, each client holds one class, as long as
+            this class has examples. With large values, each client holds all classes equally.
         sigma: Standard deviation of the logarithm of the client sizes, from 0 (equal sizes) to 100. Default: 0.
-        min_size: Smallest number of examples per client. 2 allows held-out examples, 0 allows empty clients.
-            Default: 2.
+        min_size: Smallest number of examples per client. With at least 2, each client can hold out an example. With 0,
+            clients can be empty. Default: 2.
 
     Raises:
         DataError: If n < N * min_size.
@@ -309,18 +314,18 @@ def dirichlet_by_client(
 
 
 def fill(sizes: Ints, supply: Ints, log_priors: Floats, rng: np.random.Generator) -> Ints:
-    """Run step 3 of `dirichlet_by_client` for all n examples at once; return the (N, C) label counts.
+    """Perform step 3 of `dirichlet_by_client` for all n examples at once; return the (N, C) label counts.
 
     First, all steps draw a class as if every class had enough examples. These draws are valid up to the first step
-    whose class has no examples left. After this step, draws of the other classes stay valid: they follow the
-    renormalized distribution. Only the steps with a draw of an exhausted class draw again. Each pass exhausts at least
-    one class, so there are at most C passes. The result has exactly the distribution of step 3.
+    whose class has no examples left. After this step, draws of the other classes remain valid, because they follow the
+    renormalized distribution. Only the steps that drew an exhausted class draw again. Each pass exhausts at least one
+    class, so there are at most C passes. The result has exactly the distribution of step 3.
 
     Args:
         sizes: (N,) number of examples of each client.
-        supply: (C,) number of examples of each class, with the same sum.
+        supply: (C,) number of examples of each class; its sum equals the sum of `sizes`.
         log_priors: (N, C) logarithms of the label distributions, up to a constant per client. Logarithms can be
-            renormalized even if almost all probability is on exhausted classes.
+            renormalized even if exhausted classes have almost all of the probability.
         rng: Random generator.
     """
     counts = np.zeros((sizes.size, supply.size), dtype=np.int64)
@@ -343,7 +348,7 @@ def fill(sizes: Ints, supply: Ints, log_priors: Floats, rng: np.random.Generator
 def visiting_order(sizes: Ints, rng: np.random.Generator) -> Ints:
     """Return the (n,) client of each step, drawn uniformly from the clients that are not yet full.
 
-    Each client has a Poisson process of rate 1 that ends when the client is full. Each of the remaining processes is
+    Each client has a Poisson process of rate 1 that ends when the client is full. All processes that have not ended are
     equally likely to have the next event.
     """
     clock = np.cumsum(rng.standard_exponential(int(sizes.sum())))
@@ -374,22 +379,22 @@ def hybrid(
     alpha: float = 0.5,
     min_size: int = 2,
 ) -> Partition:
-    """Give the first ceil(share * N) clients the same number of examples of each class; split the rest by Dirichlet.
+    """Balance the classes of the first ceil(share * N) clients, and split all other examples in Dirichlet proportions.
 
-    Each balanced client holds m = floor(n / (N C)) examples of each of the C classes, so it is about as large as the
-    average client. m is raised to reach `min_size`, and is limited by the rarest class. The other clients get the
-    remaining examples as in `dirichlet_by_class`.
+    Each balanced client holds m = floor(n / (N C)) examples of each of the C classes. So it is about as large as the
+    average client. FedReach raises m to reach `min_size`, and limits m to what the rarest class allows. The remaining
+    examples are split among the other clients as in `dirichlet_by_class`.
 
-    Each example belongs to one client. Other clients with fewer than `min_size` examples then get random examples of
-    the largest other clients. `parameters["moved"]` is the number of these examples.
+    Each example belongs to one client. After the split, random examples of the largest unbalanced clients move to
+    unbalanced clients with fewer than `min_size` examples. `parameters["moved"]` is the number of moved examples.
 
-    Use when: a few clients hold all classes and the others hold few.
+    Use when: you need a few clients that hold all classes, while the other clients hold few.
 
     Args:
         share: Share of the clients that are balanced, from 0 to 1. Default: 0.1.
         alpha: Dirichlet concentration of the other clients, from 1e-100 to 1e100. Default: 0.5.
-        min_size: Smallest number of examples per client. 2 allows held-out examples, 0 allows empty clients.
-            Default: 2.
+        min_size: Smallest number of examples per client. With at least 2, each client can hold out an example. With 0,
+            clients can be empty. Default: 2.
 
     Raises:
         DataError: If there are too few examples, or if all clients are balanced and examples remain.
@@ -398,7 +403,7 @@ def hybrid(
     Reference:
         CSRA, "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section on
         evaluation: share 0.1, alpha 0.5, 80 clients. The paper states neither the size of the balanced clients nor the
-        kind of Dirichlet split. The choices are FedReach's.
+        kind of Dirichlet split, so both are FedReach's choices.
 
     Example:
         >>> labels = np.arange(120) % 3
@@ -461,10 +466,10 @@ PARTITIONS: Mapping[str, Any] = {
 
 
 def partition(kind: str, labels: ArrayLike, num_clients: int, rng: np.random.Generator, **options: Any) -> Partition:
-    """Draw a partition of a kind in `PARTITIONS`.
+    """Draw a partition whose kind is listed in `PARTITIONS`.
 
     Raises:
-        ConfigError: If the kind or an option is unknown, or an option is missing.
+        ConfigError: If the kind or an option is unknown, or a required option is missing.
         DataError: If the data do not allow this partition.
 
     Example:

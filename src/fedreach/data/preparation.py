@@ -33,18 +33,18 @@ from fedreach.data.table_source import check_lengths, read_table
 
 ColumnKind = Literal["client", "label", "target", "group", InputKind, "left out", "dropped"]
 NAMED: dict[ColumnKind, str] = {"number": "numbers", "boolean": "true and false", "date": "dates", "category": "words"}
-"""Kinds of columns that become inputs, and their content in messages."""
+"""Kinds of columns that become inputs, and the words for their content in messages."""
 TRUTH = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 FEW = 6  # largest number of categories in a description
 
 
 @dataclass(frozen=True)
 class InputColumn:
-    """Column of a table: its conversion to inputs, or another role such as the client of each row.
+    """Column of a table: its conversion to inputs, or another role, such as naming the client of each row.
 
     A number x becomes (x - mean) / sd, or 0 if it is missing. Booleans count as 1 and 0, and dates as days since 1970.
-    A word becomes one input per category: 1 for the category of the word, 0 for the others. A word that no participant
-    has becomes 0 in all of them.
+    A column of words becomes one input per category: 1 for the category of the word, 0 for all other categories. A word
+    that occurs at no participant becomes 0 in all of these inputs.
     """
 
     name: str  # name of the column
@@ -60,7 +60,7 @@ class InputColumn:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of its inputs."""
+        """Names of the inputs that the column becomes."""
         if self.kind not in NAMED:
             return ()
         names = [f"{self.name} = {category}" for category in self.categories] or [self.name]
@@ -69,10 +69,10 @@ class InputColumn:
     def raw(self, cells: Cells | None) -> Floats:
         """Convert cells to (n,) numbers: the value itself, or the index of its category.
 
-        Missing cells and cells of another kind become nan. Words that no participant has become -1.
+        Missing cells and cells of another kind become nan. Words that occur at no participant become -1.
 
         Raises:
-            DataError: If all cells that are not empty are of another kind.
+            DataError: If the column contains values, but all of them are of another kind.
         """
         if cells is not None:
             values = values_of(self.kind, cells, self.categories)
@@ -104,12 +104,12 @@ class InputColumn:
 
     @property
     def reading(self) -> Reading:
-        """Texts of missing values, and decimal separator."""
+        """Texts that mark missing values, and the decimal separator."""
         return Reading(self.empty, self.decimal)
 
     @property
     def about(self) -> str:
-        """Description of the values."""
+        """Description of the column's values."""
         text = self.why
         if self.kind == "number":
             text = f"{self.mean:.4g} ± {self.sd:.4g}"
@@ -128,7 +128,7 @@ class InputColumn:
         return f"{np.array([value]).astype('datetime64[D]')[0]}" if self.kind == "date" else f"{value:.4g}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values, without defaults."""
+        """Return JSON values, without fields that have their default."""
         scale = {} if self.kind not in NAMED or self.kind == "category" else {"mean": self.mean, "sd": self.sd}
         words = {"categories": list(self.categories), "why": self.why, "odd": self.odd, "empty": list(self.empty)}
         record = {"name": self.name, "kind": self.kind} | ({"missing": self.missing} if self.kind in NAMED else {})
@@ -150,7 +150,7 @@ class InputColumn:
 def column_roles(
     client: str | None, targets: Sequence[str], group: str | None, *, are_classes: bool
 ) -> dict[str, ColumnKind]:
-    """Return the roles of columns that are not inputs, by name."""
+    """Return the roles of columns that are not inputs, by column name."""
     roles: dict[str, ColumnKind] = {} if client is None else {client: "client"}
     roles |= dict.fromkeys(targets, "label" if are_classes else "target")
     return roles if group is None else {**roles, group: "group"}
@@ -163,7 +163,7 @@ def is_filled(cells: Cells) -> Bools:
 
 
 def values_of(kind: ColumnKind, cells: Cells, categories: Sequence[str] = ()) -> Floats:
-    """Convert cells to (n,) numbers, nan for cells of another kind."""
+    """Convert cells to (n,) numbers, with nan for cells of another kind."""
     words = cells.words or Words((), np.full(len(cells), -1))
     if kind == "number":
         return cells.numbers
@@ -192,14 +192,14 @@ NAMES_ROWS = re.compile(
     r"(?i:(^|.*[^a-z])(id|ids|pid|uid|row|rows|rowid|rownames?|index|idx|no|nr|num|number|order|key|seq|serial|record|obs))"
     r"|.*[a-z](Id|ID|Nr|No)|Unnamed: [0-9]+"
 )
-"""Typical names of columns with row numbers or ids; pandas names an index without a name "Unnamed: 0"."""
+"""Typical names of columns with row numbers or ids. For example, pandas names an index without a name "Unnamed: 0"."""
 ROUNDING = 1e-9
 FOREIGN = r"[+-]?[0-9]{1,3}([.,][0-9]{3})*([.,][0-9]+)?|[+-]?[0-9]+,[0-9]+"
-"""Numbers whose points or commas are ambiguous."""
+"""Numbers in which a point or comma can be a decimal or a thousands separator."""
 
 
 class Counts(NamedTuple):
-    """Counts of a column over the participants' training rows. Counts of several participants can be added."""
+    """Counts of a column over the participants' training rows; counts of several participants can be added."""
 
     rows: int = 0  # rows
     unreadable: int = 0  # rows of a column without numbers, words or dates, such as lists
@@ -216,7 +216,7 @@ class Counts(NamedTuple):
         """Count the cells of all participants.
 
         Args:
-            cells: Cells of the column; None if it is unreadable.
+            cells: Cells of the column, or None if the column is unreadable.
             clients: Training rows of each participant.
         """
         rows = sum(map(len, clients))
@@ -245,16 +245,17 @@ class Counts(NamedTuple):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether 90% of the cells are numbers, and some of these have other separators."""
+        """Whether 90% of the cells are numbers, and some of these numbers have other separators."""
         return self.foreign > 0 and self.foreign + self.numbers >= NUMBERS_SHARE * self.held - ROUNDING
 
     def numbers_rows(self, sd: float) -> bool:
         """Return whether a column of numbers with this standard deviation contains row numbers or ids.
 
-        Three conditions must hold. The numbers of each participant are whole and distinct. They fill at least half of
-        their range at each participant, or a fifth of the range over all participants. There are at most as many rows
-        as whole numbers in that range, in contrast to years, which repeat at each participant. The range is
-        sqrt(12) sd, that of evenly spaced numbers.
+        Three conditions must hold. The numbers of each participant are whole and distinct. The numbers fill at least
+        half of their range at each participant, or a fifth of the range over all participants. There are at most as
+        many rows as whole numbers in the range over all participants. Years do not satisfy this condition, because they
+        repeat at each participant. FedReach estimates this range as sqrt(12) sd, which is the range of evenly spaced
+        numbers.
         """
         if self.rows < FEWEST_NUMBERED or self.unique < self.rows:
             return False
@@ -281,7 +282,7 @@ def _numbering(numbers: Floats) -> tuple[int, int]:
 
 
 def distinct_texts(cells: Cells) -> tuple[str, ...]:
-    """Return the distinct texts of cells, sorted."""
+    """Return the distinct texts of cells in sorted order."""
     assert cells.words is not None  # the caller passes a column of words
     codes = np.unique(cells.words.codes[cells.words.codes >= 0])
     return tuple(cells.words.levels[code] for code in codes.tolist())
@@ -302,15 +303,15 @@ def input_column(
     Args:
         name: Name of the column.
         counts: Counts over all participants.
-        requested: Kind that the user has set. Default: the kind follows from the counts.
+        requested: Kind that the user has set. Default: the counts determine the kind.
         texts: Sorted distinct texts of a column of words; None if there are more than `MOST_CATEGORIES`.
         num_values: Number of cells with a value of the kind.
         mean: Mean of these values.
         squares: Sum of their squared differences from the mean.
-        first: First cell of another kind; for words, a number with other separators.
+        first: First cell of another kind. For words, a number with other separators.
 
     Raises:
-        DataError: If no cell is of the requested kind.
+        DataError: If no cell contains a value of the requested kind.
     """
     kind, missing = requested or counts.kind, counts.rows - counts.held
     if counts.left_out:
@@ -358,11 +359,11 @@ def squares(values: Floats, mean: float) -> float:
 
 @dataclass(frozen=True)
 class Preparation:
-    """Conversion of tables to inputs. All of its values come from the participants' training rows.
+    """Conversion of tables to inputs, whose parameters depend only on the participants' training rows.
 
-    x_i are the values of participant i that are not missing. mean = sum_i sum(x_i) / sum_i |x_i| and
-    sd^2 = sum_i sum((x_i - mean)^2) / sum_i |x_i|. Each participant contributes only two sums and a count, so secure
-    aggregation can compute both.
+    x_i are the values of participant i that are not missing. Then mean = sum_i sum(x_i) / sum_i |x_i| and sd^2 = sum_i
+    sum((x_i - mean)^2) / sum_i |x_i|. Each participant contributes only two sums and a count, so secure aggregation can
+    compute the mean and sd.
 
     Example:
         >>> from fedreach.data.cells import cells_by_name
@@ -393,17 +394,17 @@ class Preparation:
     ) -> Self:
         """Build the preparation of a table.
 
-        Without `kinds`, the participants' rows determine the kind of a column: Boolean if all values are, number or
-        date if 90% of the values are, otherwise words.
+        Without `kinds`, the participants' rows determine the kind of a column. The kind is Boolean if all values are
+        Booleans, number or date if 90% of the values are numbers or dates, and otherwise words.
 
         Args:
-            table: Cells by column, from `fedreach.data.cells.cells_by_name`.
+            table: Cells by column name, from `fedreach.data.cells.cells_by_name`.
             clients: Training rows of each participant.
-            places: (n,) numbers of the rows in the user's table, for messages. Default: 0, 1, ....
-            kinds: Kinds of some columns by name.
+            places: (n,) row numbers in the user's table, for messages. Default: 0, 1, ....
+            kinds: Kinds of columns by name. Other columns have the kind that their values determine.
 
         Raises:
-            DataError: If no column can be an input, or no value is of the kind that `kinds` sets.
+            DataError: If no column can be an input, or a column in `kinds` has no value of its kind.
         """
         kind_by_name = kinds or {}
         preparation = cls(
@@ -420,13 +421,14 @@ class Preparation:
         rules: ColumnRules,
         remarks: Mapping[str, str] = MappingProxyType({}),
     ) -> Self:
-        """Return the complete schema, with columns that are not inputs and the format of cells.
+        """Return the complete schema, including columns that are not inputs, and the format of cells.
 
         Args:
             named: Roles of columns that are not inputs: client, label, target or group.
-            classes: Classes of the label.
+            classes: Names of the classes.
             rules: Options for columns.
-            remarks: Remarks by column: on a column with a role, or why another column is not an input.
+            remarks: Remarks by column name. For a column without a role, the remark is the reason why the column is not
+                an input.
         """
         of_label, of_group = {"label": tuple(classes)}, {"group": "rows of a group are held out together"}
         columns = [
@@ -452,12 +454,12 @@ class Preparation:
 
     @property
     def reading(self) -> Reading:
-        """Texts of missing values and decimal separator of all columns."""
+        """Texts that mark missing values, and the decimal separator, in all columns."""
         return self.columns[0].reading
 
     @property
     def client(self) -> InputColumn | None:
-        """Column with the client of each row; None if the table has none."""
+        """Column with the client of each row, or None if the table has no such column."""
         return next((column for column in self.columns if column.kind == "client"), None)
 
     @property
@@ -466,7 +468,7 @@ class Preparation:
         return tuple(column for column in self.columns if column.kind in ("label", "target"))
 
     def inputs(self, table: Any) -> Float32s:
-        """Convert a table with the same columns to (n, d) inputs. Other columns are ignored.
+        """Convert a table with the same columns to (n, d) inputs; additional columns are ignored.
 
         Raises:
             ConfigError: If a column is missing.
@@ -477,7 +479,7 @@ class Preparation:
     def raw(self, table: Any) -> Floats:
         """Convert a table to (n, k) raw numbers of the k columns in `used` (see `InputColumn.raw`).
 
-        Raises the errors of `inputs`.
+        This method raises the same errors as `inputs`.
 
         Example:
             >>> ward = InputColumn("ward", "category", categories=("heart", "surgery"))
@@ -497,7 +499,7 @@ class Preparation:
         return inputs
 
     def cells(self, table: Any) -> dict[str, Cells | None]:
-        """Read the cells of the columns in `used`. Raises the errors of `inputs`."""
+        """Read the cells of the columns in `used`; raise the same errors as `inputs`."""
         table = read_table(table)
         if missing := [column.name for column in self.used if column.name not in table]:
             more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
@@ -530,8 +532,8 @@ class Preparation:
         """Return one line per column with its name, kind and description.
 
         Args:
-            max_lines: Largest number of lines. If there are more columns, those with remarks come first, and the last
-                line counts the others. Default: no limit.
+            max_lines: Largest number of lines. If the table has more columns, the lines describe columns with remarks
+                first, and the last line states how many columns are omitted. Default: no limit.
         """
         first = sorted(self.columns, key=lambda column: column.kind in NAMED and not column.odd)
         chosen = first if max_lines is None or len(first) <= max_lines else first[: max_lines - 1]
@@ -588,8 +590,8 @@ def _foreign_number(cells: Cells) -> str:
 class TargetScale:
     """Mean and standard deviation of t targets over the participants' training rows, in their original units.
 
-    t_i are the targets of participant i. mean = sum_i sum(t_i) / sum_i |t_i| and
-    sd^2 = sum_i sum((t_i - mean)^2) / sum_i |t_i|. Models are trained on (target - mean) / sd.
+    t_i are the targets of participant i. Then mean = sum_i sum(t_i) / sum_i |t_i| and sd^2 = sum_i sum((t_i - mean)^2)
+    / sum_i |t_i|. Models are trained on (target - mean) / sd.
 
     Example:
         >>> scale = TargetScale.of(4, np.array([20.0]), np.array([36.0]))
@@ -626,14 +628,14 @@ class TargetScale:
 
     @classmethod
     def of_clients(cls, targets: Sequence[AnyArray], names: Sequence[str] = ()) -> Self:
-        """Compute the scale of the participants' (m, t) targets, independent of the order of clients and rows."""
+        """Compute the scale of the participants' (m, t) targets; the order of clients and rows does not matter."""
         count = sum(map(len, targets))
         total = sum_exactly([sum_exactly(client_targets) for client_targets in targets])
         squares = sum_exactly([squared_differences(client_targets, total / count) for client_targets in targets])
         return cls.of(count, total, squares, names)
 
     def scaled(self, targets: AnyArray) -> Float32s:
-        """Convert (..., t) targets to the scale of training."""
+        """Convert (..., t) targets to the scale that is used in training."""
         return np.asarray(((targets.astype(np.float64) - self.mean) / self.sd).astype(np.float32))
 
     def in_units(self, outputs: AnyArray) -> Floats:
@@ -664,7 +666,7 @@ class TargetScale:
 
 
 def sum_exactly(arrays: AnyArray | Sequence[AnyArray]) -> Floats:
-    """Return the exact sum of (m, ...) arrays over m, rounded once, so that the order does not matter.
+    """Return the exact sum of an (m, ...) array over m, rounded only once, so that the order does not matter.
 
     Example:
         >>> sum_exactly(np.array([[1e16], [1.0], [-1e16]]))

@@ -1,4 +1,4 @@
-"""Format of the inputs of a model, and data from torch Datasets and arrays."""
+"""Format of a model's inputs, and user data from torch Datasets and arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedreach.data.table_source import as_arrow
 # ---- Format of the inputs of a model; needs only NumPy
 
 DTYPES = {"image": "uint8", "tokens": "int64", "features": "float32", "table": "float64", "several": "uint8"}
-"""Kind of inputs -> type of raw examples."""
+"""Kinds of inputs, with the type of raw examples of each kind."""
 
 
 class RawSamples(np.ndarray[Any, np.dtype[Any]]):
@@ -33,7 +33,7 @@ class RawSamples(np.ndarray[Any, np.dtype[Any]]):
 
 @dataclass(frozen=True)
 class SampleFormat:
-    """Format of the examples that a model accepts, which is that of its training examples.
+    """Format of the examples that a model accepts, which is the format of its training examples.
 
     Example:
         >>> from fedreach.data.preparation import InputColumn
@@ -61,14 +61,14 @@ class SampleFormat:
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
-        """Shape of a raw example; for a table, one number for each column in `used`."""
+        """Shape of a raw example. For a table, an example has one number for each column in `used`."""
         if self.layout is not None:
             return (self.layout.itemsize,)
         return self.shape if self.preparation is None else (len(self.preparation.used),)
 
     @property
     def sample_shape(self) -> Any:
-        """Shape of an example for the model factory; for several inputs, one shape per input, by name or in order."""
+        """Shape of an example for the model factory. For several inputs, one shape per input, by name or in order."""
         return self.shape if self.layout is None else several.shapes(self.layout)
 
     def refuse_form(self, what: str) -> None:
@@ -89,7 +89,7 @@ class SampleFormat:
 
         Args:
             samples: Table if the model was trained on a table, else an array. Images with one channel do not need a
-                channel axis. `RawSamples` are not changed.
+                channel axis. `RawSamples` remain unchanged.
 
         Raises:
             ConfigError: If a column of the table is missing, or `samples` is not a table.
@@ -117,7 +117,7 @@ class SampleFormat:
         """Convert a table of numbers, one example per row, to raw examples.
 
         Args:
-            numbers: (m, k) numbers, where k is the number of values of an example, in C order.
+            numbers: (m, k) numbers, where the k columns are the values of an example in C order.
 
         Raises:
             DataError: If the examples differ from the training examples in size or type.
@@ -127,14 +127,17 @@ class SampleFormat:
         """
         size = int(np.prod(self.shape))
         if numbers.shape[1] != size:
-            raise DataError(f"The model requires {size} columns besides client and label; got {numbers.shape[1]}.")
+            raise DataError(
+                f"The model requires {size} columns in addition to client and label; got {numbers.shape[1]}."
+            )
         if self.kind != "features":
             top = 255.0 if self.kind == "image" else float(2**62)
             bad = np.flatnonzero(~((numbers >= 0) & (numbers <= top) & (np.floor(numbers) == numbers)).all(axis=1))
             if len(bad):
                 rule = "0 to 255" if self.kind == "image" else "at least 0"
                 raise DataError(
-                    f"The model requires whole numbers, {rule}; got others in {len(bad)} rows, first in row {bad[0]}."
+                    f"The model requires whole numbers ({rule}); got other numbers in {len(bad)} rows, first in row "
+                    f"{bad[0]}."
                 )
             numbers = numbers.astype(self.dtype)
         return self.array(numbers.reshape(-1, *self.shape))
@@ -156,7 +159,7 @@ class SampleFormat:
 
     @classmethod
     def of_json(cls, name: str, stored: Mapping[str, Any]) -> Self:
-        """Build the format from the values of `to_json`; other keys are ignored."""
+        """Build the format from the values of `to_json`; additional keys are ignored."""
         if stored["kind"] != "table":
             mean, std = (tuple(stored.get(key, ())) for key in ("mean", "std"))
             return cls(name, stored["kind"], tuple(stored["shape"]), mean, std, None, *form_of(stored))
@@ -168,7 +171,7 @@ class SampleFormat:
 
 
 def form_of(stored: Mapping[str, Any]) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
-    """Read the layout of several inputs, or None, and the positions of labels from a model file."""
+    """Read the layout of several inputs (None for a single input) and the positions of labels from a model file."""
     return several.layout_of_json(stored["inputs"]) if "inputs" in stored else None, tuple(stored.get("positions", ()))
 
 
@@ -187,10 +190,10 @@ def of_samples(
     class_names: Sequence[str] | None = None,
     together: Together = APART,
 ) -> OwnData:
-    """Build user data from arrays. Images are normalized later, by the participants' pixels.
+    """Build user data from arrays; images are normalized later with the participants' pixels.
 
-    With groups, the examples are sorted like the rows of a table, so their order does not matter. The same data in a
-    table have the same held-out examples.
+    With groups, FedReach sorts the examples like the rows of a table, so their order does not matter. The same data in
+    a table have the same held-out examples.
     """
     plain = from_arrays(x, y, kind=kind, name=name, num_classes=num_classes, class_names=class_names)
     if together.groups is None:
@@ -327,7 +330,7 @@ def _of_each_client(option: str, by_client: Mapping[Any, Any] | None, lengths: M
 
 
 def sort_of(array: AnyArray) -> str:
-    """Return a text for the type of an array; all floats have the same text."""
+    """Return a text for the type of an array, which is the same text for all floats."""
     if array.dtype.names is not None:
         return str(array.dtype.descr)
     return "f" if array.dtype.kind == "f" else array.dtype.str if array.dtype == np.uint8 else array.dtype.kind
@@ -353,14 +356,14 @@ def size(dataset: Any, name: str) -> int:
 
 
 def pairs(dataset: Any, name: str) -> Iterator[tuple[Any, Any]]:
-    """Yield input and label of each example."""
+    """Yield the input and the label of each example."""
     for number in range(len(dataset)):
         sample = dataset[number]
         if isinstance(sample, Mapping):
             labels = [key for key in ("labels", "label") if key in sample]
             if len(labels) != 1:
                 raise DataError(
-                    f"{name}: example {number} must have its label as 'labels' or 'label', and inputs; got the keys "
+                    f"{name}: example {number} must have the key 'labels' or 'label', and inputs; got the keys "
                     f"{list(sample)}."
                 )
             sample = {key: value for key, value in sample.items() if key != labels[0]}, sample[labels[0]]
@@ -375,7 +378,7 @@ def pairs(dataset: Any, name: str) -> Iterator[tuple[Any, Any]]:
 def samples(
     rows: Iterable[tuple[Any, Any]], length: int, name: str, kind: ExampleKind | None = None
 ) -> tuple[AnyArray, AnyArray]:
-    """Stack examples to (n, ...) inputs and (n,) labels.
+    """Stack examples into (n, ...) inputs and (n,) labels.
 
     Raises:
         DataError: If there are no examples, inputs differ in shape or type, or a label is invalid.
@@ -430,8 +433,8 @@ def _stack_records(first: Any, remaining: Iterator[Any], length: int, name: str)
             table = np.empty(length, record.dtype)
         if record.dtype != table.dtype:
             raise DataError(
-                f"{name}: all examples must have inputs of the same shape and type, "
-                f"{several.describe_layout(table.dtype)} in the first one; example {number} has "
+                f"{name}: all examples must have inputs of the same shape and type; the first has "
+                f"{several.describe_layout(table.dtype)}, and example {number} has "
                 f"{several.describe_layout(record.dtype)}. Pad texts to the same length."
             )
         table[number] = record[0]
@@ -446,6 +449,6 @@ def _array_of(part: Any) -> Any:
 
 
 def class_names_of(dataset: Any) -> tuple[str, ...] | None:
-    """Return the class names of a Dataset, such as one of torchvision, or None."""
+    """Return the class names of a Dataset that has them, such as a torchvision Dataset, or None."""
     names = getattr(dataset, "classes", None)
     return tuple(names) if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names) else None

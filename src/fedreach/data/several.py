@@ -20,7 +20,7 @@ from fedreach.data.images import as_numpy
 # `torch.nn.functional.cross_entropy`, or of a client. Aggregation weights use the number of *examples* of a client.
 
 IGNORED = -100
-"""Label of masked positions; `ignore_index` of torch and Hugging Face."""
+"""Label of masked positions; torch and Hugging Face call it `ignore_index`."""
 
 
 def is_labeled(labels: AnyArray) -> Bools:
@@ -29,7 +29,7 @@ def is_labeled(labels: AnyArray) -> Bools:
 
 
 def position_counts(labels: AnyArray) -> Ints:
-    """Return the (m,) number of positions with a label of each example.
+    """Return the (m,) number of labeled positions of each example.
 
     Example:
         >>> position_counts(np.array([[1, 0, -100], [2, -100, -100]]))
@@ -39,7 +39,7 @@ def position_counts(labels: AnyArray) -> Ints:
 
 
 def example_classes(labels: AnyArray, num_classes: int) -> int:
-    """Return the number of classes if each example has one class, or 0 for labels per position and for numbers.
+    """Return the number of classes if each example has one class, or 0 for labels per position and numeric targets.
 
     Example:
         >>> example_classes(np.array([0, 1]), 2), example_classes(np.array([[0, 1], [1, 1]]), 2)
@@ -51,11 +51,12 @@ def example_classes(labels: AnyArray, num_classes: int) -> int:
 def next_token_labels(tokens: ArrayLike, attention_mask: ArrayLike | None = None) -> Ints:
     """Return the labels of a model that predicts the next token at each position.
 
-    The label of a position is the next token. The last position and positions before padding are masked.
+    The label of a position is the token at the next position. The last position and positions that precede padding are
+    masked.
 
     Args:
         tokens: (n, T) token ids.
-        attention_mask: (n, T) numbers, 0 for padding. Default: no padding.
+        attention_mask: (n, T) numbers, with 0 for padding. Default: no padding.
 
     Raises:
         DataError: If an argument has the wrong shape or type.
@@ -87,12 +88,12 @@ STORED_TYPES: Mapping[str, np.dtype[Any]] = {
     "u": np.dtype("<i8"),
     "b": np.dtype("bool"),
 }
-"""Kind of a NumPy type -> type in records. uint8 stays uint8."""
+"""Kinds of NumPy types, with the type that each kind becomes in records. uint8 remains uint8."""
 Shapes = dict[str, tuple[int, ...]] | tuple[tuple[int, ...], ...]
 
 
 def is_inputs_of_example(value: Any) -> bool:
-    """Return whether the value is the inputs of one example: a dictionary, or a tuple of arrays or tensors.
+    """Return whether the value contains the inputs of one example: a dictionary, or a tuple of arrays or tensors.
 
     Example:
         >>> is_inputs_of_example({"a": [1]}), is_inputs_of_example((np.ones(2), np.ones(3)))
@@ -106,7 +107,7 @@ def is_inputs_of_example(value: Any) -> bool:
 
 
 def is_inputs_of_examples(value: Any, length: int) -> bool:
-    """Return whether the value is several inputs of `length` examples: a dictionary, or a tuple of arrays.
+    """Return whether the value contains several inputs of `length` examples: a dictionary, or a tuple of arrays.
 
     Example:
         >>> is_inputs_of_examples((np.ones((5, 2)), np.ones((5, 3))), 5)
@@ -172,7 +173,7 @@ def _compact_array(value: Any, what: str) -> AnyArray:
     with np.errstate(over="ignore"):  # overflow of float32 raises an error below
         stored: AnyArray = array.astype(dtype)
     if stored.dtype.kind == "f" and not np.isfinite(stored).all():
-        raise DataError(f"{what} must be finite as float32. Remove the examples where it is not.")
+        raise DataError(f"{what} must be finite as float32. Remove the examples that are not finite.")
     return stored
 
 
@@ -182,7 +183,7 @@ def has_names(layout: np.dtype[Any]) -> bool:
 
 
 def sample_shape(array: AnyArray) -> Any:
-    """Return the shape of an example; for several inputs, one shape per input, by name or in order.
+    """Return the shape of an example or, for several inputs, one shape per input, by name or in order.
 
     Example:
         >>> sample_shape(np.zeros((5, 3))), sample_shape(records({"a": np.zeros((5, 3)), "b": np.zeros(5)}, "toy"))
@@ -198,7 +199,7 @@ def shapes(layout: np.dtype[Any]) -> Shapes:
 
 
 def layout_to_json(layout: np.dtype[Any]) -> list[list[Any]]:
-    """Return name, type and shape of each input.
+    """Return the name, type and shape of each input.
 
     Example:
         >>> layout_to_json(records((np.zeros((5, 3)), np.zeros(5, int)), "toy").dtype)
@@ -213,7 +214,7 @@ def layout_of_json(written: Sequence[Sequence[Any]]) -> np.dtype[Any]:
 
 
 def describe_layout(layout: np.dtype[Any]) -> str:
-    """Describe the inputs: name, type and shape of each.
+    """Describe each input by its name, type and shape.
 
     Example:
         >>> describe_layout(records((np.zeros((5, 3)), np.zeros(5, int)), "toy").dtype)

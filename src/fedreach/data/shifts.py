@@ -1,4 +1,4 @@
-"""Shifts: how the inputs or labels of unseen clients differ from those of participants."""
+"""Shifts: differences in inputs or labels between unseen clients and participants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WHITE = 255.0
 
 @dataclass(frozen=True, eq=False)
 class InputScale:
-    """Scale of the inputs of a data set.
+    """Scale of a data set's inputs.
 
     A shift receives no other information about the data set. Images have gray levels from 0 to 255. Features have
     their original units.
@@ -42,7 +42,7 @@ class InputScale:
 
     @classmethod
     def of(cls, dataset: Dataset) -> InputScale:
-        """Measure the scale of a data set, for features over all training examples.
+        """Determine the scale of a data set; for features, measure it over all training examples.
 
         Example:
             >>> from fedreach.data.sets import load
@@ -158,9 +158,9 @@ class InputShift(StrengthShift):
 
 @dataclass(frozen=True)
 class Composed(Shift):
-    """Several shifts applied in sequence.
+    """Sequence of several shifts.
 
-    For example, the first shift makes images darker, and the second one rotates them. In an experiment file:
+    For example, the first shift makes images darker, and the second shift rotates them. In an experiment file, write
     ``parts = [{ name = "brightness", strength = -0.3 }, { name = "rotation", strength = 20.0 }]``.
 
     Use when: clients differ in several ways at once.
@@ -229,12 +229,13 @@ class Brightness(InputShift):
 class Contrast(InputShift):
     """Lower or higher contrast: mean + (1 - strength) * (x - mean).
 
-    The mean is that of the training inputs, for each channel or feature.
+    The mean of each channel or feature is computed over the training inputs.
 
-    Use when: the contrast of images or features differs between clients.
+    Use when: the contrast of images or the spread of features differs between clients.
 
     Args:
-        strength: Reduction of the contrast, at least -3 and below 1. 0.5 halves the contrast, -1 doubles it.
+        strength: Reduction of the contrast, at least -3 and below 1. A strength of 0.5 halves the contrast, and -1
+            doubles it.
 
     Example:
         >>> scale = InputScale("toy", "image", 2, np.array([[[100.0]]]), np.array([255.0]))
@@ -285,10 +286,10 @@ class PermutedLabels(StrengthShift):
     """Concept shift: each client permutes the labels of some classes.
 
     The client draws round(strength * C) of the C classes, at least two unless the strength is 0. Each drawn class
-    gets the label of the next drawn class, and the last one gets the label of the first.
+    receives the label of the next drawn class, and the last class receives the label of the first class.
 
-    Use when: clients use the same label for different classes. The inputs do not reveal this shift, so the
-    experiment measures how much a method that uses only inputs can do harm.
+    Use when: clients use the same label for different classes. The inputs do not reveal this shift. So the experiment
+    measures how much a method that uses only inputs can reduce the accuracy.
 
     Args:
         strength: Share of the classes that are permuted, from 0 to 1. Default: 1.
@@ -312,12 +313,12 @@ class PermutedLabels(StrengthShift):
 
 @dataclass(frozen=True)
 class OneClass(StrengthShift):
-    """Label shift: each client loses examples of all classes except its most frequent one.
+    """Label shift: each client loses examples of all classes except its most frequent class.
 
-    The client removes round(strength * r) of its r examples of other classes at random. If two classes are equally
-    frequent, the lower one counts as the most frequent.
+    The client removes at random round(strength * r) of its r examples of the other classes. If two classes are equally
+    frequent, the class with the lower number counts as the most frequent.
 
-    Use when: you need the largest benefit that knowledge of the label distribution can give.
+    Use when: you measure the largest benefit that knowledge of the label distribution can have.
 
     Args:
         strength: Share of the examples of other classes that are removed, from 0 to 1. Default: 1.
@@ -344,9 +345,9 @@ class OneClass(StrengthShift):
 
 @dataclass(frozen=True)
 class Blur(InputShift):
-    """Blurred images, by a Gaussian filter.
+    """Gaussian blur of images.
 
-    Beyond the border, the filter repeats the border pixels. This shift requires SciPy.
+    Beyond the border of an image, the filter repeats the border pixels. This shift requires SciPy.
 
     Use when: lenses or focus differ between clients. For images only.
 
@@ -372,11 +373,11 @@ class Blur(InputShift):
 
 @dataclass(frozen=True)
 class Rotation(InputShift):
-    """Images rotated counterclockwise about their center, by linear interpolation.
+    """Counterclockwise rotation of images about their center, with linear interpolation.
 
     Pixels from outside the image are black. This shift requires SciPy.
 
-    Use when: clients hold or mount their devices at different angles. For images only.
+    Use when: clients hold or mount their cameras at different angles. For images only.
 
     Args:
         strength: Angle in degrees, from -180 to 180. Negative angles rotate clockwise.
@@ -400,7 +401,7 @@ class Rotation(InputShift):
 
 @dataclass(frozen=True)
 class Translation(InputShift):
-    """Images moved to the right and down by the same distance, by linear interpolation.
+    """Translation of images to the right and down by the same distance, with linear interpolation.
 
     Pixels from outside the image are black.
 
@@ -437,10 +438,10 @@ def _move_down(x: Floats, pixels: float) -> Floats:
 
 @dataclass(frozen=True)
 class Occlusion(InputShift):
-    """Images with a rectangle at a random position covered (Cutout; DeVries and Taylor, 2017).
+    """Occlusion of images by a rectangle at a random position (Cutout; DeVries and Taylor, 2017).
 
     The rectangle has the proportions of the image and the mean color of the training images. Its sides are rounded to
-    whole pixels. The paper covers it with 0 after normalization, which is the same color.
+    whole pixels. The paper sets the covered pixels to 0 after normalization, which is the same color.
 
     Use when: objects are partly covered. For images only.
 
@@ -476,17 +477,18 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
     """Apply a shift to all examples of some unseen clients.
 
     FedReach draws round(share * u) of the u unseen clients. With the same seed, a larger share includes the clients of
-    a smaller share. The shift changes neither participants nor the test set nor the server's data, so training stays
+    a smaller share. The shift changes neither participants nor the test set nor the server's data, so training remains
     the same. Only the evaluation and the adaptation of unseen clients change.
 
     Args:
         data: Federated data with unseen clients.
         shift: Shift that is applied to each drawn client.
-        share: Share of the unseen clients that are shifted, from 0 to 1.
+        share: Share of the unseen clients to which the shift is applied, from 0 to 1.
         seed: Seed of the drawn clients and of the shift.
 
     Raises:
-        ConfigError: If all clients participate, the share is outside its range, or examples do not have one class.
+        ConfigError: If all clients participate, the share is outside its range, or examples do not have exactly one
+            class.
         DataError: If the shift does not support the kind of inputs.
         ComponentError: If a custom shift returns invalid examples.
 

@@ -20,14 +20,14 @@ SHARE = 0.4  # default share of participants
 
 @dataclass(frozen=True, eq=False)
 class ClientIndex:
-    """Example indices grouped by client: those of client i are ``order[offsets[i] : offsets[i + 1]]``."""
+    """Example indices grouped by client; client i has the indices ``order[offsets[i] : offsets[i + 1]]``."""
 
     order: Ints  # (n,) example indices
     offsets: Ints  # (N + 1,) start of each client in `order`
 
     @classmethod
     def of_sizes(cls, order: Ints, sizes: Ints) -> ClientIndex:
-        """Build the index of clients with these sizes, consecutive in `order`."""
+        """Build the index of clients with the given sizes, whose examples are consecutive in `order`."""
         return cls(np.ascontiguousarray(order), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
 
     def __getitem__(self, client: int) -> Ints:
@@ -39,11 +39,11 @@ class ClientIndex:
         return np.diff(self.offsets)
 
     def sizes_of(self, clients: Ints) -> Ints:
-        """Return the number of examples of each of these clients, without a pass over all clients."""
+        """Return the number of examples of each given client, without a pass over all clients."""
         return self.offsets[clients + 1] - self.offsets[clients]
 
     def of(self, clients: Ints) -> tuple[Ints, Ints]:
-        """Return the concatenated examples of these clients, and the number of examples of each.
+        """Return the concatenated examples of the given clients, and the number of examples of each client.
 
         Example:
             >>> ClientIndex(np.array([4, 7, 5]), np.array([0, 1, 1, 3])).of(np.array([2, 0]))
@@ -58,12 +58,12 @@ class ClientIndex:
         return np.repeat(np.arange(len(self.offsets) - 1), self.sizes)
 
     def without(self, gone: Bools) -> ClientIndex:
-        """Remove the examples that the (n,) mask of `order` marks."""
+        """Remove the examples that an (n,) mask of the entries of `order` marks."""
         remaining_sizes = np.bincount(self.owner()[~gone], minlength=len(self.offsets) - 1)
         return ClientIndex.of_sizes(self.order[~gone], remaining_sizes)
 
     def label_counts(self, labels: Ints, num_classes: int) -> Ints:
-        """Return the (N, c) number of examples of each client and class; c is 0 if targets are numbers."""
+        """Return the (N, c) number of examples per client and class; c is 0 if targets are numbers."""
         n = len(self.offsets) - 1
         if not num_classes:
             return np.zeros((n, 0), np.int64)
@@ -74,7 +74,7 @@ class ClientIndex:
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Participants, which may train, and unseen clients, which never train. Each client is one of them."""
+    """Participants, which may train, and unseen clients, which never train; each client is in one of these groups."""
 
     participants: Ints  # (n,) ids, increasing
     unseen: Ints  # (N - n,) ids, increasing
@@ -92,14 +92,14 @@ def draw_population(
 
     Args:
         label_counts: (N, c) number of examples of each client and class.
-        rng: Random generator, used if the number or share of participants is given.
+        rng: Random generator, which is used only if the number or share of participants is given.
         participants: Number of participants, their share of the clients that are not excluded, in (0, 1), or their
             ids. Default: all clients that are not excluded.
         exclude_clients: Ids of clients that never train.
         exclude_labels: Classes; clients with an example of one of these classes never train.
 
     Raises:
-        ConfigError: If an id or class does not exist, or more participants are requested than available.
+        ConfigError: If an id or a class does not exist, or more participants are requested than are available.
 
     Example:
         >>> draw_population(np.array([[5, 0], [0, 5], [5, 0]]), None, exclude_labels=[1]).unseen
@@ -158,7 +158,7 @@ def _check_range(name: str, values: Sequence[int], limit: int, what: str) -> Non
 def ids_of(participants: int | str | Sequence[object] | None, names: Sequence[str]) -> int | list[int]:
     """Return the number of participants, or the ids of participants given by name.
 
-    None is 40% of the clients: at least 1, and not all clients if there are two or more.
+    None means 40% of the clients: at least 1 client, and not all clients if there are two or more.
 
     Raises:
         ConfigError: If a name is unknown.
@@ -191,7 +191,7 @@ def ids_of(participants: int | str | Sequence[object] | None, names: Sequence[st
 
 @dataclass(frozen=True, eq=False)
 class Together:
-    """Groups and times of examples, for a split by group or by time (see `split_held_out`)."""
+    """Groups and times of examples for a split by group or by time (see `split_held_out`)."""
 
     group: str | None = None  # name of the group column
     time: str | None = None  # name of the time column
@@ -199,12 +199,12 @@ class Together:
     moments: Floats | None = None  # (n,) time of each example
 
     def at(self, rows: Ints) -> Together:
-        """Select the groups and times of these rows."""
+        """Select the groups and times of the given rows."""
         groups = None if self.groups is None else self.groups[rows]
         return replace(self, groups=groups, moments=None if self.moments is None else self.moments[rows])
 
     def sort_keys(self, first: AnyArray) -> AnyArray:
-        """Return (n, k) sort keys of the examples: `first`, then group and time."""
+        """Return the (n, k) sort keys of the examples: `first`, then group and time."""
         return np.column_stack([first, *(key for key in (self.groups, self.moments) if key is not None)])
 
     def __str__(self) -> str:
@@ -223,8 +223,8 @@ def draws(partition: Partition | ClientIndex, seed: int, purpose: str, names: Se
         partition: Partition or index of N clients.
         seed: Seed of the draw.
         purpose: Name of the random stream, see `fedreach._util.streams.generator`.
-        names: Names of the N clients. The numbers of a client then depend only on the seed and its name, not on other
-            clients. Default: one stream for all clients.
+        names: Names of the N clients. With names, the numbers of a client depend only on the seed and its name, not on
+            other clients. Default: one random stream for all clients.
 
     Example:
         >>> two = ClientIndex(np.arange(4), np.array([0, 2, 4]))
@@ -245,18 +245,18 @@ def split_held_out(
 ) -> tuple[ClientIndex, ClientIndex]:
     """Split each client's examples into training and held-out examples.
 
-    A client with m examples holds out round(share * m) of them: at least one if m >= 2, and never all. With groups or
-    times, this number is approximate. A client with only one group or one time holds out nothing, because it needs
+    A client with m examples holds out round(share * m) of them, but at least one if m >= 2, and never all. With groups
+    or times, this number is approximate. A client with only one group or one time holds out nothing, because it needs
     training examples.
 
-    With groups, all of a client's examples of a group are in the same part. Groups are considered in random order. A
-    group is held out if the number of held-out examples then is closer to the target. If this holds for no group, the
-    smallest group is held out.
+    With groups, all of a client's examples of a group are either held out or used for training. The split considers
+    groups in random order. It holds out a group if this brings the number of held-out examples closer to round(share *
+    m). If no group satisfies this condition, the smallest group is held out.
 
-    With times, the latest examples are held out. Examples of the same time are in the same part. At least one time is
-    held out, and as many as bring the number of examples closest to the target.
+    With times, the latest examples are held out. Examples with the same time are never separated. The split holds out
+    at least one time, and as many times as bring the number of examples closest to round(share * m).
 
-    With groups and times, the time of a group is that of its latest example. So no training example is later than a
+    With groups and times, the time of a group is the time of its latest example. So no training example is later than a
     held-out group.
 
     Args:

@@ -1,4 +1,4 @@
-"""User data before the participants are known, and data on disk."""
+"""User data whose participants are not yet known, and data on disk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fedreach.data.splits import APART, Together
 class OwnData(ABC):
     """User data with natural clients, from which FederatedData builds a `Dataset` when the participants are known.
 
-    `prepare` uses only the participants' training rows, for example for the scale of the inputs.
+    `prepare` uses only the participants' training rows, for example to compute the scale of the inputs.
     """
 
     name: str  # name in tables and messages
@@ -41,16 +41,16 @@ class OwnData(ABC):
     @property
     @abstractmethod
     def train_y(self) -> AnyArray:
-        """(n,) classes, or (n, t) numbers."""
+        """(n,) classes, or (n, t) numeric targets."""
 
     @property
     @abstractmethod
     def num_classes(self) -> int:
-        """Number of classes c; 0 if targets are numbers."""
+        """Number of classes c, or 0 if targets are numbers."""
 
     @abstractmethod
     def prepare(self, clients: Sequence[Ints]) -> Dataset:
-        """Build the data set, with scales from the training rows of each participant."""
+        """Build the data set; compute scales from the participants' training rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class OwnTable(OwnData):
 
 @dataclass(frozen=True, eq=False)
 class OwnSamples(OwnData):
-    """Examples as arrays. Only images are normalized, by the participants' pixels."""
+    """Examples as arrays; only images are normalized, with the participants' pixels."""
 
     plain: Dataset
 
@@ -126,10 +126,11 @@ MAPPED_TYPES = ("float32", "uint8", "int64")
 
 
 def from_folder(path: Path | str, *, kind: ExampleKind | None = None, num_classes: int | None = None) -> Dataset:
-    """Open a data set in a folder of arrays. After `index_folder`, this reads only labels and clients.
+    """Open a data set in a folder of arrays. After `index_folder`, this function reads only labels and clients.
 
-    Without `index_folder`, every call reads, checks and hashes all examples, but does not copy them to memory. The data
-    set gets the name of the folder. `kind` and `num_classes` are as in `fedreach.data.datasets.from_arrays`.
+    Without `index_folder`, every call reads, checks and hashes all examples, but does not copy them to memory. The name
+    of the folder becomes the name of the data set. `kind` and `num_classes` are as in
+    `fedreach.data.datasets.from_arrays`.
 
     Raises:
         DataError: If a file is missing or unknown, has a type that cannot be mapped, or differs from the index.
@@ -141,7 +142,7 @@ def from_folder(path: Path | str, *, kind: ExampleKind | None = None, num_classe
     for option, value in {"kind": kind, "num_classes": num_classes}.items():
         if value is not None and value != note[option]:
             raise DataError(
-                f"{path}: {option} must be {note[option]!r} as indexed; got {value!r}. Repeat index_folder."
+                f"{path}: {option} must be {note[option]!r}, as in the index; got {value!r}. Run index_folder again."
             )
     descriptions = {argument: _describe_array(array) for argument, array in arrays.items()}
     for name, argument in ARRAYS.items():
@@ -157,7 +158,7 @@ def index_folder(path: Path | str, *, kind: ExampleKind | None = None, num_class
     The arguments are as in `from_folder`.
 
     Raises:
-        DataError: If `from_folder` raises it, or an input or label is invalid.
+        DataError: For the same reasons as in `from_folder`, or if an input or a label is invalid.
 
     Example:
         >>> import tempfile
@@ -245,7 +246,7 @@ TABLE_WORDS = ("name", "owner_names", "classes", "client_column", "label_columns
 
 
 def store(data: Dataset | OwnData, folder: Path) -> Path:
-    """Write data to a new folder in `folder`, unless they are stored already; return the path of ``own.json``.
+    """Write data to a new folder in `folder` unless it already contains them; return the path of ``own.json``.
 
     Example:
         >>> from fedreach.data.datasets import from_arrays
@@ -275,9 +276,9 @@ def store(data: Dataset | OwnData, folder: Path) -> Path:
 
 
 def digest(data: Dataset | OwnData) -> str:
-    """Return the sha256 of data before participants are drawn and scales are measured.
+    """Return the sha256 of data as they are before FedReach draws participants and measures scales.
 
-    Arrays that are part of the hash of a data set are not read again.
+    If the data set has a stored hash, FedReach does not read the arrays in this hash again.
 
     Example:
         >>> from fedreach.data.datasets import from_arrays
@@ -303,7 +304,7 @@ def _digest(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> str:
 
 
 def open_stored(path: Path) -> Dataset | OwnData:
-    """Open data that `store` has written.
+    """Open data that `store` wrote.
 
     Raises:
         DataError: If a file is missing or damaged.

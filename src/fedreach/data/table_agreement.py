@@ -1,4 +1,4 @@
-"""Preparation of tables that stay at the clients: the clients agree on it with sums and names, without rows."""
+"""Preparation of tables that remain at the clients, which agree on it by exchanging sums and names, but no rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TableOptions:
         return preparation.column_roles(self.client, labels, self.group, are_classes=self.label is not None)
 
     def rules(self, names: Sequence[str], *, all_there: bool) -> ColumnRules:
-        """Check the options for columns. For one client's table, ignore columns that it does not have."""
+        """Check the options for columns; for one client's table, ignore columns that the table does not have."""
         options = dict(self.columns)
         for key in () if all_there else ("drop", *KINDS):
             listed = options.get(key, ())
@@ -52,7 +52,7 @@ class TableOptions:
 
 
 class TableQuestion(NamedTuple):
-    """Question of the server to the clients; its fields are JSON values."""
+    """Question of the server to the clients, whose fields are JSON values."""
 
     step: Step
     classes: Sequence[str] = ()  # (c,) classes of all participants
@@ -91,7 +91,7 @@ class TableAgreement:
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes; None if names are indices, or targets are numbers."""
+        """Names of the classes, or None if names are indices or targets are numbers."""
         return cells.names_unless_numbers(self.classes) if self.classes else None
 
     def to_json(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class TableAgreement:
 
 
 ClientAnswers = Mapping[int, Mapping[str, Any]]
-"""Client -> names in its answer, see `TableAnswer`."""
+"""Names in the answer of each client (see `TableAnswer`), by client."""
 
 
 def agreement(
@@ -116,12 +116,13 @@ def agreement(
 ) -> Generator[TableQuestion, tuple[ClientAnswers, Floats], TableAgreement]:
     """Yield questions to the clients, and return the agreement.
 
-    The caller sends back the names of each client, and the sum of the participants' numbers.
+    For each question, the caller sends the names from each client and the sum of the participants' numbers to this
+    generator.
 
     Raises:
         ConfigError: If an option contains a column that no participant has.
-        DataError: If no column can be an input, no value is of a kind that the options set, or all values of a target
-            are equal.
+        DataError: If no column can be an input, a column has no value of the kind that the options set, or all values
+            of a target are equal.
     """
     answers, _ = yield TableQuestion("columns")
     classes = cells.ordered_names({name for answer in answers.values() for name in answer["classes"]})
@@ -156,9 +157,9 @@ def agreement(
 
 
 def sum_of(question: TableQuestion, parts: Sequence[Floats]) -> Floats:
-    """Return the sum over the participants, in the order of their ids.
+    """Return the sum over the participants, added in the order of their ids.
 
-    The sum has the same bits as in `Preparation.of` and `TargetScale.of_clients`.
+    The sum is bitwise equal to the sum in `Preparation.of` and `TargetScale.of_clients`.
 
     Args:
         question: Question that the participants have answered.
@@ -183,12 +184,12 @@ class LocalTable:
     Args:
         source: Table, see `fedreach.data.table_source.read_table`.
         options: Options of the experiment.
-        name: Name of the client. Default: the name in its table.
-        unnamed: Name of the client if the table has no name either.
+        name: Name of the client. Default: the name in the client's table.
+        unnamed: Name of the client if neither `name` nor the table provides a name.
 
     Raises:
         ConfigError: If a column is missing.
-        DataError: If the table contains another or several clients, or a target is not numeric.
+        DataError: If the table contains rows of another client or of several clients, or a target is not numeric.
     """
 
     source: Any
@@ -231,7 +232,7 @@ class LocalTable:
         return cells.cells_by_name(self._read, without=[*self.options.named], rules=self.rules)
 
     def labels(self, classes: Sequence[str]) -> AnyArray:
-        """Return (n,) labels (-1 for other classes) or (n, t) numeric targets (nan if missing)."""
+        """Return (n,) labels, with -1 for other classes, or (n, t) numeric targets, with nan for missing targets."""
         if self.options.label is None:
             return self._targets
         place = {name: number for number, name in enumerate(classes)}
@@ -254,7 +255,7 @@ class LocalTable:
     def rows(self, classes: Sequence[str]) -> tuple[Ints, Ints, AnyArray]:
         """Return the training rows, the held-out rows, and all labels.
 
-        Rows without a target, or with another class, are in neither part.
+        Rows without a target, or with another class, are neither training rows nor held-out rows.
         """
         options, labels = self.options, self.labels(classes)
         labeled = np.flatnonzero(labels >= 0 if labels.ndim == 1 else ~np.isnan(labels).any(axis=1))
@@ -269,7 +270,7 @@ class LocalTable:
         return order[train[0]], order[held_out[0]], labels
 
     def answer(self, question: TableQuestion) -> TableAnswer:
-        """Answer a question."""
+        """Answer a question of the server."""
         if question.step == "columns":
             label_texts = [] if self.options.label is None else self._texts_of(self.options.label)
             classes = sorted({text for text in label_texts if text is not None})
@@ -318,7 +319,7 @@ class LocalTable:
         return self.cells.get(name)
 
     def dataset(self, agreed: TableAgreement) -> tuple[Dataset, Ints, Ints]:
-        """Build the client's data set; return it with the indices of training and held-out rows."""
+        """Build the client's data set; return it with the indices of its training and held-out rows."""
         train, held_out, labels = self.rows(agreed.classes)
         count = len(next(iter(self._read.values())))
         nothing = Cells(np.full(count, np.nan))

@@ -1,7 +1,7 @@
-"""Tables from files, data frames and dictionaries, as Apache Arrow columns by name.
+"""Reading of tables from files, data frames and dictionaries, as Apache Arrow columns by name.
 
-pyarrow reads files. narwhals reads data frames of pandas, polars and pyarrow, including lazy ones. All sources give the
-same columns for the same table.
+pyarrow reads files. narwhals reads data frames of pandas, polars and pyarrow, including lazy data frames. The same
+table becomes the same columns, whatever its source.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ QUOTED = re.compile(r'"[^"]*("|$)')
 DIGITS = re.compile("[0-9]+")
 MORE_COLUMNS = 1000
 INDEX = re.compile(r"__index_level_\d+__")
-"""Name of an index without a name, in Parquet files, Hugging Face Datasets and, here, text files."""
+"""Name of an index without a name in Parquet files and Hugging Face Datasets; FedReach also uses it for text files."""
 NOTHING = pa.list_(pa.null())
 """Type of a column without numbers, words or dates."""
 
 Table = dict[str, pa.Array]
-"""Columns of equal length, by name."""
+"""Columns of equal length by name."""
 
 
 def read_table(source: Any) -> Table:
-    """Read a table without its pandas index; see `read_whole`."""
+    """Read a table without its pandas index; otherwise, see `read_whole`."""
     return without_index(read_whole(source))
 
 
@@ -51,7 +51,7 @@ def without_index(table: Table) -> Table:
 
 
 def read_whole(source: Any) -> Table:
-    """Read a table: a file, a data frame of any library, or a dictionary of lists.
+    """Read a table from a file, a data frame of any library, or a dictionary of lists.
 
     An index without a name becomes a column whose name matches `INDEX`.
 
@@ -84,7 +84,7 @@ def column_of(table: Table, name: Any) -> pa.Array:
 
 
 def check_lengths(table: Table, first: str) -> None:
-    """Raise DataError if a column does not have the length of the column `first`."""
+    """Raise DataError if a column does not have the same length as the column `first`."""
     rows = len(table[first])
     for name, values in table.items():
         if len(values) != rows:
@@ -136,7 +136,7 @@ def as_arrow(values: Any, what: str = "a column") -> pa.Array:
     """Convert a list, array, tensor or column of a data frame to an Arrow array.
 
     Raises:
-        DataError: If the value is a single value.
+        DataError: If the value is a single value instead of a list.
     """
     values = as_numpy(values)
     if isinstance(values, pa.Array | pa.ChunkedArray):
@@ -186,10 +186,10 @@ def _is_missing(cell: Any) -> bool:
 
 
 def read_file(path: Path) -> Table:
-    """Read a Parquet file, or a text file whose cells stay texts.
+    """Read a Parquet file, or a text file whose cells remain texts.
 
     Raises:
-        DataError: If the file is missing, damaged or of another format.
+        DataError: If the file is missing or damaged, or has another format.
     """
     ending = "".join(path.suffixes[-2:]).lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
     if ending not in ENDINGS:

@@ -15,8 +15,8 @@ from fedreach.data.splits import ClientIndex, Population, draws, split_held_out
 def for_validation(data: FederatedData, share: float, seed: int) -> FederatedData:
     """Keep only the participants, and hold out a share of their training examples for validation.
 
-    The result contains no held-out examples of `data`, no unseen clients and no test set. So a choice of options with
-    it does not use the data of the final evaluation. Labels include label noise.
+    The result contains no held-out examples of `data`, no unseen clients and no test set. So you can choose options
+    with it without using the data of the final evaluation. Labels include label noise.
 
     Args:
         data: Federated data of the comparison.
@@ -54,8 +54,8 @@ def for_validation(data: FederatedData, share: float, seed: int) -> FederatedDat
 def on_all_rows(data: FederatedData) -> FederatedData:
     """Add the participants' held-out examples to their training examples.
 
-    A participant with m training and h held-out examples then has m + h training examples and no held-out ones. Label
-    noise and the scale of inputs and targets do not change. Unseen clients do not change.
+    A participant with m training and h held-out examples then has m + h training examples and no held-out examples.
+    Label noise, the scale of inputs and targets, and unseen clients do not change.
 
     Example:
         >>> from fedreach.data.sets import load

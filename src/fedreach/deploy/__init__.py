@@ -1,4 +1,4 @@
-"""Trained models and adapters: load, predict, export."""
+"""Trained models and adapters: loading, prediction and export."""
 
 from __future__ import annotations
 

@@ -24,24 +24,24 @@ Values = ArrayLike | None
 
 
 class Adapter:
-    """One client's use of a model: a fitted adaptation rule with the client's inputs, which have no labels.
+    """Adaptation of a model to one client: a fitted adaptation rule, and the client's unlabeled inputs.
 
-    The caller computes the model's logits, so that this class does not need torch. `fit` starts with a client's inputs,
-    `partial_fit` adds more. The safeguard against covariate shift needs `features` (of the layer before the last),
-    `inputs` and `model`; with logits alone it is off, and `guarded_` is false.
+    The caller computes the model's logits, so this class does not need torch. `fit` starts with a client's inputs, and
+    `partial_fit` adds more inputs. The safeguard against covariate shift requires `inputs`, `model` and the `features`
+    of the layer before the last. With logits only, the safeguard is off, and `guarded_` is false.
 
     Args:
-        rule: The adaptation rule.
-        state: Its state, as fitted on the participants.
-        model: Function that returns (logits, features) for inputs, (m, ...); rules with intensity correction call it
-            on corrected inputs.
+        rule: Adaptation rule.
+        state: State of the rule, fitted on the participants.
+        model: Function that returns (logits, features) of (m, ...) inputs. Rules with intensity correction call this
+            function with corrected inputs.
 
     Attributes:
-        prior_: (c,) estimated label distribution of the client, if the rule estimates it.
-        decision_: Decision about the inputs: ``"adapted"``, ``"abstained"``, ``"repaired, adapted"`` ..., after
-            ``"labels, "`` if the client knows some labels.
+        prior_: (c,) label distribution of the client, if the rule estimates it.
+        decision_: Decision about the inputs, such as ``"adapted"``, ``"abstained"`` or ``"repaired, adapted"``. If the
+            client knows some labels, the decision starts with ``"labels, "``.
         guarded_: Whether a safeguard was active.
-        n_inputs_: Number of inputs without a label so far.
+        n_inputs_: Number of unlabeled inputs so far.
         n_labels_: Number of labeled examples so far.
 
     Example:
@@ -65,14 +65,14 @@ class Adapter:
         self.n_inputs_, self.n_labels_, self.guarded_, self._with_features = 0, 0, True, False
 
     def fit(self, logits: ArrayLike, features: Values = None, inputs: Values = None, labels: Values = None) -> Self:
-        """Start with a client's inputs.
+        """Discard earlier inputs and labels, and learn from a client's inputs.
 
         Args:
-            logits: (m, c) logits, m at least 1.
+            logits: (m, c) logits of the inputs, with m at least 1.
             features: (m, h) features of the layer before the last.
-            inputs: (m, ...) inputs as the model takes them.
-            labels: (m,) class numbers, -1 for unknown labels; only for a rule that learns from labels, such as
-                `few_shot`.
+            inputs: (m, ...) inputs in the format of the model.
+            labels: (m,) class numbers, or -1 for unknown labels. Only rules that learn from labels, such as `few_shot`,
+                accept labels.
         """
         outputs, label_numbers = self._outputs(logits, features, inputs), self._check_labels(labels, logits)
         self._begin()
@@ -81,9 +81,9 @@ class Adapter:
     def partial_fit(
         self, logits: ArrayLike, features: Values = None, inputs: Values = None, labels: Values = None
     ) -> Self:
-        """Add more of the client's inputs, or labels that have arrived; the arguments are those of `fit`.
+        """Learn from more inputs of the client, or from new labels; the arguments are as in `fit`.
 
-        An input that came before without its label counts once, as a labeled example.
+        If an earlier input was unlabeled and its label is now known, the input counts once, as a labeled example.
         """
         if not hasattr(self, "client_"):
             return self.fit(logits, features, inputs, labels)
@@ -108,10 +108,10 @@ class Adapter:
         return label_numbers.astype(np.int64)
 
     def predict_online(self, logits: ArrayLike, features: Values = None, inputs: Values = None) -> Floats:
-        """Return the (m, c) class probabilities of a stream's next inputs, each before the rule learns from it.
+        """Return the (m, c) class probabilities of a stream's next inputs; the rule learns from each input afterwards.
 
-        Use it if the order of the inputs is informative: sorted by class, in bursts, or by time of day. The rule must
-        support it, as `label_shift` does. The arguments are those of `fit`.
+        Use this method if the order of the inputs is informative, for example if they are sorted by class or arrive in
+        bursts. The rule must support streams, as `label_shift` does. The arguments are as in `fit`.
         """
         if not self.rule.adapts_online:
             name = type(self.rule).__name__
@@ -130,7 +130,7 @@ class Adapter:
             how_given = "without features" if self._with_features else "with features"
             raise ConfigError(
                 "Adapter.partial_fit: features must be given as in fit, because the safeguard uses all inputs "
-                f"together; these came {how_given}. Call fit again."
+                f"together; got inputs {how_given}. Call fit again."
             )
         self._with_features = outputs.features is not None
 
@@ -153,12 +153,12 @@ class Adapter:
         return self
 
     def predict(self, logits: ArrayLike, features: Values = None, inputs: Values = None) -> Ints:
-        """Return the (m,) classes of inputs."""
+        """Return the (m,) predicted classes of inputs."""
         classes: Ints = self._log_p(logits, features, inputs).argmax(axis=1)
         return classes
 
     def predict_proba(self, logits: ArrayLike, features: Values = None, inputs: Values = None) -> Floats:
-        """Return the (m, c) class probabilities."""
+        """Return the (m, c) class probabilities of inputs."""
         probabilities: Floats = np.exp(self._log_p(logits, features, inputs))
         return probabilities
 
@@ -209,10 +209,10 @@ class Adapter:
 
 
 def stored(package: str) -> tuple[dict[str, Any], Adaptation | None, State]:
-    """Return what the package of an archive has stored: the origin of its rule, the rule or None, and its state.
+    """Read the origin, the rule (or None) and the rule's state from the package of an archive.
 
     Raises:
-        ImportError: If the process has imported another version of FedReach.
+        ImportError: If the process has already imported another version of FedReach.
     """
     record = json.loads(pkgutil.get_data(package, "stored.json") or b"")
     if fedreach.__version__ != record["version"]:

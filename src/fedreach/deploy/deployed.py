@@ -1,6 +1,6 @@
-"""An exported model: its graphs, its fitted rule, and the command that predicts a file.
+"""Exported models: their graphs, their fitted rules, and the command that predicts the rows of a file.
 
-This module needs numpy alone, so that an exported model can contain it; the caller passes a function that runs the
+This module requires only numpy, so that an exported model can contain it. The caller passes a function that runs the
 graphs.
 """
 
@@ -29,22 +29,23 @@ from fedreach.federation.base import Adaptation
 from fedreach.federation.types import State
 
 Run = Callable[[str, AnyArray], Sequence[AnyArray]]
-"""Function that runs a graph by its name on (m, ...) examples: "model" maps raw examples to logits, "inputs" maps them
-to inputs, "features" maps inputs to logits and, if the model has any, features."""
+"""Function that runs a graph by its name on (m, ...) examples. The graph "model" maps raw examples to logits. "inputs"
+maps raw examples to inputs. "features" maps inputs to logits and, if the model has them, features.
+"""
 
 
 EXPORT_AGAIN = "Copy the exported folder again."
 
 
 class Deployed:
-    """A model as `fedreach export` wrote it, and its rule.
+    """Exported model with its adaptation rule, as written by `fedreach export`.
 
     Args:
         about: Content of ``model.json``.
-        run: Function that runs its graphs.
-        rule: Adaptation rule; None: the unadapted model.
-        state: State of the rule, as fitted on the participants.
-        batch: Maximum number of examples per call of a graph.
+        run: Function that runs the graphs of the model.
+        rule: Adaptation rule. None: the model is not adapted.
+        state: State of the rule, fitted on the participants.
+        batch: Largest number of examples per call of a graph.
     """
 
     def __init__(
@@ -55,15 +56,15 @@ class Deployed:
         self._run, self._batch = run, batch
 
     def logits(self, samples: Any) -> Floats:
-        """Return (m, c) logits of examples, or the (m, t) predicted numbers.
+        """Return the (m, c) logits of examples, or their (m, t) predicted numbers.
 
         Args:
-            samples: A table (also as a dictionary of columns) or an array, like the training data.
+            samples: Table, dictionary of columns or array, in the format of the training data.
         """
         return self._parts("model", self.expected.array(samples))[0].astype(np.float64)
 
     def answers(self, samples: Any) -> tuple[Floats, Floats | None, Float32s | None]:
-        """Return logits, features and inputs of examples: the arguments of an adapter's `fit` and `predict`."""
+        """Return logits, features and inputs of examples, which are the arguments of an adapter's methods."""
         if not self.about["reads_inputs"]:  # the rule needs logits alone
             return self.logits(samples), None, None
         inputs = self._run("inputs", self.expected.array(samples))[0]
@@ -71,7 +72,7 @@ class Deployed:
         return logits, features, inputs if inputs.dtype.kind == "f" else None
 
     def again(self, inputs: AnyArray) -> tuple[Floats, Floats | None]:
-        """Return logits and features of inputs, which a rule may have changed."""
+        """Return the logits and features of inputs, which a rule may have corrected."""
         outputs = self._parts("features", inputs)
         return outputs[0].astype(np.float64), outputs[1].astype(np.float64) if len(outputs) > 1 else None
 
@@ -82,7 +83,7 @@ class Deployed:
         return Adapter(self.rule, self.state, self.again if self.about["reads_inputs"] else None)
 
     def predict(self, rows: Rows, *, unadapted: bool = False) -> Predictions:
-        """Return predictions of rows, adapted to each client by its rows; with `unadapted`, unadapted."""
+        """Return predictions for rows; unless `unadapted` is set, adapt the model to each client's rows."""
         return predictions(self, rows, self.about, None if self.rule is None or unadapted else self.new_adapter)
 
     def _parts(self, graph: str, x: AnyArray) -> list[AnyArray]:
@@ -94,12 +95,12 @@ class Deployed:
 
 
 def stored_model(package: str, library: str, batch: int) -> Deployed:
-    """Return the model of an archive, whose graphs are in the same folder.
+    """Return the model of an archive, whose graphs are stored in the same folder.
 
     Args:
-        package: Package of the archive.
+        package: Name of the archive's package.
         library: Library that runs the graphs, ``torch`` or ``onnxruntime``.
-        batch: Maximum number of examples per call of a graph.
+        batch: Largest number of examples per call of a graph.
     """
     folder = Path(str(sys.modules[package].__file__)).resolve().parents[2]
     about = _read_description(folder / "model.json")
@@ -125,13 +126,13 @@ def stored_model(package: str, library: str, batch: int) -> Deployed:
 
 
 def with_checksum(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description of a model with a last field `sha256`, the checksum of its other fields."""
+    """Return a model's description with an additional field `sha256`, the checksum of all other fields."""
     fields = {key: value for key, value in json.loads(json.dumps(about)).items() if key != "sha256"}
     return {**fields, "sha256": hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()}
 
 
 def _read_description(path: Path) -> dict[str, Any]:
-    """Return the content of ``model.json``. Raises DataError if the file was altered."""
+    """Return the content of ``model.json``; raise DataError if the file was altered."""
     try:
         about: dict[str, Any] = json.loads(path.read_bytes())
         is_complete = about == with_checksum(about)
@@ -143,7 +144,7 @@ def _read_description(path: Path) -> dict[str, Any]:
 
 
 def _graph_content(folder: Path, name: str, about: Mapping[str, Any]) -> bytes:
-    """Return the content of the file of a graph. Raises DataError if the file was altered."""
+    """Return the content of a graph's file; raise DataError if the file was altered."""
     content = (folder / name).read_bytes()
     if hashlib.sha256(content).hexdigest() != about["files"][name]:
         raise DataError(f"{folder / name} was altered. {EXPORT_AGAIN}")
@@ -151,14 +152,17 @@ def _graph_content(folder: Path, name: str, about: Mapping[str, Any]) -> bytes:
 
 
 def schema(expected: SampleFormat) -> str:
-    """Return a description of what a file must hold: the columns of a table, or the shape of an example."""
+    """Describe the required content of a file: the columns of a table, or the shape of an example."""
     if expected.preparation is not None:
         return str(expected.preparation)
-    return f"{expected.kind} of shape {tuple(expected.shape)}, {expected.dtype}, as x in an .npz file, or a column each"
+    return (
+        f"{expected.kind} of shape {tuple(expected.shape)}, {expected.dtype}, as array x of an .npz file, or one "
+        "column per value"
+    )
 
 
 def format_csv(predicted: Predictions, about: Mapping[str, Any], client: str | None = None) -> str:
-    """Return predictions as CSV; an empty text without rows."""
+    """Return predictions as CSV, which is an empty text without rows."""
     table = predicted.table(client or about["client_column"], about["label_columns"])
     return csv_text(table) if table else ""
 
@@ -179,11 +183,11 @@ def lines(predicted: Predictions, about: Mapping[str, Any]) -> list[str]:
     """Return a summary of predictions as lines of text."""
     rows, who, is_adapted = len(predicted.outputs), len(predicted.clients), predicted.decisions is not None
     rule = str(about["rule"]).partition("(")[0]
-    how = f"each client adapted by its own rows ({rule})" if is_adapted else "by the model as it is"
+    how = f"adapted to each client from its own rows ({rule})" if is_adapted else "by the model as it is"
     clients = "" if predicted.rows.clients is None else f" of {who} client{'s' * (who != 1)}"
     messages = [f"{rows} row{'s' * (rows != 1)}{clients}: {origin(about)}, {how}."]
     if is_adapted and predicted.rows.clients is None:
-        messages.append("No column tells clients apart, so that all rows count as one client's.")
+        messages.append("No column identifies clients, so all rows count as one client.")
     return [*messages, *(f"note: {visible(note)}." for note in predicted.rows.notes), "", *predicted.lines()]
 
 
@@ -204,26 +208,26 @@ def origin(about: Mapping[str, Any]) -> str:
 
 
 def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:
-    """Predict a file from the command line; return the exit code: 2 for a wrong call, 3 for an invalid file."""
+    """Predict a file from the command line; return the exit status: 2 for wrong arguments, 3 for an invalid file."""
     parser = argparse.ArgumentParser(description="Predict the rows of a .csv, .parquet or .npz file.")
     parser.add_argument("file", type=Path, nargs="?")
-    parser.add_argument("--schema", action="store_true", help="print what each column must hold, and predict nothing")
-    parser.add_argument("--out", type=Path, help="CSV to write; default: print it")
-    parser.add_argument("--client", help="column that tells clients apart")
-    parser.add_argument("--label", help="column of the true class or number, which is scored and not looked at")
-    parser.add_argument("--unadapted", action="store_true", help="by the model as it is, without adaptation")
+    parser.add_argument("--schema", action="store_true", help="print the required columns, and predict nothing")
+    parser.add_argument("--out", type=Path, help="CSV file to write (default: stdout)")
+    parser.add_argument("--client", help="column with the client of each row")
+    parser.add_argument("--label", help="column with the true class or number, used only for scores")
+    parser.add_argument("--unadapted", action="store_true", help="predict without adaptation")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     args = parser.parse_args(arguments)
     if args.schema:
         print(visible_lines(schema(model.expected)))
         return 0
     if args.file is None:
-        parser.error("name the file to predict; --schema prints what must stand in it")
+        parser.error("name the file to predict; --schema prints the required columns")
     try:
         predicted = model.predict(read_rows(args.file, model.about, args.client, args.label), unadapted=args.unadapted)
         text = format_csv(predicted, model.about, args.client)
         if args.out is not None and args.out.resolve() == args.file.resolve():
-            raise ConfigError(f"--out must be another file than the rows, {args.file}.")
+            raise ConfigError(f"--out must differ from the file of rows, {args.file}.")
         if args.out is not None:
             args.out.write_text(text, encoding="utf-8")
     except (FedReachError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Export to torch and ONNX."""
+"""Export of models to torch, ONNX and safetensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ABOUT = "model.json"
 
 
 class Exported(NamedTuple):
-    """The files of an exported model."""
+    """Folder, files and description of an exported model."""
 
     folder: Path
     files: tuple[str, ...]
@@ -34,21 +34,22 @@ class Exported(NamedTuple):
 
 
 def export(model: TrainedModel, out: Path, form: Form, *, unadapted: bool = False, force: bool = False) -> Exported:
-    """Write a model into its own folder, with all that a process without FedReach needs.
+    """Write a model to a new folder, with all files that a process without FedReach requires.
 
-    ``torch`` and ``onnx`` write graphs, ``model.json``, and ``predict.pyz``, which needs numpy and torch, or numpy and
-    onnxruntime. ``safetensors`` writes ``model.safetensors``, which `fedreach.deploy.saved.load` reads.
+    With ``torch`` and ``onnx``, FedReach writes graphs, ``model.json`` and ``predict.pyz``. Running ``predict.pyz``
+    requires numpy, and torch or onnxruntime. With ``safetensors``, FedReach writes ``model.safetensors``, which
+    `fedreach.deploy.saved.load` reads.
 
     Args:
-        model: See `fedreach.deploy.saved.load`.
-        out: The folder, which must be empty or new.
-        form: Form of the files, see above.
-        unadapted: Leave out the adaptation rule.
+        model: Trained model, see `fedreach.deploy.saved.load`.
+        out: Folder for the files, which must be empty or new.
+        form: Format of the files: ``torch``, ``onnx`` or ``safetensors``.
+        unadapted: Export the model without its adaptation rule.
         force: Export even if participants do not support the rule.
 
     Raises:
-        ConfigError: If the folder is not empty, the rule cannot be deployed, participants do not support it, or the
-            form cannot hold the model.
+        ConfigError: If the folder is not empty, the rule cannot be deployed, participants do not support the rule, or
+            the format does not support the model.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} already exists. Remove it, or choose another folder with --out.")
@@ -87,15 +88,17 @@ def predict_file(
     """Return a model's predictions for the rows of a file, and the model's description (`TrainedModel.about`).
 
     Args:
-        model: See `fedreach.deploy.saved.load`.
-        path: A ``.csv``, ``.parquet`` or ``.npz`` file.
-        client: Column with the client of each row; default: that of the run's data, if the file has it.
-        label: Column of labels, used for scores only; default: that of the run's data, if the file has it.
-        unadapted: Predict with the unadapted model, even if there is an adaptation rule.
+        model: Trained model, see `fedreach.deploy.saved.load`.
+        path: Path of a ``.csv``, ``.parquet`` or ``.npz`` file.
+        client: Column with the client of each row. Default: the client column of the run's data, if the file contains
+            it.
+        label: Column of labels, used only for scores. Default: the label column of the run's data, if the file contains
+            it.
+        unadapted: Predict with the unadapted model, even if it has an adaptation rule.
 
     Raises:
         ConfigError: If a column is missing, or the rule cannot be deployed.
-        DataError: If the file cannot be read, or its examples differ in form from those that the model was trained on.
+        DataError: If the file cannot be read, or its examples differ in format from the training examples.
     """
     model.expected.refuse_form("fedreach predict")
     saved = rule_of(model, unadapted=unadapted)
@@ -108,7 +111,7 @@ def rule_of(model: TrainedModel, *, unadapted: bool) -> SavedRule | None:
     """Return the rule that adapts a model to clients, or None.
 
     Raises:
-        ConfigError: If the rule cannot be deployed, or its file was changed.
+        ConfigError: If the rule cannot be deployed, or the file that defines it was changed.
     """
     if unadapted:
         return None

@@ -1,4 +1,4 @@
-"""The fitted rule beside the model in the folder of a run."""
+"""Fitted adaptation rules in run folders."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from fedreach.runs.identity import run_of
 from fedreach.runs.schema import AdaptationRecord, RunRecord
 
 Which = Literal["last", "best", "refit"]
-"""The last model, the best by participants' held-out data, or the one that was refitted on all rows."""
+"""Last model, best model on participants' held-out data, or model that was refitted on all rows."""
 
 
 class SavedRule(NamedTuple):
-    """An adaptation rule as fitted at the end of a run."""
+    """Adaptation rule that was fitted at the end of a run."""
 
     rule: Adaptation
     state: State
@@ -43,10 +43,10 @@ def read(
     base: Path | None = None,
     trust_code: bool = False,
 ) -> SavedRule:
-    """Return the fitted rule for a model of a finished run; the arguments are those of `load`.
+    """Return the fitted rule for a model of a finished run; the arguments are as in `load`.
 
     Raises:
-        RunFolderError: If the folder does not hold a fitted rule for that model.
+        RunFolderError: If the folder does not contain a fitted rule for the requested model.
         ConfigError: If the rule needs labels of unseen clients.
     """
     run_folder = RunFolder(Path(folder))
@@ -80,18 +80,18 @@ def load(
     trust_code: bool = False,
     model: Callable[[Float32s], tuple[ArrayLike, ArrayLike | None]] | None = None,
 ) -> Adapter:
-    """Return the adapter of a finished run.
+    """Return an adapter with the fitted rule of a finished run.
 
     Args:
-        folder: The run folder, which holds the model and the fitted rule.
-        which: Model: the last, the best or the refitted one.
+        folder: Run folder, which contains the model and the fitted rule.
+        which: Model for which the rule was fitted: the last, the best or the refitted model.
         cluster: Number of the cluster, if the run has one model per cluster.
-        base: Folder that the name of a custom rule is relative to; default: the current folder.
-        trust_code: Run the custom code that the folder names; see `fedreach.deploy.saved.load`.
-        model: See `Adapter`.
+        base: Folder to which the file name of a custom rule is relative. Default: the current folder.
+        trust_code: Run the custom code that the run folder refers to, see `fedreach.deploy.saved.load`.
+        model: Function that runs the model, see `Adapter`.
 
     Raises:
-        RunFolderError: If the folder does not hold a fitted rule for that model.
+        RunFolderError: If the folder does not contain a fitted rule for the requested model.
         ConfigError: If the rule needs labels of unseen clients.
     """
     saved = read(folder, which, cluster=cluster, base=base, trust_code=trust_code)
@@ -99,9 +99,9 @@ def load(
 
 
 def check_supported(saved: SavedRule) -> None:
-    """Reject a rule that participants do not support, with a ConfigError."""
+    """Raise ConfigError if participants do not support a rule."""
     if not trust.is_supported(saved.state):
-        labels = "" if saved.rule.learns_labels else "Where clients learn some labels, try 'few_shot'. "
+        labels = "" if saved.rule.learns_labels else "If clients learn some labels, try 'few_shot'. "
         raise ConfigError(
             f"Participants of this run do not support {saved.name}: their labels show no significant gain. "
             f"{labels}--force exports the rule anyway."
@@ -109,10 +109,10 @@ def check_supported(saved: SavedRule) -> None:
 
 
 def _why_not_fitted(run: RunRecord) -> str:
-    """Return what to do about a run without a fitted rule."""
+    """Return the remedy for a run without a fitted rule."""
     adaptation = run.config["method"]["adaptation"]
     if adaptation is None or Choice.model_validate(adaptation).name == "none":
-        return "Clients of this run get the model as it is. Run with method.adaptation, such as 'label_shift'."
+        return "This run did not fit an adaptation rule. Run with method.adaptation, such as 'label_shift'."
     return "The run is not finished. Rerun the command to resume it."
 
 

@@ -1,4 +1,4 @@
-"""Trained models: predict."""
+"""Trained models that predict raw examples."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ from fedreach.runs.schema import FederationRecord, RunRecord
 
 
 class Expected(SampleFormat):
-    """The required form of examples, for torch."""
+    """Required format of examples, for models in torch."""
 
     @classmethod
     def of(cls, record: FederationRecord) -> Self:
-        """Return the form of a run's training data.
+        """Return the format of a run's training examples.
 
         Raises:
-            RunFolderError: If the folder does not store it, as its clients kept their data private.
+            RunFolderError: If the run folder does not contain the format, because its clients kept their data private.
         """
         dataset, name = record.dataset, record.dataset["name"]
         if "shape" not in dataset:
             raise RunFolderError(
-                f"{record.FILE} does not say what a sample of {name!r} looks like: its clients kept that to "
-                "themselves, or an earlier version wrote it. Build the module yourself and read its weights, "
-                "last.safetensors, by safetensors.torch.load_file."
+                f"{record.FILE} does not describe the examples of {name!r}. The clients did not report them, or an "
+                "earlier version of FedReach wrote the file. Build the module yourself, and load its weights from "
+                "last.safetensors with safetensors.torch.load_file."
             )
         prepared = None if record.preparation is None else Preparation.of_json(record.preparation)
         scale = tuple(dataset["mean"]), tuple(dataset["std"])
         return cls(name, dataset["kind"], tuple(dataset["shape"]), *scale, prepared, *form_of(dataset))
 
     def module(self) -> nn.Module:
-        """Return the module that turns raw examples into inputs."""
+        """Return the module that converts raw examples to inputs."""
         if self.preparation is not None:
             return Columns(self.preparation)
         if self.kind == "image":
@@ -63,11 +63,11 @@ class Expected(SampleFormat):
         return Tokens() if self.kind == "tokens" else nn.Identity()
 
     def example(self) -> Tensor:
-        """Return two raw examples."""
+        """Return two raw examples that contain only zeros."""
         return torch.zeros(2, *self.raw_shape, dtype=getattr(torch, self.dtype))
 
     def raw(self, samples: Any) -> Tensor:
-        """Return raw examples as a tensor, see `SampleFormat.array`; a tensor from this method stays as it is."""
+        """Return raw examples as a tensor, see `SampleFormat.array`; return a tensor from this method unchanged."""
         if isinstance(samples, Tensor):
             samples = samples.detach().cpu().numpy()
             has_raw_form = self.preparation is not None or self.layout is not None
@@ -77,7 +77,7 @@ class Expected(SampleFormat):
 
 
 class Pixels(nn.Module):
-    """(m, C, H, W) uint8 images become (x / 255 - mean) / std, channel by channel, as when the model was trained.
+    """Module that normalizes (m, C, H, W) uint8 images per channel to (x / 255 - mean) / std, as in training.
 
     Example:
         >>> Pixels([0.5], [0.25])(torch.tensor([[[[0, 255]]]], dtype=torch.uint8)).round().tolist()
@@ -98,7 +98,7 @@ class Pixels(nn.Module):
 
 
 class Units(nn.Module):
-    """(m, t) outputs on the scale that numbers were learned on become float64 in the units of their columns.
+    """Module that converts (m, t) outputs from the scale of training to float64 in the units of the columns.
 
     Example:
         >>> Units(TargetScale((5.0,), (3.0,)))(torch.tensor([[1.0]]))
@@ -118,17 +118,17 @@ class Units(nn.Module):
 
 
 class Tokens(nn.Module):
-    """(m, T) whole numbers of any type become int64."""
+    """Module that converts (m, T) whole numbers of any type to int64."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.long()
 
 
 class Columns(nn.Module):
-    """(m, k) float64 numbers of a table's columns become (m, d) inputs; see `fedreach.data.preparation`.
+    """Module that converts (m, k) float64 numbers of a table's columns to (m, d) inputs.
 
-    An input is a standardized number, (x - mean) / sd, with 0 for missing values; or it indicates that a word is of a
-    category; or that a value is missing.
+    Each input is a standardized number, an indicator of a category, or an indicator of missing values. A number x
+    becomes (x - mean) / sd, or 0 if it is missing. See `fedreach.data.preparation`.
 
     Example:
         >>> from fedreach.data.preparation import InputColumn
@@ -173,7 +173,7 @@ class Columns(nn.Module):
 
 @dataclass(frozen=True)
 class RunOrigin:
-    """The origin of a model."""
+    """Run, round and code that a model originates from."""
 
     folder: Path  # of the run, or the file that `fedreach export --to safetensors` wrote
     which: Which
@@ -186,7 +186,7 @@ class RunOrigin:
 
 
 class ModelAnswers(NamedTuple):
-    """The outputs of a model for m examples, in the order of the arguments of `Adapter.fit`."""
+    """Outputs of a model for m examples, in the order of the arguments of `Adapter.fit`."""
 
     logits: Floats  # (m, c)
     features: Floats | None  # (m, h) of the layer before the last, if the last is linear
@@ -194,29 +194,31 @@ class ModelAnswers(NamedTuple):
 
 
 class TrainedModel(nn.Module):
-    """The model of a run with its preprocessing, trained module and names; see `load`.
+    """Model of a run with its preprocessing, trained module and class names; see `fedreach.deploy.saved.load`.
 
-    It is in evaluation mode and its parameters do not require gradients. It returns the (m, c) logits of raw examples,
-    or the (m, t) numbers that it predicts:
+    The model is in evaluation mode, and its parameters do not require gradients. It returns the (m, c) logits of raw
+    examples, or their (m, t) predicted numbers. Raw examples are:
 
-    - images: (m, C, H, W) uint8, 0 to 255;
-    - a table: (m, k) float64, one number for each of its `columns`, as `raw` returns it. Numbers stay as they are, a
-      word becomes the index of its category, or -1 if no participant had it; missing values are nan;
-    - features: (m, ...) float32; tokens: (m, T) integers;
+    - images: (m, C, H, W) uint8, from 0 to 255;
+    - a table: (m, k) float64, one number for each of its `columns`, as `raw` returns them. Numbers remain unchanged. A
+      word becomes the index of its category, or -1 if it occurred at no participant. Missing values are nan;
+    - features: (m, ...) float32;
+    - tokens: (m, T) integers;
     - several inputs: records of bytes, as `raw` returns them for a dictionary or a tuple of arrays.
 
-    If labels had positions, logits and all that follows from them are (m, positions..., c).
+    If the model predicts one label per position, logits and probabilities have the shape (m, positions..., c).
 
     Attributes:
-        inputs: Module that turns raw examples into inputs.
+        inputs: Module that converts raw examples to inputs.
         net: Trained module.
-        num_classes: Number of classes c; 0 if the model predicts numbers.
-        targets: Number t of predicted numbers; None for a classifier.
-        scale: Scale of the numbers that `net` predicts; None: that of their columns.
-        units: Module that turns outputs of `net` into the units of their columns.
-        class_names: (c,) names of classes; None if classes are numbers.
-        mixes: Whether the output for an example depends on its batch, so that each client needs its own batches.
-        origin: Run of the model.
+        num_classes: Number of classes c, or 0 if the model predicts numbers.
+        targets: Number t of predicted numbers, or None for a classifier.
+        scale: Scale of the numbers that `net` predicts. None: `net` predicts in the units of the columns.
+        units: Module that converts outputs of `net` to the units of the columns.
+        class_names: (c,) names of classes, or None if classes have no names.
+        mixes: Whether the output for an example depends on the other examples in its batch. Then the examples of
+            different clients must be in different batches.
+        origin: Run from which the model originates.
     """
 
     def __init__(
@@ -253,22 +255,22 @@ class TrainedModel(nn.Module):
         return x
 
     def raw(self, samples: Any) -> Tensor:
-        """Return raw examples as a tensor, which the model takes.
+        """Return raw examples as a tensor in the format that the model accepts.
 
         Args:
-            samples: A table of pandas, polars or pyarrow, or a dictionary of columns, if the model was trained on a
-                table; or else an array or a tensor.
+            samples: Table of pandas, polars or pyarrow, or dictionary of columns, if the model was trained on a table.
+                Otherwise an array or a tensor.
 
         Raises:
             ConfigError: If a column is missing, or `samples` is not a table.
-            DataError: If the examples differ in form from those that the model was trained on.
+            DataError: If the examples differ in format from the training examples.
         """
         return self.expected.raw(samples)
 
     def predict(self, samples: Any) -> AnyArray:
-        """Return the (m,) names of the examples' classes, or class numbers if they have no names; see `raw`.
+        """Return the (m,) predicted class names of examples, or class numbers if classes have no names; see `raw`.
 
-        A model of numbers returns (m,) floats, or (m, t) for several targets.
+        If the model predicts numbers, the result is (m,) floats, or (m, t) floats for several targets.
         """
         outputs = self.logits(samples)
         if self.targets is not None:
@@ -278,7 +280,7 @@ class TrainedModel(nn.Module):
         return names
 
     def predict_proba(self, samples: Any) -> Floats:
-        """Return the (m, c) class probabilities; see `raw`.
+        """Return the (m, c) class probabilities of examples; see `raw`.
 
         Raises:
             ConfigError: If the model predicts numbers.
@@ -290,7 +292,7 @@ class TrainedModel(nn.Module):
         return probabilities
 
     def logits(self, samples: Any) -> Floats:
-        """Return the (m, c) logits of examples, see `raw`, or the (m, t) predicted numbers, in float64."""
+        """Return the (m, c) logits of examples or their (m, t) predicted numbers, in float64; see `raw`."""
         x = self._prepare_samples(samples)
         if not len(x):
             return np.empty((0, *self.expected.positions, self.targets or self.num_classes))
@@ -308,7 +310,7 @@ class TrainedModel(nn.Module):
         return logits.cpu().numpy().astype(np.float64)
 
     def answers(self, samples: Any) -> ModelAnswers:
-        """Return the outputs that an `adapter` needs for a client's examples; see `raw`."""
+        """Return the outputs for a client's examples that an `adapter` requires; see `raw`."""
         x = self._prepare_samples(samples)
         try:
             with torch.no_grad():
@@ -320,19 +322,19 @@ class TrainedModel(nn.Module):
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
-        """(d,) names of the module's inputs, if the model was trained on a table."""
+        """(d,) names of the module's inputs if the model was trained on a table."""
         preparation = self.expected.preparation
         return None if preparation is None else preparation.feature_names
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """(k,) names of the columns that a table must have, if the model was trained on a table."""
+        """(k,) names of the columns that a table must have if the model was trained on a table."""
         preparation = self.expected.preparation
         return None if preparation is None else tuple(column.name for column in preparation.used)
 
     @property
     def adaptation(self) -> SavedRule | None:
-        """The fitted adaptation rule of the model, from the run folder; None if the run has none.
+        """Fitted adaptation rule of the model, or None if its run has no rule.
 
         Raises:
             RunFolderError: If the folder no longer exists.
@@ -342,14 +344,14 @@ class TrainedModel(nn.Module):
         if origin.folder.is_file():
             return weights.rule(origin.folder, origin.base, trust_code=origin.trust_code)
         if not origin.folder.exists():
-            raise RunFolderError(f"{origin.folder}, the folder of the adaptation rule, is missing. Put it back.")
+            raise RunFolderError(f"{origin.folder}, the folder of the adaptation rule, is missing. Restore it.")
         choice = origin.run.config.get("method", {}).get("adaptation")
         if choice is None or Choice.model_validate(choice).name == "none":
             return None
         return read(origin.folder, origin.which, cluster=origin.cluster, base=origin.base, trust_code=origin.trust_code)
 
     def adapter(self) -> Adapter:
-        """Return the adapter of one client: ``adapter.fit(*model.answers(samples))``, and likewise `predict`.
+        """Return an adapter for one client; call ``adapter.fit(*model.answers(samples))``, then `predict`.
 
         Raises:
             ConfigError: If the run does not have an adaptation rule, or the rule needs labels of unseen clients.
@@ -363,20 +365,20 @@ class TrainedModel(nn.Module):
         return self.adapter_of(saved)
 
     def adapter_of(self, saved: SavedRule) -> Adapter:
-        """Return the adapter of one client with a rule that was fitted for the model."""
+        """Return an adapter for one client with a rule that was fitted for this model."""
         return Adapter(saved.rule, saved.state, self._rerun_model)
 
     def save(self, path: Path | str) -> None:
-        """Write the model as a file for processes with torch alone, which `torch.export.load` reads.
+        """Write the model to a file that `torch.export.load` reads in processes without FedReach.
 
-        The graph takes any number of examples. The file also holds ``fedreach.json``: the model's origin, the form of
-        its examples, and the names of classes, columns and their categories.
+        The graph accepts any number of examples. The file also contains ``fedreach.json`` with the model's origin, the
+        format of its examples, and the names of classes, columns and categories.
 
         Args:
-            path: File name that ends with ``.pt2``; an existing file is overwritten.
+            path: File name that ends in ``.pt2``. An existing file is overwritten.
 
         Raises:
-            ConfigError: If the name ends otherwise, or torch.export cannot follow the module.
+            ConfigError: If the name does not end in ``.pt2``, or torch.export cannot trace the module.
         """
         self._check_mode()
         self.expected.refuse_form("A .pt2 file")
@@ -387,10 +389,10 @@ class TrainedModel(nn.Module):
         write_whole(target, content(self, example, "torch", self.about()))
 
     def about(self, rule: str | None = None) -> dict[str, Any]:
-        """Return the description of an exported model, as plain JSON values.
+        """Return the description of an exported model as JSON values.
 
         Args:
-            rule: The model's adaptation rule as text.
+            rule: Adaptation rule of the model as text.
         """
         run, table = self.origin.run, self.expected.preparation
         return {
@@ -431,8 +433,8 @@ class TrainedModel(nn.Module):
 
     def _refusal(self, error: Exception) -> DataError:
         return DataError(
-            f"The model does not take these samples, though they look like those of {self.expected.name!r} "
-            f"({f'{error}'.rstrip('.')}). Give samples with the range of values that it was trained on."
+            f"The model rejects these examples, although their shape and type are those of {self.expected.name!r} "
+            f"({f'{error}'.rstrip('.')}). Pass examples with values in the range of the training data."
         )
 
     def _rerun_model(self, inputs: Float32s) -> tuple[Floats, Floats | None]:

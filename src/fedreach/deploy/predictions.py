@@ -1,4 +1,4 @@
-"""Predictions for rows of a table."""
+"""Predictions for the rows of a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedreach.federation.adaptation.base import log_softmax
 
 SAMPLES = "x"  # name of the examples in an ``.npz`` file, as in one to train on
 USUAL = {"client": ("client",), "label": ("label", "y")}
-"""Usual names of columns, if the training data do not name them."""
+"""Usual names of client and label columns, used if the training data have no names for these columns."""
 ENDINGS = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".npz")
 MAX_NAMED = 3  # maximum number of names in a list
 FAR_DEVIATIONS = 20.0  # standard deviations from the participants' mean beyond which a single value is reported
@@ -35,7 +35,7 @@ MIN_VALUES = 3  # minimum number of values for a meaningful median
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """m rows of a file."""
+    """Examples, clients and labels of m rows of a file."""
 
     samples: AnyArray  # (m, ...) raw examples, see `RawSamples`
     clients: tuple[str, ...] | None  # (m,) client of each row; None if the file does not name clients
@@ -43,7 +43,7 @@ class Rows:
     notes: tuple[str, ...]  # what the model does not know about the rows
 
     def by_client(self) -> dict[str, Ints]:
-        """Return the rows of each client, in order of appearance; without client names, all rows are one client's.
+        """Return the rows of each client in order of appearance; without client names, all rows belong to one client.
 
         Example:
             >>> Rows(np.zeros((3, 1)), ("b", "a", "b"), None, ()).by_client()
@@ -58,24 +58,26 @@ class Rows:
 
 
 def classes_of(about: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return (c,) names of classes, or their numbers if they have no names; None if the model predicts numbers."""
+    """Return the (c,) names or numbers of classes as texts, or None if the model predicts numbers."""
     if about["targets"] is not None:
         return None
     return tuple(about["classes"] or map(str, range(about["outputs"])))
 
 
 def read_rows(path: Path, about: Mapping[str, Any], client: str | None = None, label: str | None = None) -> Rows:
-    """Return the rows of a table, ``.csv`` or ``.parquet``, or of arrays, ``.npz``.
+    """Read the rows of a table (``.csv`` or ``.parquet``) or of arrays (``.npz``).
 
     Args:
-        path: The file.
-        about: Description of the model, the content of ``model.json``.
-        client: Required column of clients, in place of that of the training data, which the file may lack.
-        label: Required column of labels, in place of that of the training data, which the file may lack.
+        path: Path of the file.
+        about: Description of the model, as in ``model.json``.
+        client: Column of clients, which the file must contain. Default: the client column of the training data, if the
+            file contains it.
+        label: Column of labels, which the file must contain. Default: the label columns of the training data, if the
+            file contains them.
 
     Raises:
         ConfigError: If a column is missing.
-        DataError: If the file cannot be read, or its examples differ in form from those that the model was trained on.
+        DataError: If the file cannot be read, or its examples differ in format from the training examples.
     """
     expected = SampleFormat.of_json(about["name"], about)
     classes, label_columns = classes_of(about), about["label_columns"]
@@ -132,8 +134,8 @@ def _read(path: Path, expected: SampleFormat) -> tuple[Any, bool]:
         if isinstance(error, DataError):
             raise
         raise DataError(
-            f"{path}: must be a readable .npz file without python objects; got: {error}. "
-            "Write it with np.savez_compressed(path, x=x)."
+            f"{path}: must be a readable .npz file without Python objects; got: {error}. Write it with "
+            "np.savez_compressed(path, x=x)."
         ) from error
 
 
@@ -158,7 +160,7 @@ def _texts(table: Any, name: str, reading: Reading) -> list[str]:
     gone = [row for row, value in enumerate(values) if value is None]
     if gone:
         raise DataError(
-            f"column {name!r} is empty in {len(gone)} rows, the first is row {gone[0]}. Fill in the client."
+            f"column {name!r} is empty in {len(gone)} rows, first in row {gone[0]}. Fill in the client of each row."
         )
     return [text for text in values if text is not None]
 
@@ -168,7 +170,7 @@ def _arrow(table: Any, name: str) -> Any:
 
 
 def _numbers(table: Any, name: str) -> Floats:
-    values = _values(table, name, "numbers, as every input of this model does")
+    values = _values(table, name, "numbers, like every input of this model")
     if np.isnan(values).any():
         row = int(np.flatnonzero(np.isnan(values))[0])
         raise DataError(f"column {name!r} is empty in row {row}; this model needs complete rows.")
@@ -179,7 +181,7 @@ def _values(table: Any, name: str, what: str, reading: Reading = AS_USUAL) -> Fl
     """Return (m,) numbers, nan for empty cells."""
     cells = cells_of(name, _arrow(table, name), reading=reading)
     if cells is None or cells.words is not None:
-        raise DataError(f"column {name!r} must hold {what}. Leave it out.")
+        raise DataError(f"column {name!r} must contain {what}. Remove the column.")
     return cells.numbers
 
 
@@ -190,7 +192,8 @@ def _classes(table: Any, name: str, classes: Sequence[str], reading: Reading) ->
     numbers = np.array([-1 if value is None else place.get(value, -1) for value in values], np.int64)
     strange = sorted({value for value in values if value is not None and value not in place})
     be = "is" if len(strange) == 1 else "are"
-    return numbers, [f"{name}: {_quote_names(strange)} {be} no class of the model, and not scored"] if strange else []
+    note = f"{name}: {_quote_names(strange)} {be} not in the model's classes, so these rows are not scored"
+    return numbers, [note] if strange else []
 
 
 def _targets(table: Any, names: Sequence[str], targets: int, reading: Reading) -> Floats:
@@ -200,8 +203,8 @@ def _targets(table: Any, names: Sequence[str], targets: int, reading: Reading) -
         several: Floats = array.astype(np.float64)  # one array of an .npz file
         return several
     if len(names) != targets:
-        raise DataError(f"The model predicts {targets} numbers, one column each; got labels in {list(names)}.")
-    what = "the numbers that are to be predicted"
+        raise DataError(f"The model predicts {targets} numbers, one column each; got the label columns {list(names)}.")
+    what = "the numbers to predict"
     return np.column_stack([_values(table, name, what, reading) for name in names])
 
 
@@ -219,17 +222,19 @@ def _describe_unknown(preparation: Preparation, table: Mapping[str, Cells | None
             rows = int(np.isin(words.codes, [*strange]).sum())
             if strange:
                 named = _quote_names([*strange.values()])
-                notes.append(f"{column.name}: no participant had {named} ({_count_rows(rows)}); it counts as none")
+                notes.append(
+                    f"{column.name}: no participant had {named} ({_count_rows(rows)}), which counts as no category"
+                )
         elif (odd := int((has_value & np.isnan(values)).sum())) and cells.words is not None:
             texts = np.unique(cells.words.codes[has_value & np.isnan(values)])
             named = _quote_names([cells.words.levels[code] for code in texts.tolist()])
-            notes.append(f"{column.name}: {named} ({_count_rows(odd)}) is no {column.kind}; it counts as missing")
+            notes.append(f"{column.name}: {named} ({_count_rows(odd)}) is not a {column.kind} and counts as missing")
         gone = int((~has_value).sum())
         if gone and not column.missing:
-            instead = "none of its categories" if column.kind == "category" else f"their mean, {column.mean:.4g}"
+            instead = "no category" if column.kind == "category" else f"the participants' mean, {column.mean:.4g}"
             notes.append(
-                f"{column.name}: missing in {_count_rows(gone)} and in none of the participants'; "
-                f"it counts as {instead}"
+                f"{column.name}: missing in {_count_rows(gone)}, but in no row of participants; a missing value counts "
+                f"as {instead}"
             )
         notes += _describe_far(column, values)
     return notes
@@ -249,13 +254,16 @@ def _describe_far(column: InputColumn, values: Floats) -> list[str]:
     middle = float(np.nanmedian(values))
     has_middle = (~np.isnan(values)).sum() >= MIN_VALUES
     if has_middle and float(np.nanmedian(distance)) > FAR_DEVIATIONS_MEDIAN:
-        about = f"half of the values are far from what participants had, {column.shown(middle)} in the middle"
-        return [f"{column.name}: {about}; theirs were {theirs}: check the unit"]
+        about = f"half of the values are far from the participants' values, with median {column.shown(middle)}"
+        return [f"{column.name}: {about}; participants have {theirs}. Check the unit"]
     if not far.any():
         return []
     row = int(np.nanargmax(distance))
-    about = f"far from what participants had in {_count_rows(int(far.sum()))}: {column.shown(values[row])} in row {row}"
-    return [f"{column.name}: {about}; theirs were {theirs}"]
+    about = (
+        f"far from the participants' values in {_count_rows(int(far.sum()))}, such as {column.shown(values[row])} in "
+        f"row {row}"
+    )
+    return [f"{column.name}: {about}; participants have {theirs}"]
 
 
 def _describe_unused(preparation: Preparation, names: Sequence[str]) -> list[str]:
@@ -265,7 +273,7 @@ def _describe_unused(preparation: Preparation, names: Sequence[str]) -> list[str
     if not strange:
         return []
     columns, are = ("columns", "are") if len(strange) > 1 else ("column", "is")
-    return [f"{columns} {_quote_names(strange)} {are} not used: nobody trained on {'them' if are == 'are' else 'it'}"]
+    return [f"{columns} {_quote_names(strange)} {are} not used, because no participant had {columns}"]
 
 
 def _count_rows(rows: int) -> str:
@@ -284,20 +292,20 @@ MIN_PROBABILITY = 1e-12  # minimum probability of the true class in the log loss
 
 
 class PredictingModel(Protocol):
-    """A model, in this process or exported."""
+    """Interface of trained models in this process and of exported models."""
 
     def logits(self, samples: Any) -> Floats:
-        """Return (m, c) logits of examples, or the (m, t) predicted numbers."""
+        """Return the (m, c) logits of examples, or their (m, t) predicted numbers."""
         ...
 
     def answers(self, samples: Any) -> tuple[Floats, Floats | None, Float32s | None]:
-        """Return logits, features and inputs: the arguments of `Adapter.fit`."""
+        """Return logits, features and inputs of examples, which are the arguments of `Adapter.fit`."""
         ...
 
 
 @dataclass(frozen=True)
 class ClientPredictions:
-    """One client with the decision about its adaptation."""
+    """Scores of one client, and the decision about its adaptation."""
 
     name: str  # "" if the file does not name clients
     rows: int
@@ -307,7 +315,7 @@ class ClientPredictions:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """The predictions of a model for m rows."""
+    """Predictions of a model for m rows."""
 
     rows: Rows
     clients: tuple[ClientPredictions, ...]
@@ -317,11 +325,11 @@ class Predictions:
     scores: dict[str, float]  # of all labeled rows; empty without labels
 
     def table(self, client: str | None = None, targets: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """Return a table of the rows: client, prediction, decision about the adaptation, probability of each class.
+        """Return a table with the client, prediction, adaptation decision and class probabilities of each row.
 
         Args:
-            client: Name of the column of clients; ``client`` if another column has that name.
-            targets: Names of several predicted numbers.
+            client: Name of the column of clients. If another column has this name, the name is ``client``.
+            targets: Names of the predicted numbers, if there are several.
         """
         columns: dict[str, Sequence[Any]] = {}
         if self.classes is None:
@@ -343,7 +351,7 @@ class Predictions:
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def lines(self) -> list[str]:
-        """Return a table of the clients with decisions and scores, as lines of text."""
+        """Return a table of the clients' decisions and scores as lines of text."""
         header = ["client", "rows", "decision", *self.scores]
         body = [
             [visible(client.name) or "(all rows)", str(client.rows), client.decision or "unadapted"]
@@ -363,13 +371,13 @@ def predictions(
     about: Mapping[str, Any],
     new_adapter: Callable[[], Adapter] | None = None,
 ) -> Predictions:
-    """Return a model's predictions of rows; a rule adapts to each client by all its rows, without labels.
+    """Return a model's predictions for rows; a rule adapts to each client with all of its rows, without labels.
 
     Args:
-        model: The model.
-        rows: The rows.
-        about: Description of the model, the content of ``model.json``.
-        new_adapter: Function that returns the adapter of a client; None: predict unadapted.
+        model: Trained or exported model.
+        rows: Rows of a file.
+        about: Description of the model, as in ``model.json``.
+        new_adapter: Function that returns an adapter for a client. None: predict without adaptation.
     """
     classes, shape, by_client = classes_of(about), (len(rows.samples), about["outputs"]), rows.by_client()
     predicted, unadapted = np.empty(shape), None if new_adapter is None else np.empty(shape)

@@ -1,4 +1,4 @@
-"""Archives that adapt or predict where FedReach is not installed: zip files that Python imports and runs."""
+"""Archives for machines without FedReach: zip files with code for adaptation or prediction, which Python runs."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from fedreach.runs.identity import check_code
 # -------------------- The modules of FedReach that an archive needs
 
 CLIENT_PACKAGES = frozenset({"numpy", *sys.stdlib_module_names})
-"""Packages that a client has."""
+"""Packages that are available at a client."""
 READS_TABLES = frozenset({"narwhals", "pyarrow"})
-"""Packages with which FedReach's modules read tables; processes that predict tables have them."""
+"""Packages with which FedReach's modules read tables. They must be installed where tables are predicted."""
 FEDREACH = Path(fedreach.__file__).parent
 
 
 def modules(names: Iterable[str], users_file: Path | None = None) -> dict[str, Path]:
-    """Return the files of FedReach's modules that are needed, by full name.
+    """Return the files of the given modules of FedReach, and of all modules that they import, by full name.
 
     Args:
-        names: Full names of FedReach's modules.
-        users_file: File of the user that also imports modules of FedReach.
+        names: Full names of modules of FedReach.
+        users_file: File of the user, whose imports from FedReach are included.
 
     Raises:
-        ConfigError: If a module imports anything but numpy, the standard library and FedReach.
+        ConfigError: If a module imports a package other than numpy, the standard library and FedReach.
     """
     collected: dict[str, Path] = {}
     for name in names:
@@ -56,7 +56,7 @@ def _collect(name: str, collected: dict[str, Path], through: tuple[Path, ...]) -
     if name not in collected:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
-            raise ConfigError(f"there is no module {name!r}.")
+            raise ConfigError(f"module {name!r} not found.")
         collected[name] = Path(spec.origin)
         _collect_imports(collected[name], collected, through)
 
@@ -78,7 +78,7 @@ def _collect_imports(file: Path, collected: dict[str, Path], through: tuple[Path
 
 
 def _module_of(name: str) -> str:
-    """Return the module that a name of FedReach is, or is in."""
+    """Return the module that a name in FedReach refers to, or that defines the name."""
     module, _, attribute = name.rpartition(".")
     if module == "fedreach" and attribute in fedreach.MODULE_OF:
         return f"fedreach.{fedreach.MODULE_OF[attribute]}"
@@ -141,20 +141,22 @@ def archive(
     docstring: str,
     code: str,
 ) -> bytes:
-    """Return the content of an archive, whose package has a rule and its state; see `fedreach.deploy.adapter.stored`.
+    """Return the bytes of an archive whose package contains a rule and its state.
 
     Args:
-        stem: Name of the archive without its ending, and of its package.
-        rule: Adaptation rule, a dataclass whose options are numbers, texts or tuples of them; or None.
-        state: Fitted state of the rule.
-        about: Origin of the rule, as plain JSON values.
-        root: Module of FedReach that the code imports.
+        stem: Name of the archive without its ending, which is also the name of its package.
+        rule: Adaptation rule, or None. The rule must be a dataclass whose options are numbers, texts or tuples of these
+            types.
+        state: Fitted state of the rule, which `fedreach.deploy.adapter.stored` reads.
+        about: Origin of the rule as JSON values.
+        root: Module of FedReach that `code` imports.
         main: Code that ``python ARCHIVE`` runs.
         docstring: Docstring of the package.
         code: Code of the package.
 
     Raises:
-        ConfigError: If the rule cannot be deployed, its options cannot be written down, or it needs more than numpy.
+        ConfigError: If the rule cannot be deployed, its options cannot be stored, or it requires packages other than
+            numpy.
     """
     names, users_file, made_of = ["fedreach", root], None, None
     if rule is not None:
@@ -199,7 +201,7 @@ def archive(
 
 
 def _options_of(rule: Any) -> dict[str, Any]:
-    """Return the options of a rule, which must be plain JSON values."""
+    """Return the options of a rule, which must be JSON values."""
     kind = type(rule)
     if not is_dataclass(rule) or "<locals>" in kind.__qualname__:
         raise ConfigError(f"{kind.__name__} must be a dataclass at module level, so that its options can be exported.")
@@ -209,13 +211,14 @@ def _options_of(rule: Any) -> dict[str, Any]:
             json.dumps(value)
         except TypeError as error:
             raise ConfigError(
-                f"{kind.__name__}.{name} must be a number, a text or a tuple of such to be exported; got {value!r}."
+                f"{kind.__name__}.{name} must be a number, a text, or a tuple of numbers and texts to be exported; got "
+                f"{value!r}."
             ) from error
     return options
 
 
 def check_deployable(rule: Adaptation) -> None:
-    """Reject a rule that needs more than inputs and a model, with a ConfigError."""
+    """Raise ConfigError if a rule requires more than inputs and a model."""
     kind = type(rule)
     if rule.is_reference:
         raise ConfigError(f"{kind.__name__} needs labels of the clients that it adapts, so it cannot be deployed.")
@@ -272,21 +275,22 @@ def export(
     force: bool = False,
     trust_code: bool = False,
 ) -> SavedRule:
-    """Write the fitted rule of a finished run as one archive, and return the rule.
+    """Write the fitted rule of a finished run to an archive, and return the rule.
 
     Args:
-        folder: The run folder.
-        out: New file, whose name ends with .pyz.
-        which: Model: the last, the best or the refitted one.
+        folder: Run folder.
+        out: Path of the new file, which ends in ``.pyz``.
+        which: Model for which the rule was fitted: the last, the best or the refitted model.
         cluster: Number of the cluster, if the run has one model per cluster.
-        base: Folder that the name of a custom rule is relative to; default: the current folder.
+        base: Folder to which the file name of a custom rule is relative. Default: the current folder.
         force: Export even if participants do not support the rule.
-        trust_code: Run the custom code that the folder names; see `fedreach.deploy.saved.load`.
+        trust_code: Run the custom code that the run folder refers to, see `fedreach.deploy.saved.load`.
 
     Raises:
-        RunFolderError: If the folder does not hold a fitted rule for that model, or the rule's file has changed.
-        ConfigError: If the rule needs labels, or more than numpy; if participants do not support it; or if the file
-            cannot be written.
+        RunFolderError: If the folder does not contain a fitted rule for the requested model, or the file that defines
+            the rule was changed.
+        ConfigError: If the rule requires labels or packages other than numpy, participants do not support it, or the
+            file cannot be written.
     """
     if out.suffix != ".pyz" or not out.stem.isidentifier() or out.stem == "fedreach":
         raise ConfigError(
@@ -317,7 +321,7 @@ def export(
 
 
 def adapter_archive(rule: Adaptation, state: State, about: Mapping[str, Any], stem: str = "adapter") -> bytes:
-    """Return the content of the archive of a fitted rule; arguments and errors are those of `archive`."""
+    """Return the bytes of an archive with a fitted rule; arguments and errors are as in `archive`."""
     return archive(
         stem,
         rule,
@@ -369,14 +373,14 @@ PACKAGE = {"torch": "torch", "onnx": "onnxruntime"}
 
 
 def program(about: Mapping[str, Any], library: Library, rule: Adaptation | None, state: State, batch: int) -> bytes:
-    """Return the content of the archive of an exported model; errors are those of `archive`.
+    """Return the bytes of the archive of an exported model; errors are as in `archive`.
 
     Args:
         about: Content of ``model.json``.
-        library: Library that runs the graphs in the same folder.
-        rule: Adaptation rule, a dataclass; None: the unadapted model.
-        state: Fitted state of the rule.
-        batch: Maximum number of examples per call of a graph.
+        library: Library that runs the graphs, which are stored in the same folder.
+        rule: Adaptation rule, which must be a dataclass. None: the model is not adapted.
+        state: Fitted state of the rule, which `fedreach.deploy.adapter.stored` reads.
+        batch: Largest number of examples per call of a graph.
     """
     package = PACKAGE[library]
     adapts = "" if rule is None else ", adapted to each client by its own inputs"

@@ -1,4 +1,4 @@
-"""Trained models as files."""
+"""Loading of trained models from run folders and files."""
 
 from __future__ import annotations
 
@@ -40,22 +40,23 @@ def load(
     model: Callable[..., nn.Module] | None = None,
     trust_code: bool = False,
 ) -> TrainedModel:
-    """Return the model of a finished run with its preprocessing: it takes raw images, columns of a table or tokens.
+    """Return the model of a finished run with its preprocessing; its inputs are raw images, tables or tokens.
 
     Args:
-        folder: The run folder, or the result of `fedreach export --to safetensors`, which holds one model.
-        which: The last model, the best by participants' held-out data, or ``"refit"``, which was refitted on all rows.
-            Default: the refitted model if the run has `population.refit`, else the last; for a file, the one in it.
+        folder: Run folder, or result of `fedreach export --to safetensors`, which contains one model.
+        which: Model to load: ``"last"``, ``"best"`` on participants' held-out data, or ``"refit"``, which was refitted
+            on all rows. Default: the refitted model if the run used `population.refit`, else the last model. A file
+            contains only one model, which is the default.
         cluster: Number of the cluster, if the run has one model per cluster.
-        base: Folder that names of the user's code are relative to, that of the experiment's TOML file; default: the
-            current folder.
-        model: Function or class that builds the module, see `build`, if the experiment does not name a model.
-        trust_code: Run the custom code that the folder names, such as ``net.py:Net``. Default: False; a folder that
-            names code is rejected, unless this process wrote it.
+        base: Folder to which file names of custom code are relative, usually the folder of the experiment's TOML file.
+            Default: the current folder.
+        model: Function or class that builds the module (see `build`), required if the experiment does not name a model.
+        trust_code: Run the custom code that the folder refers to, such as ``net.py:Net``. Default: False; FedReach then
+            rejects a folder that refers to custom code, unless this process wrote the folder.
 
     Raises:
-        ConfigError: If an argument is wrong, or the user's code is missing or not trusted.
-        RunFolderError: If the folder does not hold such a model, or the user's code was changed.
+        ConfigError: If an argument is invalid, or custom code is missing or not trusted.
+        RunFolderError: If the folder does not contain the requested model, or custom code was changed.
     """
     if which is not None and which not in get_args(Which):
         raise ConfigError(
@@ -122,7 +123,7 @@ def _refits(run: RunRecord) -> bool:
 def _why_not(run: RunRecord, which: Which, run_folder: RunFolder) -> str:
     """Return why a run lacks a model, and what to do."""
     if which == "refit" and not _refits(run):
-        return "The run did not train again on all rows: take the last, or run with population.refit = true."
+        return "The run did not train again on all rows. Use 'last', or run with population.refit = true."
     if which == "best" and (run_folder.path / LAST).exists():
         return "No participant holds out examples, so there is no best model. Use 'last'."
     return RESUME_HINT
@@ -134,7 +135,7 @@ def _find_exported_file(path: Path) -> Path | None:
         return path
     if (path / "model.json").exists():
         raise RunFolderError(
-            f"{path} is an exported model with its own program: python {path / 'predict.pyz'} FILE. Give the run "
+            f"{path} is an exported model with its own program: python {path / 'predict.pyz'} FILE. Pass the run "
             "folder, or the result of `fedreach export --to safetensors`."
         )
     return path / weights.FILE if (path / weights.FILE).exists() else None
@@ -155,8 +156,7 @@ def _of_file(
     if which not in (None, about["model"]) or cluster not in (None, about["cluster"]):
         cluster_name = "" if about["cluster"] is None else f" of cluster {about['cluster']}"
         raise ConfigError(
-            f"{path} holds one model, the {about['model']} one{cluster_name}. Leave the name out, or give the run "
-            "folder."
+            f"{path} contains only the model {about['model']!r}{cluster_name}. Remove the name, or pass the run folder."
         )
     section = ModelSection.model_validate(run.config["model"])
     expected = Expected.of_json(about["name"], about)
@@ -184,8 +184,8 @@ def _build_module(
     name = section.name
     if model is None and not name:
         raise ConfigError(
-            "The run was made by a program, and its folder does not name the model. Pass `model`, the function or "
-            "class that creates the module."
+            "A Python program created this run, so the run folder does not name the model. Pass `model`, the function "
+            "or class that creates the module."
         )
     for code in (name if model is None else "", section.output):
         if is_code(code):
@@ -201,7 +201,7 @@ def _model_index(folder: Path | str, count: int, cluster: int | None) -> int:
     if count == 1 and cluster is None:
         return 0
     if count == 1:
-        raise ConfigError(f"cluster: {folder} has one model for all clients; got {cluster}. Leave `cluster` out.")
+        raise ConfigError(f"cluster: {folder} has one model for all clients; got {cluster}. Remove `cluster`.")
     if cluster is None or not 0 <= cluster < count:
         raise ConfigError(
             f"{folder} has {count} models, one per cluster: cluster must be from 0 to {count - 1}; got {cluster}. "

@@ -1,4 +1,4 @@
-"""Weights of trained models in files."""
+"""Files with weights of trained models, and files with graphs."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ FILE, KEY, FITTED = "model.safetensors", "fedreach", "adaptation/"
 
 
 class Stored(NamedTuple):
-    """The content of a file."""
+    """Description and tensors in a file."""
 
     about: dict[str, Any]
     tensors: dict[str, AnyArray]
 
     def run(self) -> RunRecord:
-        """Return the run's record as far as the model needs it."""
+        """Return the fields of the run's record that the model requires."""
         construction, config = self.about["construction"], {"name": self.about["name"]}
         config |= {"model": construction["model"], "method": {"adaptation": self.about["adaptation"]}}
         return RunRecord(
@@ -68,7 +68,7 @@ class Stored(NamedTuple):
 
 
 def weights_file_content(net: nn.Module, run: RunRecord, saved: SavedRule | None, about: Mapping[str, Any]) -> bytes:
-    """Return the content of a file with a model and its rule."""
+    """Return the bytes of a file with a model and its rule."""
     config = run.config
     metadata = {
         **about,
@@ -86,16 +86,16 @@ def weights_file_content(net: nn.Module, run: RunRecord, saved: SavedRule | None
 
 
 def with_digest(metadata: Mapping[str, Any], tensors: Mapping[str, AnyArray]) -> dict[str, Any]:
-    """Return the metadata of a file with the digest of its tensors and of the other metadata."""
+    """Return the metadata of a file, with the digest of its tensors and all other metadata."""
     unsigned = {key: value for key, value in json.loads(json.dumps(metadata)).items() if key != "sha256"}
     return {**unsigned, "sha256": digest_of(tensors, unsigned)}
 
 
 def read_weights_file(path: Path) -> Stored:
-    """Return the content of a file.
+    """Read a file that `weights_file_content` wrote.
 
     Raises:
-        DataError: If the file is not one that `weights_file_content` wrote.
+        DataError: If `weights_file_content` did not write the file, or the file was altered.
     """
     try:
         with safe_open(path, framework="numpy") as file:
@@ -105,7 +105,7 @@ def read_weights_file(path: Path) -> Stored:
             is_complete = about == with_digest(about, tensors)
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"{path} is not a model of `fedreach export --to safetensors` ({error}). Give such a folder, or a run "
+            f"{path} is not a model of `fedreach export --to safetensors` ({error}). Pass an exported model or a run "
             "folder."
         ) from error
     if not is_complete:
@@ -114,7 +114,7 @@ def read_weights_file(path: Path) -> Stored:
 
 
 def load_weights(net: nn.Module, stored: Stored, path: Path) -> None:
-    """Load the stored numbers into a new module."""
+    """Load stored weights into a new module."""
     module_state, persistent = _state(net), net.state_dict().keys()
     try:
         state = {
@@ -127,7 +127,7 @@ def load_weights(net: nn.Module, stored: Stored, path: Path) -> None:
         net.load_state_dict(state)
     except (KeyError, RuntimeError) as error:
         raise DataError(
-            f"{path} has the weights of another model: {error}. Give the model that was trained."
+            f"{path} has the weights of another model: {error}. Pass the model that was trained."
         ) from error
 
 
@@ -137,7 +137,7 @@ def _state(net: nn.Module) -> dict[str, Tensor]:
 
 
 def rule(path: Path, base: Path, *, trust_code: bool) -> SavedRule | None:
-    """Return the rule in a file, or None."""
+    """Return the adaptation rule in a file, or None if the file has no rule."""
     stored = read_weights_file(path)
     if stored.about["adaptation"] is None:
         return None
@@ -156,7 +156,7 @@ ENDINGS = {"torch": ".pt2", "onnx": ".onnx"}
 
 
 class Features(nn.Module):
-    """A module that also returns the input of its last linear layer, like `logits_and_features`."""
+    """Module that also returns the input of its last linear layer, like `logits_and_features`."""
 
     def __init__(self, net: nn.Module, example: Tensor) -> None:
         super().__init__()
@@ -176,17 +176,17 @@ class Features(nn.Module):
 def content(
     module: nn.Module, example: Tensor, library: str, about: Mapping[str, Any], outputs: Sequence[str] = ("logits",)
 ) -> bytes:
-    """Return the content of a file: a graph that takes any number of examples, with its description.
+    """Return the bytes of a file with a graph that accepts any number of examples, and its description.
 
     Args:
         module: Module in evaluation mode.
-        example: Two examples.
-        library: ``"torch"``, for `torch.export.load`; or ``"onnx"``.
+        example: Two examples with which torch traces the module.
+        library: ``"torch"``, for a graph that `torch.export.load` reads, or ``"onnx"``.
         about: Description of the model.
-        outputs: Names of the outputs of an ONNX graph; its input is ``samples``.
+        outputs: Names of the outputs of an ONNX graph. The name of its input is ``samples``.
 
     Raises:
-        ConfigError: If torch.export cannot follow the module, the module draws random numbers, the ONNX writer is not
+        ConfigError: If torch.export cannot trace the module, the module draws random numbers, the ONNX writer is not
             installed, or onnxruntime cannot run the graph.
     """
     _refuse_draws(module, example)
@@ -196,9 +196,9 @@ def content(
             program = torch.export.export(module, (example,), dynamic_shapes=dynamic, strict=False)
         except Exception as error:  # a user's module may raise anything
             raise ConfigError(
-                f"torch.export cannot follow the module of this model: {type(error).__name__}: {_first_line(error)}. "
+                f"torch.export cannot trace the module of this model: {type(error).__name__}: {_first_line(error)}. "
                 "Avoid Python code that depends on values or on the number of samples, or pickle the model for "
-                "processes with FedReach."
+                "processes that have FedReach."
             ) from error
         if library == "onnx":
             written = _onnx(program, about, outputs)
@@ -222,7 +222,7 @@ def _refuse_draws(module: nn.Module, example: Tensor) -> None:
     if drawn:
         raise ConfigError(
             f"The model draws random numbers in evaluation (by {' and '.join(drawn)}). An exported graph cannot seed "
-            "them as FedReach does. Export --to safetensors, or draw only in training mode."
+            "them as FedReach does. Use --to safetensors, or draw only in training mode."
         )
 
 
@@ -238,7 +238,7 @@ def _onnx(program: torch.export.ExportedProgram, about: Mapping[str, Any], outpu
         exported = torch.onnx.export(program, dynamo=True, input_names=["samples"], output_names=outputs, verbose=False)
     except Exception as error:  # an operation that ONNX lacks
         raise ConfigError(
-            f"torch.onnx cannot write this model: {type(error).__name__}: {_first_line(error)}. Export it --to torch."
+            f"torch.onnx cannot write this model: {type(error).__name__}: {_first_line(error)}. Use --to torch."
         ) from error
     assert exported is not None  # with dynamo
     onnx.helper.set_model_props(exported.model_proto, {ABOUT: json.dumps(about)})
@@ -260,11 +260,11 @@ def _check_onnx_runs(graph: bytes, example: Tensor) -> None:
         session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
         session.run(None, {"samples": example.cpu().numpy()})
     except Exception as error:  # onnxruntime has its own exception classes
-        raise ConfigError(f"onnxruntime cannot run this model: {_first_line(error)}. Export it --to torch.") from error
+        raise ConfigError(f"onnxruntime cannot run this model: {_first_line(error)}. Use --to torch.") from error
 
 
 def write_whole(path: Path, text: bytes | str) -> None:
-    """Write a file completely or not at all.
+    """Write a file completely, or leave no file if the write fails.
 
     Raises:
         ConfigError: If the file cannot be written.

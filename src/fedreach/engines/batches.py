@@ -28,10 +28,10 @@ from fedreach.federation.types import Outputs
 
 
 def batch_plan(seed: int, round_: int, client: int, num_examples: int, local: LocalSGD) -> Ints:
-    """Return a client's batches in a round: a (steps, batch) table of positions in its examples, padded with -1.
+    """Return a client's batches in a round as a (steps, batch) table of positions in its examples, padded with -1.
 
-    Each epoch is a new permutation, divided into batches. ``local.drop_last`` drops a last batch that is not full.
-    With ``local.steps``, the table has this number of steps, over the necessary number of epochs.
+    Each epoch is a new permutation, divided into batches. ``local.drop_last`` drops a last batch that is not full. With
+    ``local.steps``, the table has this number of steps, taken from as many epochs as necessary.
 
     Args:
         seed: Seed of the run.
@@ -58,9 +58,10 @@ def batch_plan(seed: int, round_: int, client: int, num_examples: int, local: Lo
 
 
 def batch_plans(seed: int, round_: int, clients: Ints, parts: Sequence[Ints], local: LocalSGD) -> Ints:
-    """Return the batches of k clients in a round: (k, steps, batch) indices of their examples, padded with -1.
+    """Return the batches of k clients in a round as (k, steps, batch) indices of their examples, padded with -1.
 
-    Row i equals ``parts[i][batch_plan(..., clients[i], len(parts[i]), local)]``. `batch_plan` is the readable version.
+    Row i equals ``parts[i][batch_plan(..., clients[i], len(parts[i]), local)]``. `batch_plan` is the readable version
+    of this function.
 
     Args:
         seed: Seed of the run.
@@ -95,7 +96,7 @@ def batch_plans(seed: int, round_: int, clients: Ints, parts: Sequence[Ints], lo
 
 
 def examples_per_round(sizes: Ints, local: LocalSGD) -> Floats:
-    """Return the (n,) expected numbers of examples that clients process in a round.
+    """Return the (n,) numbers of examples that clients are expected to process in a round.
 
     Args:
         sizes: (n,) numbers of examples of the clients.
@@ -118,14 +119,14 @@ def examples_per_round(sizes: Ints, local: LocalSGD) -> Floats:
 
 
 class Samples:
-    """Examples and labels on a device, stored in their compact type; `batch` converts them to model inputs.
+    """Examples and labels on a device, stored in compact types; `batch` converts examples to model inputs.
 
     Args:
         x: (m, ...) examples.
         y: (m, ...) targets.
         kind: Kind of the examples, such as ``"tokens"``.
-        mean: (C,) mean of each channel. Empty: 0.
-        std: (C,) standard deviation of each channel. Empty: 1.
+        mean: (C,) mean of each channel. Empty: mean 0.
+        std: (C,) standard deviation of each channel. Empty: standard deviation 1.
         device: Device for the tensors.
     """
 
@@ -161,9 +162,10 @@ class Samples:
             torch.addcmul(self.offset, x, self.factor, out=x)
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs and targets of the examples `index`, whose shape can be any.
+        """Return the inputs and targets of the examples `index`, which can have any shape.
 
-        Several inputs are records of bytes, which a hook of the model unpacks (see `fedreach.engines.several`).
+        Several inputs are returned as records of bytes, which a hook of the model unpacks (see
+        `fedreach.engines.several`).
         """
         flat = index.reshape(-1)
         x = self.x.index_select(0, flat)
@@ -184,14 +186,14 @@ def _target_dtype(y: AnyArray) -> type[np.int64 | np.float32]:
 def scaling(
     scale: float, mean: Sequence[float], std: Sequence[float], dims: int, device: torch.device | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return factor and offset such that (x / scale - mean) / std = x * factor + offset.
+    """Return the factor and the offset for which (x / scale - mean) / std = x * factor + offset.
 
     Args:
         scale: Input value that becomes 1 before standardization.
-        mean: (C,) mean of each channel. Empty: 0.
-        std: (C,) standard deviation of each channel. Empty: 1.
+        mean: (C,) mean of each channel. Empty: mean 0.
+        std: (C,) standard deviation of each channel. Empty: standard deviation 1.
         dims: Number of dimensions of an example, channels first.
-        device: Device for factor and offset.
+        device: Device for the factor and the offset.
 
     Example:
         >>> factor, offset = scaling(255.0, [0.5], [0.25], 3)
@@ -226,7 +228,7 @@ def checked_device(device: str) -> torch.device:
 
 
 class ChannelsLast:
-    """Converter of a flat vector's filters from (out, channels, height, width) to (out, height, width, channels).
+    """Conversion of a flat vector's filters from (out, channels, height, width) to (out, height, width, channels).
 
     Args:
         layout: Layout of the model.
@@ -260,7 +262,7 @@ class ChannelsLast:
         return converted
 
     def turn_back(self, vectors: Tensor, rows: Tensor) -> None:
-        """Convert these rows of (k, p) vectors back to torch's order, in place."""
+        """Convert the given rows of (k, p) vectors back to torch's order, in place."""
         for place, (out, channels, height, width) in self.filters:
             filters = vectors[:, place][rows].view(-1, out, height, width, channels)
             vectors[rows, place] = filters.movedim(-1, -3).flatten(1)
@@ -275,7 +277,7 @@ BATCH = 256
 def refreshable_layers(module: nn.Module) -> list[_BatchNorm]:
     """Return the `BatchNorm2d` and `BatchNorm3d` layers with float32 running statistics, in the module's order.
 
-    Layers of type `BatchNorm1d` are excluded (see `fedreach.federation.adaptation.methods`).
+    The result excludes layers of type `BatchNorm1d` (see `fedreach.federation.adaptation.methods`).
 
     Example:
         >>> len(refreshable_layers(nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3, track_running_stats=False))))
@@ -287,11 +289,11 @@ def refreshable_layers(module: nn.Module) -> list[_BatchNorm]:
 
 @dataclass(frozen=True, eq=False)
 class BatchNormStatistics:
-    """Running statistics of a model (see `fedreach.federation.types.RunningStatistics`); the model does not change.
+    """Running statistics of a model, measured without changing it (see `fedreach.federation.types.RunningStatistics`).
 
-    A layer's statistics depend on those of the layers before it. So all inputs pass through the model once per layer,
-    in the order in which the model calls the layers. The result equals one pass in training mode with all inputs as a
-    single batch. Smaller batches limit the memory.
+    A layer's statistics depend on the statistics of the layers before it. So all inputs pass through the model once per
+    layer, in the order in which the model calls the layers. The result equals the result of one pass in training mode
+    with all inputs as a single batch, but smaller batches require less memory.
     """
 
     module: nn.Module

@@ -1,4 +1,4 @@
-"""Selection of the engine, by name or by speed in a short trial; an engine must compute the model correctly."""
+"""Selection of an engine that computes the model correctly, by name or by its speed in a short trial."""
 
 import time
 import warnings
@@ -37,14 +37,14 @@ REPEATS = 3  # repetitions of a trial, of which the fastest is used
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The selected engine, with the measurements and reasons.
+    """Selected engine, with the measurements and reasons behind the selection.
 
     Args:
         name: Name of the selected engine.
-        seconds: Expected time of one round in seconds, for each engine that was tried.
-        refused: Reason why an engine cannot train this model, by engine.
+        seconds: Expected duration of one round in seconds, for each engine that was tried.
+        refused: Reasons why engines cannot train this model, by engine.
         only_plain: Reason why only `sequential` can train the model. None if other engines were tried.
-        wrong: Difference between an engine and torch, by engine. These engines are in `refused`, too.
+        wrong: Differences between engines and torch, by engine. `refused` also contains these engines.
     """
 
     name: str
@@ -55,7 +55,7 @@ class EngineChoice:
 
     @property
     def warning(self) -> str | None:
-        """One line about the property of the model that ruled out faster engines; None if only speed decided."""
+        """One line about the property of the model that excludes faster engines, or None if no property does."""
         if self.only_plain is not None:
             return f"engine {self.name}: {self.only_plain}"
         if not self.wrong:
@@ -83,11 +83,11 @@ def build_engine(
 ) -> TorchEngine:
     """Return the engine with this name.
 
-    If the engine fails on a few examples or computes different results from torch, FedReach uses `sequential` instead
-    and issues a Python warning.
+    If the engine fails on a few examples, or its results differ from torch's results, FedReach uses `sequential`
+    instead and issues a Python warning.
 
     Args:
-        name: Name in `ENGINES`, or ``"auto"`` for the fastest engine (see `choose`).
+        name: Name of the engine in `ENGINES`, or ``"auto"`` for the fastest engine (see `choose`).
         task: Model, data and local training.
         device: Device for tensors, such as ``"cpu"`` or ``"cuda"``.
         threads: Number of processes, at least 1.
@@ -110,7 +110,7 @@ def build_engine(
 
 
 def examine_named(name: str, task: Task, device: str = "cpu") -> str | None:
-    """Return the warning that `sequential` replaces a named engine; None if the engine agrees with torch.
+    """Return the warning that `sequential` replaces a named engine, or None if the engine agrees with torch.
 
     Raises:
         ConfigError: If the engine cannot train the model at all.
@@ -137,11 +137,11 @@ def choose(
     *,
     cohort_size: int | None = None,
 ) -> EngineChoice:
-    """Return the engine that is expected to be the fastest for cohorts of this size.
+    """Return the engine with the shortest expected time per round for cohorts of this size.
 
-    In a short trial, each engine trains clients of median size for two steps in `threads` processes. Engines that
-    differ from torch on a few examples are excluded (see `fedreach.engines.examination`). The choice therefore changes
-    results only by rounding. Set the name of an engine to get the same bits on every machine.
+    In a short trial, each engine trains clients of median size for two steps in `threads` processes. FedReach excludes
+    engines whose results differ from torch on a few examples (see `fedreach.engines.examination`). So results of
+    different engines differ only by rounding. Specify the name of an engine to obtain the same bits on every machine.
 
     Args:
         task: Model, data and local training.

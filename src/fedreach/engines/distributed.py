@@ -33,16 +33,16 @@ T = TypeVar("T")
 
 
 class LostRankError(TrainingError):
-    """The connection to another process of the run was lost."""
+    """Error for a lost connection to another process of the run."""
 
 
 class Ranks:
-    """The processes (ranks) of a run, as `join` returns them; rank 0 sends work to the others.
+    """Processes (ranks) of a run, as `join` returns them; rank 0 sends work to all other ranks.
 
     Args:
         rank: Number of this process, from 0 to `size` - 1.
         size: Number of processes.
-        local_rank: Number of this process among those on its machine, from 0.
+        local_rank: Number of this process among the processes on its machine, from 0.
         local_size: Number of processes on this machine.
     """
 
@@ -54,7 +54,7 @@ class Ranks:
         """Return the device on which this rank trains.
 
         Args:
-            name: Device. ``"cuda"`` gives each rank of a machine a different GPU. With any other name, such as
+            name: Device. With ``"cuda"``, each rank of a machine uses a different GPU. With any other name, such as
                 ``"cuda:0"``, the ranks of a machine share the device.
 
         Raises:
@@ -85,7 +85,7 @@ class Ranks:
             self._call(rank, work.wait)
 
     def post(self, value: object, rank: int) -> list[tuple[Any, Tensor]]:
-        """Start to send a value; return the pending operations, which must stay referenced until they are complete."""
+        """Start to send a value; return the pending operations, which must remain referenced until they complete."""
         message = torch.frombuffer(bytearray(pickle.dumps(value, protocol=5)), dtype=torch.uint8)
         return [(self._call(rank, dist.isend, part, rank), part) for part in (torch.tensor([len(message)]), message)]
 
@@ -94,7 +94,7 @@ class Ranks:
 
         Raises:
             LostRankError: If that rank's process has ended.
-            FedReachError: If that rank failed and sent its error. The message names the rank.
+            FedReachError: If that rank failed and sent its error. The message contains the number of the rank.
         """
         size = torch.empty(1, dtype=torch.int64)
         self._call(rank, dist.recv, size, rank)
@@ -115,9 +115,9 @@ class Ranks:
         except RuntimeError as error:
             who = f"Rank {rank}" if self.rank == 0 and rank else "Another rank"
             raise LostRankError(
-                f"{who} was lost: its process ended, or its machine is unreachable. See the output of torchrun, then "
-                "rerun the command to resume from the last checkpoint. To rerun it automatically, use torchrun "
-                "--max-restarts 1."
+                f"{who} does not respond: its process ended, or its machine is unreachable. See the output of "
+                "torchrun, then rerun the command to resume from the last checkpoint. To rerun it automatically, use "
+                "torchrun --max-restarts 1."
             ) from error
 
 
@@ -129,7 +129,7 @@ GRACE_SECONDS = 0.5  # time between the end of rank 0's connections and the end 
 
 @contextmanager
 def join() -> Iterator[Ranks]:
-    """Connect this process with the others that torchrun started, until the block ends.
+    """Connect this process to all processes that torchrun started, until the block ends.
 
     When rank 0 leaves the block, the other ranks end. If rank 0 fails, it reports the error, and the other ranks exit
     with status 1 without a message. If another rank fails, it sends the error to rank 0.
@@ -234,11 +234,11 @@ SPEED_DECAY = 0.5  # factor per round for old measurements of the ranks' speed
 
 
 class DistributedEngine(TorchEngine):
-    """The engine of rank 0, which distributes the work of an engine over all ranks, including itself.
+    """Engine of rank 0, which distributes the work of an engine among all ranks, including rank 0.
 
-    Rank 0 assigns groups of clients, the longest first, to the rank that should finish them first. Its estimate uses
-    the speed of the ranks in earlier rounds. Ranks evaluate different batches of an evaluation. Rank 0 alone computes
-    weighted sums and server steps. The other ranks call `serve` with an equal engine.
+    Rank 0 assigns groups of clients, the largest first, to the rank that should finish the group first. Its estimate
+    uses the speed of the ranks in earlier rounds. In an evaluation, each rank evaluates different batches. Only rank 0
+    computes weighted sums and server steps. The other ranks call `serve` with an equal engine.
 
     Args:
         engine: Engine of this rank.
@@ -336,7 +336,7 @@ def serve(engine: TorchEngine, ranks: Ranks) -> bool:
     """Execute the work that rank 0 sends, until the run ends or continues with another engine.
 
     Args:
-        engine: Engine, equal to that of rank 0.
+        engine: Engine that is equal to the engine of rank 0.
         ranks: Processes of the run.
 
     Returns:
@@ -383,14 +383,14 @@ def _outputs_share(
 
 
 def assign_work(work: Sequence[float] | Ints, speed: Floats) -> list[list[int]]:
-    """Assign pieces of work to ranks, the longest first, each to the rank that would finish it first.
+    """Assign pieces of work to ranks, the largest first, each to the rank that would finish it first.
 
     Args:
         work: (g,) size of each piece.
         speed: (r,) speed of each of r ranks, in the unit of work per second.
 
     Returns:
-        Indices of the pieces of each rank.
+        Indices of the pieces that are assigned to each rank.
 
     Example:
         >>> assign_work([3, 1, 2, 2], np.array([1.0, 1.0]))

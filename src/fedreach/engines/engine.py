@@ -1,4 +1,4 @@
-"""The engine that trains groups of clients in parallel processes on one machine."""
+"""Engine that trains groups of clients in parallel processes on one machine."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from fedreach.federation.aggregation import BLOCK, finite_rows
 from fedreach.federation.types import LocalOutputs, LocalUpdates, Outputs
 
 EVALUATION_PART = 8 * EVALUATION_BATCH
-"""Number of examples that a process evaluates at a time."""
+"""Number of examples that a process evaluates at once."""
 MAX_THREADS = 1024  # each thread is a process, so a larger number is probably a mistake
 
 
 class TorchEngine(Engine):
-    """An engine that trains cohorts and evaluates models of one federation.
+    """Engine that trains cohorts and evaluates models of one federation.
 
     The engine divides a cohort into groups of clients. On a CPU, `threads` processes train one group each (see
-    `fedreach.engines.processes`). Their kernels use one thread, because a small step cannot use several cores. The
-    number of threads does not change any result.
+    `fedreach.engines.processes`). The kernels of these processes use one thread, because a small step cannot use
+    several cores. The number of threads does not change any result.
 
     Args:
-        trainer: Class that trains a group: a value of `fedreach.engines.choice.ENGINES`, or a custom one.
+        trainer: Class that trains a group: a value of `fedreach.engines.choice.ENGINES`, or a custom class.
         task: Model, data and local training.
         device: Device for tensors, such as ``"cpu"`` or ``"cuda"``.
-        threads: Number of groups that are trained in parallel, from 1 to 1024. Always 1 on a GPU.
+        threads: Number of groups that are trained in parallel, from 1 to 1024. On a GPU, the number is always 1.
         precision: Precision of float32 matrix products. ``"highest"`` is float32. ``"high"`` and ``"medium"`` allow
             TF32 or bfloat16 on processors that are faster with it (see `torch.set_float32_matmul_precision`).
 
@@ -83,7 +83,7 @@ class TorchEngine(Engine):
         self.workers.end()  # the other processes have a copy of the old trainer
 
     def groups(self, ids: Ints, ranks: int = 1) -> list[Ints]:
-        """Return the groups of a cohort, as positions in `ids`, if `ranks` engines like this one train them."""
+        """Return the groups of a cohort, as positions in `ids`, for training by `ranks` engines like this one."""
         return self.trainer.groups(ids, self.threads * ranks)
 
     def train_groups(
@@ -95,7 +95,7 @@ class TorchEngine(Engine):
         lr: float,
         terms: Mapping[str, Float32s],
     ) -> LocalUpdates:
-        """Train the clients of these groups, which contain each position in `ids` once."""
+        """Train the clients of the given groups, which contain each position in `ids` once."""
         workers = self.workers
         update = workers.array((len(ids), self.layout.size), np.float32)
         loss, steps, finite = np.empty(len(ids)), np.empty(len(ids), np.int64), np.empty(len(ids), np.bool_)

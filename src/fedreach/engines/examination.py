@@ -108,13 +108,14 @@ class TrialResult(NamedTuple):
 
     updates: tuple[Float32s, Float32s]
     """(k - 1, d) updates after one very large step, in which the gradient dominates, and (k, d) updates after small
-    steps."""
+    steps.
+    """
     answers: dict[str, AnyArray]  # by name: (k,) training losses, and (m, c) outputs and (m,) losses in evaluation
     right: AnyArray  # (m,) whether the predicted class is correct, or the error of the predicted number
 
 
 class Trial(NamedTuple):
-    """Start and learning rates of a trial."""
+    """Initial model and learning rates of a trial."""
 
     round_: int  # round whose batches are used
     broadcast: Float32s  # (d,) start
@@ -142,7 +143,7 @@ class Examination:
 
     @cached_property
     def only_plain(self) -> str | None:
-        """Reason why only `sequential` can train the model; None if other engines may."""
+        """Reason why only `sequential` can train the model, or None if other engines can."""
         if (why := only_sequential(self.task)) is not None:
             return why
         trainer, m = self.plain.trainer, sum(SIZES)
@@ -161,11 +162,11 @@ class Examination:
         return why
 
     def difference(self, kind: type[GroupTrainer]) -> str | None:
-        """Return the difference between an engine and torch, in words; None if they agree.
+        """Return the difference between an engine and torch in words, or None if they agree.
 
         Raises:
             ConfigError: If the engine cannot train the model.
-            TrainingError: If the engine fails while it trains.
+            TrainingError: If the engine fails in training.
         """
         with self._as_examined():
             engine = TorchEngine(kind, self.task, self.device)

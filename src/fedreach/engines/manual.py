@@ -1,4 +1,4 @@
-"""The engine `manual`, which trains groups of clients with gradients in explicit formulas."""
+"""Engine `manual`, which trains groups of clients with explicit formulas for gradients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedreach.federation.base import LocalSolver
 
 
 class ImplicitFirstLayer:
-    """The first layer of `a` clients in one round of local training, without explicit weights.
+    """First layer of `a` clients in one round of local training, without explicit weights.
 
     Args:
         layer: Description of the layer.
@@ -65,7 +65,7 @@ class ImplicitFirstLayer:
             out.clamp_min_(0)
 
     def backward(self, a: int, begin: int, y: Tensor, dy: Tensor) -> None:
-        """Store the gradient `dy` with respect to the outputs `y`."""
+        """Store the gradient `dy` of the loss with respect to the outputs `y`."""
         errors = self.errors[:a, begin : begin + y.shape[1]]
         if self.layer.relu:
             torch.ops.aten.threshold_backward.grad_input(dy, y, 0.0, grad_input=errors)
@@ -99,7 +99,7 @@ NUMBERS = 4_000_000  # number of log-probabilities in memory at a time
 
 
 class Manual(GroupTrainer):
-    """An engine that trains groups of clients with gradients in explicit formulas.
+    """Engine that trains groups of clients with explicit formulas for gradients.
 
     Use when: no C compiler is available, and the model is a sequence of dense or convolution layers.
     """

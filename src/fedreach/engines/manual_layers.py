@@ -19,7 +19,7 @@ from fedreach.engines.recognition import Layer, NotAChainError
 
 
 class Memory:
-    """Memory that is reused for all shapes of a stack and grows if needed.
+    """Memory that all shapes of a stack reuse, and that grows if necessary.
 
     Example:
         >>> memory = Memory(torch.device("cpu"))
@@ -33,7 +33,7 @@ class Memory:
         self._next = 0
 
     def take(self, *shape: int) -> Tensor:
-        """Return a contiguous tensor with undefined values."""
+        """Return a contiguous tensor with undefined values from the memory."""
         size = math.prod(shape)
         if self._next == len(self._pieces):
             self._pieces.append(torch.empty(0, device=self.device))
@@ -48,7 +48,7 @@ class Memory:
         return sum(piece.numel() for piece in self._pieces)
 
     def begin_again(self) -> None:
-        """Make all memory available again."""
+        """Make the entire memory available again."""
         self._next = 0
 
 
@@ -61,14 +61,14 @@ class ModelStack:
     begin: int = 0  # position in the flat vector of the first column
 
     def views(self, part: slice | None, *shape: int) -> tuple[Tensor, Tensor]:
-        """Return the weights and gradients at this part of the flat vector, (a, *shape) each."""
+        """Return the (a, *shape) weights and gradients at one part of the flat vector."""
         assert part is not None  # layers without weights do not call this method
         a, part = len(self.weights), slice(part.start - self.begin, part.stop - self.begin)
         return self.weights[:, part].view(a, *shape), self.gradients[:, part].view(a, *shape)
 
 
 class PlacedLayer(Protocol):
-    """A layer on a stack."""
+    """Layer of all models of a stack."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs; the next call overwrites them."""
@@ -84,11 +84,11 @@ class PlacedLayer(Protocol):
 
 
 PlaceLayer = Callable[[ModelStack, int, Memory], PlacedLayer]
-"""Function that places a layer on a stack, for a batch size."""
+"""Function that builds the layer of a stack for a batch size."""
 
 
 class PlacedDense:
-    """A dense layer on a stack."""
+    """Dense layer of all models of a stack."""
 
     def __init__(self, layer: Layer, stack: ModelStack, batch: int, memory: Memory) -> None:
         a, (inputs,), (outputs,) = len(stack.weights), layer.shape, layer.outputs
@@ -189,7 +189,7 @@ class TrainingStep:
     def step(
         self, gradient: LossGradient, lr: float | None, shift: Tensor | None, *, with_input_gradient: bool = False
     ) -> Tensor:
-        """Write the gradients for the examples in `inputs` or take a gradient step; return the gradient of the inputs.
+        """Write the gradients for the examples in `inputs`, or take a gradient step; return the gradient of the inputs.
 
         Args:
             gradient: Function that writes the gradient of the loss at (a, b, c) outputs into its second argument.
@@ -221,9 +221,9 @@ TILE = 48  # smallest size of a tile if possible, because narrower products are 
 
 
 class PlacedConvolution:
-    """A convolution on a stack, with an optional 2 x 2 max pooling and an optional ReLU.
+    """Convolution of all models of a stack, with optional 2 x 2 max pooling and optional ReLU.
 
-    The constructor makes all views: in a small step, they would take as much time as the products.
+    The constructor creates all views, because in a small step this would take as long as the matrix products.
 
     Args:
         layer: Convolution. Its filters have channels last (see `fedreach.engines.batches.ChannelsLast`).
@@ -381,7 +381,7 @@ NO_POOLING = "a pooling is not a 2 x 2 max pooling after a convolution whose out
 
 
 def to_stack_layers(layers: Sequence[Layer]) -> list[PlaceLayer]:
-    """Return the layers with explicit gradients; a convolution and the max pooling after it become one layer.
+    """Return the layers with explicit gradients; a convolution and max pooling after it become one layer.
 
     Raises:
         NotAChainError: If the engine `manual` does not support a layer.

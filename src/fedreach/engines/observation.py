@@ -1,4 +1,4 @@
-"""Detection of a module's hidden behavior in trial runs: random numbers, hooks, branches, hidden state."""
+"""Detection of a module's hidden behavior in trial runs: random numbers, hooks, branches and hidden state."""
 
 from __future__ import annotations
 
@@ -74,17 +74,18 @@ def _led_to(output: Tensor) -> list[Any]:
 
 
 def hidden_behavior(module: nn.Module, batches: Sequence[Batch], losses: Losses) -> str | None:
-    """Return the behavior of a model that only `sequential` supports, in words; None if there is none.
+    """Describe the behavior of a model that only `sequential` supports, or return None without such behavior.
 
     The check runs the model on each batch, in training with the loss and its gradient, and in evaluation. The model
     must use the same operations on all batches. It must not draw random numbers, read numbers from tensors, write to
-    its parameters or change its attributes. Hooks, custom gradients and overridden `train` or `eval` methods are
-    rejected, too, because a few batches may not show their effect.
+    its parameters or change its attributes. The check also rejects hooks, custom gradients and overridden `train` or
+    `eval` methods, because a few batches may not show their effect.
 
     Args:
-        module: Model without dropout (see `fedreach.engines.examination`). Its numbers and its mode change.
+        module: Model without dropout (see `fedreach.engines.examination`). The check changes its parameters and its
+            mode.
         batches: Inputs and targets.
-        losses: Function like `fedreach.engines.trainer.GroupTrainer.losses`.
+        losses: Function with the arguments of `fedreach.engines.trainer.GroupTrainer.losses`.
 
     Example:
         >>> batches = [(torch.ones(2, 3), torch.tensor([0, 1]))]
@@ -161,11 +162,12 @@ def _operations(
 def remembers(module: nn.Module, x: Tensor) -> bool:
     """Return whether a model in training has state that FedReach cannot restore, such as a list of batches.
 
-    The check runs the model twice with the same inputs and seed, and restores its buffers and plain attributes in
-    between (see `fedreach.engines.models.state.ModuleSnapshot`). The outputs of a model with other state differ.
+    The check runs the model twice with the same inputs and seed. Between the runs, it restores the model's buffers and
+    plain attributes (see `fedreach.engines.models.state.ModuleSnapshot`). If the model has other state, its outputs
+    differ.
 
     Args:
-        module: Model. It stays in training mode; its buffers are restored.
+        module: Model in training mode. Its mode does not change, and its buffers are restored.
         x: Inputs.
 
     Example:
@@ -202,7 +204,8 @@ def repeats_itself(module: nn.Module, x: Tensor) -> bool:
 def refers_elsewhere(module: nn.Module, x: Tensor) -> bool:
     """Return whether a copy of a model trains tensors of the original model.
 
-    A copy contains the same functions. So a hook, or a function in an attribute, still refers to the original layers.
+    A copy contains the same functions as the original model. So a hook, or a function in an attribute, still refers to
+    the original layers.
 
     Example:
         >>> layer = nn.Linear(3, 2)
@@ -246,11 +249,12 @@ class Behavior:
     Attributes:
         draws: Whether the model or the loss draws random numbers in training, as dropout does.
         draws_in_evaluation: Whether the model draws random numbers in evaluation.
-        remembers: Whether the model has state outside of parameters, buffers and plain attributes (see `remembers`).
+        remembers: Whether the model has state outside its parameters, buffers and plain attributes (see `remembers`).
         mixes: Whether an example's outputs in evaluation depend on its batch, as with BatchNorm without running
-            statistics. FedReach evaluates such a model client by client.
-        counts: Names of constants and plain attributes that training changes and the server cannot average (see
-            `fedreach.engines.models.state`). Each client starts from their initial values.
+            statistics. FedReach evaluates a model with this behavior client by client.
+        counts: Names of constants and plain attributes that training changes, but that the server cannot average (see
+            `fedreach.engines.models.state`). Each client starts with the initial values of these constants and
+            attributes.
     """
 
     draws: bool
@@ -291,10 +295,10 @@ def normalizes_by_batch(module: nn.Module) -> bool:
 
 
 def mixes_examples(module: nn.Module, x: Tensor) -> bool:
-    """Return whether a module's outputs for an example in evaluation depend on the other examples of its batch.
+    """Return whether a module's outputs for an example in evaluation depend on other examples in the batch.
 
     Args:
-        module: Module. It does not change.
+        module: Module, which does not change.
         x: (m, ...) different inputs, with m at least 2.
 
     Example:
@@ -312,12 +316,12 @@ def behavior_of(module: nn.Module, samples: Samples, outputs: tuple[int, ...], l
     Args:
         module: Model.
         samples: Training data.
-        outputs: Shape of an example's outputs: (c,), or (positions..., c) if positions have labels.
-        losses: Function that returns losses, given outputs, targets and None.
+        outputs: Shape of an example's outputs: (c,), or (positions..., c) for labels per position.
+        losses: Function that returns losses. Its arguments are outputs, targets and None.
 
     Raises:
         ConfigError: If the model does not accept the examples, its outputs have a wrong shape or are not reproducible,
-            or a copy of the model trains the original.
+            or training a copy changes the model.
     """
     trial = copy_module(module)
     first = ModuleSnapshot(trial)

@@ -1,9 +1,9 @@
 """Processes with shared memory that train groups of clients in parallel.
 
-Python's lock makes threads slow in the small steps of federated training: two threads are often slower than one. So
-FedReach forks processes once. They read the data without a copy, and exchange vectors in shared memory. On Linux, a
-process with threads can be forked safely here, because the children use single-threaded kernels only. On other systems,
-one process does all the work.
+Python's global interpreter lock makes threads slow in the small steps of federated training, so that two threads are
+often slower than one thread. Therefore FedReach forks processes once. The processes read the data without copying them,
+and exchange vectors in shared memory. On Linux, FedReach can fork a process with threads safely, because the child
+processes use only single-threaded kernels. On other systems, one process performs all of the work.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ WIDTH = 4  # bytes per number in the queue
 
 
 def max_processes() -> int | None:
-    """Return the largest number of processes: None for no limit, or 1 if this system cannot fork processes."""
+    """Return the largest number of processes: 1 if this system cannot fork processes, or None for no limit."""
     return None if can_fork() else 1
 
 
@@ -59,10 +59,10 @@ class _Child(NamedTuple):
 
 
 class Workers:
-    """This process and its child processes, which call functions with the same object.
+    """This process and its child processes, which call functions with the same object `owner`.
 
     Args:
-        owner: First argument of every function. Children have a copy from the time of the first call.
+        owner: First argument of every function. Each child process has a copy from the time of the first call.
         count: Number of processes, including this one.
 
     Example:
@@ -86,7 +86,7 @@ class Workers:
         weakref.finalize(self, _end, self._children)
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> AnyArray:
-        """Return an array that all processes share; its memory is reused after the last reference to it is gone."""
+        """Return an array that all processes share; its memory is reused once no reference to the array remains."""
         size = max(1, math.prod(shape) * np.dtype(dtype).itemsize)
         if self.count == 1 and size <= SMALL:
             return np.empty(shape, dtype)
@@ -106,21 +106,21 @@ class Workers:
         return owner.reshape(shape)
 
     def copy(self, values: AnyArray) -> AnyArray:
-        """Return a copy that all processes share."""
+        """Return a copy of an array that all processes share."""
         shared = self.array(values.shape, values.dtype)
         shared[...] = values
         return shared
 
     def map(self, function: Callable[..., T], parts: Sequence[Any], *arguments: Any) -> list[T]:
-        """Return ``function(owner, part, *arguments)`` for each part; free processes take the next part.
+        """Return ``function(owner, part, *arguments)`` for each part; idle processes process the next part.
 
-        If the function raises exceptions, this method raises that of the first part that failed.
+        If the function raises exceptions, this method raises the exception of the first part that failed.
 
         Args:
-            function: Function defined in a module, because it is sent by name.
-            parts: Second arguments, one per call.
-            arguments: Further arguments. Arrays from `array` or `copy`, also in dictionaries, are shared; other
-                arguments are sent.
+            function: Function that is defined in a module, because child processes receive only its name.
+            parts: Second arguments of the function, one per call.
+            arguments: Further arguments. Arrays from `array` or `copy`, also inside dictionaries, are shared with the
+                child processes. All other arguments are copied to them.
 
         Raises:
             TrainingError: If a process died.
@@ -177,14 +177,14 @@ class Workers:
             self._children.append(_Child(ours, pid, os.getpid()))
 
     def end(self) -> None:
-        """End the children; the next call starts new ones."""
+        """End the child processes; the next call starts new child processes."""
         _end(self._children)
         if self._queue is not None:
             os.close(self._queue)
             self._queue = None
 
     def shares(self, value: AnyArray) -> bool:
-        """Return whether all processes share this array."""
+        """Return whether all processes share an array."""
         return isinstance(self._to_message(value), _Place)
 
     def _to_message(self, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Interfaces of engines, independent of any implementation."""
+"""Interfaces of engines, which are independent of any implementation."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from fedreach.federation.losses import CrossEntropy
 from fedreach.federation.types import LocalOutputs, LocalUpdates, Outputs
 
 Split = Literal["train", "true", "test", "server"]
-"""Data for an evaluation: ``"train"``, ``"true"``, ``"test"`` or ``"server"``.
+"""Names of the data for an evaluation: ``"train"``, ``"true"``, ``"test"`` or ``"server"``.
 
-``"train"`` and ``"true"`` are the clients' examples; ``"true"`` has labels without noise. ``"server"`` are the server's
-examples.
+``"train"`` and ``"true"`` are the clients' examples, with labels without noise for ``"true"``. ``"test"`` is the test
+set. ``"server"`` are the server's examples.
 """
 
 
 class Predictor(Protocol):
-    """Computes a model's predictions for examples of a federation."""
+    """Interface for the predictions of a model for examples of a federation."""
 
     def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools | Float32s, Float32s]:
-        """Return whether each prediction is correct, and the loss in nats, (m,) each.
+        """Return (m,) values that state whether each prediction is correct, and (m,) losses in nats.
 
-        If positions have labels, the results are each example's accuracy and mean loss over its labeled positions. For
-        numeric targets, they are each example's mean absolute error in the targets' units, and its mean squared error
-        on the training scale (see `fedreach.data.preparation.TargetScale`).
+        With labels per position, the results are each example's accuracy and mean loss over its labeled positions. For
+        numeric targets, the results are each example's mean absolute error in the targets' units, and its mean squared
+        error on the training scale (see `fedreach.data.preparation.TargetScale`).
 
         Args:
             params: (d,) model.
-            split: Data to evaluate.
+            split: Name of the data to evaluate.
             index: (m,) examples of the split.
         """
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
         """Return the logits of m examples.
 
-        Their shape is (m, c), or (m, positions..., c) if positions have labels. For numeric targets, return the (m, t)
-        predictions in the targets' units.
+        The shape of the logits is (m, c), or (m, positions..., c) with labels per position. For numeric targets, the
+        result is the (m, t) predictions in the targets' units.
         """
 
     def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
-        """Return the outputs for one client's examples, for adaptation; with `inputs`, also inputs and features.
+        """Return the outputs for one client's examples for adaptation; with `inputs`, also return inputs and features.
 
-        A batch contains only this client's examples, so that the results equal those on the client's machine.
+        A batch contains only this client's examples, so that the results equal the results on the client's machine.
         """
 
 
@@ -72,11 +72,11 @@ Precision = Literal["highest", "high", "medium"]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A model with its data and local training.
+    """Model with its data and the options of local training.
 
     Args:
-        module: Model with its initial parameters. Engines copy it.
-        data: Clients' data. If the loss does not scale targets, the target scale is removed.
+        module: Model with its initial parameters. Engines copy the model.
+        data: Clients' data, without a target scale if the loss does not scale targets.
         solver: Local solver.
         local: Options of local SGD.
         seed: Seed of the batch order, at least 0.
@@ -124,7 +124,7 @@ class Task:
 
 
 class Trainer(Protocol):
-    """Trains cohorts, and runs the other computations on models in a round."""
+    """Interface for the training of cohorts, and for all other computations on models in a round."""
 
     def train(
         self, broadcast: Float32s, ids: Ints, round_: int, lr: float, terms: Mapping[str, Float32s] = NO_TERMS
@@ -136,7 +136,8 @@ class Trainer(Protocol):
             ids: (k,) clients of the cohort.
             round_: Round number.
             lr: Learning rate.
-            terms: Results of the solver's `prepare` for these clients, and their states of the loss (`LOSS_MEMORY`).
+            terms: Results of the solver's `prepare` for these clients, and the clients' states of the loss
+                (`LOSS_MEMORY`).
         """
 
     def outputs(self, broadcast: Float32s, update: Float32s, ids: Ints, *, before: bool) -> list[LocalOutputs]:
@@ -146,7 +147,7 @@ class Trainer(Protocol):
             broadcast: (d,) global model.
             update: (k, d) updates.
             ids: (k,) clients.
-            before: Also return the outputs of the global model.
+            before: Return the outputs of the global model too.
         """
 
     def server_step(self, params: Float32s, index: Ints, round_: int, lr: float, step: int = 0) -> Float32s:
@@ -181,15 +182,15 @@ class Trainer(Protocol):
         Args:
             params: (d,) model.
             ids: (k,) clients.
-            parts: Examples of each client to use. None: all its training examples.
+            parts: Examples of each client to use. None: all of the clients' training examples.
         """
 
     def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
-        """Return the same bits as `fedreach.federation.aggregation.weighted_sum`."""
+        """Return a weighted sum with the same bits as `fedreach.federation.aggregation.weighted_sum`."""
 
 
 class Engine(Trainer, Predictor, Protocol):
-    """An engine of a simulation: `TorchEngine`, `DistributedEngine` or a custom one."""
+    """Interface of simulation engines: `TorchEngine`, `DistributedEngine` or a custom engine."""
 
     name: str  # value of `engine.name`
     task: Task
@@ -201,11 +202,11 @@ class Engine(Trainer, Predictor, Protocol):
 
     @property
     def note(self) -> str:
-        """Notes on the model for the user, printed at the start of a run; usually empty."""
+        """Notes on the model, which FedReach prints at the start of a run. Usually empty."""
 
     @property
     def constants(self) -> Mapping[str, AnyArray]:
         """Constants of the model by name, from which every client starts (see `fedreach.engines.models.state`)."""
 
     def start_from(self, constants: Mapping[str, AnyArray]) -> None:
-        """Set the constants of the model to those of the run."""
+        """Set the constants of the model to the constants of the run."""

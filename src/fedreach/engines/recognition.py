@@ -25,7 +25,7 @@ Pair = tuple[int, int]  # along height and width
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of a chain, with an optional ReLU after it.
+    """Layer of a chain, optionally followed by a ReLU.
 
     Attributes:
         kind: Name of the layer in `torch.nn`, or ``"Addition"`` for a shortcut that adds an earlier image.
@@ -38,10 +38,10 @@ class Layer:
         stride: Stride of filters or pooling windows.
         padding: Rows of zeros at top and bottom, and columns of zeros at left and right.
         groups: Number of groups in a group normalization.
-        amount: Number added to the variance in a normalization, or probability of a dropout.
-        source: Number of layers, without dropout, before the image that an addition adds.
-        every: Subsampling steps of that image.
-        before: Number of channels of zeros before the channels of that image.
+        amount: Number that a normalization adds to the variance, or probability of dropout.
+        source: Number of layers that precede the image that an addition adds, not counting dropout.
+        every: Steps in which the added image is subsampled.
+        before: Number of channels of zeros before the channels of the added image.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class Layer:
 
     @property
     def pools_pairs(self) -> bool:
-        """Whether the layer is a maximum pooling over disjoint 2 x 2 windows."""
+        """Whether the layer is max pooling over disjoint 2 x 2 windows."""
         return self.kind == "MaxPool2d" and self.kernel == self.stride == (2, 2) and self.padding == (0, 0)
 
 
@@ -81,7 +81,7 @@ SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
 
 @dataclass(frozen=True)
 class Value:
-    """Value of a node of the graph: the output of layers, optionally subsampled and padded with zeros."""
+    """Value of a node in the graph: the output of layers, optionally subsampled and padded with zeros."""
 
     layers: tuple[Layer, ...]
     shape: tuple[int, ...]
@@ -90,7 +90,7 @@ class Value:
 
 
 def part_of(node: fx.Node, value: Value) -> Value | None:
-    """Return the value of ``x[..., ::2, ::2]`` or ``F.pad(x, (0, 0, 0, 0, 1, 1))``; None for other nodes."""
+    """Return the value of ``x[..., ::2, ::2]`` or ``F.pad(x, (0, 0, 0, 0, 1, 1))``, or None for other nodes."""
     if len(value.shape) != 3 or len(node.args) != 2:
         return None
     how: Any = node.args[1]
@@ -127,19 +127,19 @@ FUNCTIONS: dict[Any, type[nn.Module]] = {
     torch.flatten: nn.Flatten,
     "flatten": nn.Flatten,
 }
-"""Functions in `forward` -> layers with the same arguments."""
+"""Functions in `forward`, with the layers that have the same arguments."""
 
 
 class NotAChainError(Exception):
-    """The model is not a chain of known layers; the message gives the reason."""
+    """Error for a model that is not a chain of known layers; the message states the reason."""
 
 
 def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
-    """Return the layers of a model for examples of this shape, without changing the model.
+    """Return the layers of a model for examples of the given shape, without changing the model.
 
     Known layers are linear layers, 2-d convolutions, ReLU, maximum and mean pooling, group normalization, dropout and
-    flattening. They can be modules or functions in `forward`. Shortcuts without weights, as in `resnet20`, and an
-    embedding with an LSTM whose last output is used are known, too.
+    flattening. They can be modules or functions in `forward`. Two structures are also known: shortcuts without weights,
+    as in `resnet20`, and an embedding with an LSTM whose last output is used.
 
     Raises:
         NotAChainError: If the model contains other layers, or constants (see `fedreach.engines.models.state`).
@@ -414,7 +414,7 @@ ADD: dict[type[nn.Module], Any] = {
     nn.Embedding: _Chain._embedding,
     nn.LSTM: _Chain._recurrent,
 }
-"""Type of a layer -> the method that adds it."""
+"""Types of layers, with the method that adds a layer of each type."""
 
 
 def _pair(size: Any) -> Pair:

@@ -1,4 +1,4 @@
-"""The readable engine, which trains one client after another like the pseudocode of papers."""
+"""Readable engine, which trains one client after another, like the pseudocode of papers."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from fedreach.federation.local_sgd import TorchSteps
 # --- Arguments of `Loss.objective` in a local step: the module, the batch, and other models on this batch
 
 LayerCalls = dict[str, list[tuple[Any, Any]]]
-"""Layer -> (inputs, outputs) of each call in a forward pass."""
+"""(inputs, outputs) of each call of a layer in a forward pass, by layer."""
 
 
 class Pass:
-    """A forward pass of a module over a batch that records the calls of its layers (see `ForwardPass`).
+    """Forward pass of a module over a batch that records the calls of the module's layers (see `ForwardPass`).
 
     Args:
         module: Model.
@@ -79,7 +79,7 @@ def _note(calls: LayerCalls, name: str, part: nn.Module, inputs: Any, returned: 
 
 
 class Step(Pass):
-    """A local training step that a loss with a method `objective` receives (see `LocalStep`).
+    """Local training step, as passed to a loss with a method `objective` (see `LocalStep`).
 
     Args:
         engine: Engine, whose module is the local model.
@@ -130,7 +130,7 @@ class Step(Pass):
         return self._mean_loss(functional_call(self.module, {**moved, **buffers}, (self.x,)))
 
     def objective(self) -> Tensor:
-        """Return the number to minimize.
+        """Return the value of the objective that the client minimizes.
 
         Raises:
             ComponentError: If the objective is not a differentiable number.
@@ -182,11 +182,12 @@ def augment_batch(augmentation: Augmentation, x: Tensor, seed: int, round_: int,
 
 
 def check_augmentation(augmentation: Augmentation, x: Tensor) -> None:
-    """Check an augmentation in two calls on the same inputs, before the first round.
+    """Check an augmentation with two calls on the same inputs before the first round.
 
     Raises:
         ConfigError: If the augmentation fails.
-        ComponentError: If it changes the shape or type, or two calls with the same seed differ.
+        ComponentError: If the augmentation changes the shape or type of the inputs, or two calls with the same seed
+            differ.
     """
     name = name_of(augmentation)
     try:
@@ -206,9 +207,10 @@ def check_augmentation(augmentation: Augmentation, x: Tensor) -> None:
 
 
 class Sequential(GroupTrainer):
-    """The readable engine, which trains one client at a time in torch.
+    """Readable engine, which trains one client at a time in torch.
 
-    Use when: the other engines do not support the model. It supports any module, and tests compare the others with it.
+    Use when: the other engines do not support the model. This engine supports any module, and tests compare the other
+    engines with it.
     """
 
     name = "sequential"
@@ -264,7 +266,7 @@ class Sequential(GroupTrainer):
         return losses, steps, None
 
     def plans(self, ids: Ints, round_: int) -> list[Ints]:
-        """Return each client's (steps, batch) table of example indices, padded with -1."""
+        """Return the (steps, batch) table of example indices of each client, padded with -1."""
         plans = []
         for client in map(int, ids):
             samples = self.data.train[client]

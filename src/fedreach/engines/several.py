@@ -1,7 +1,7 @@
 """Hooks for models with several inputs, and for models with outputs at positions.
 
-One hook unpacks records of several inputs into tensors. The other moves the classes to the last axis of the outputs. So
-engines handle one tensor of examples and (m, positions..., c) outputs for all models.
+One hook unpacks records of several inputs into tensors. The other hook moves the classes to the last axis of the
+outputs. So engines process one tensor of examples and (m, positions..., c) outputs for all models.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedreach.data.several import has_names
 
 @dataclass(frozen=True)
 class UnpackInputs:
-    """A forward pre-hook that unpacks records into several inputs of a module.
+    """Forward pre-hook that unpacks records into several inputs of a module.
 
     Args:
         layout: Layout of the records (see `fedreach.data.several`).
@@ -41,7 +41,7 @@ class UnpackInputs:
         return ((), {**kwargs, **parts}) if has_names(self.layout) else (tuple(parts.values()), dict(kwargs))
 
     def tensors(self, packed: Tensor) -> Mapping[str, Tensor]:
-        """Return the (m, ...) tensors by name for (m, bytes) records."""
+        """Return the (m, ...) tensors in (m, bytes) records by name."""
         parts: dict[str, Tensor] = {}
         for name, (kind, offset, *_) in (self.layout.fields or {}).items():
             # `view` requires aligned memory, which a copy has.
@@ -52,9 +52,10 @@ class UnpackInputs:
 
 @dataclass(frozen=True)
 class ClassesLast:
-    """A forward hook that moves the classes to the last axis of a module's outputs.
+    """Forward hook that moves the classes to the last axis of a module's outputs.
 
-    Models can return (m, positions..., c), or (m, c, positions...), which torch's losses expect.
+    Models can return outputs of shape (m, positions..., c), or of shape (m, c, positions...), which torch's losses
+    expect.
 
     Args:
         positions: Shape of an example's labels.
@@ -93,7 +94,7 @@ def add_hooks(module: nn.Module, layout: np.dtype[Any] | None, positions: tuple[
 
 
 def layout_of(x: AnyArray) -> np.dtype[Any] | None:
-    """Return the layout of records of several inputs; None if the examples are one array."""
+    """Return the layout of records of several inputs, or None if the examples are one array."""
     return None if x.dtype.names is None else x.dtype
 
 

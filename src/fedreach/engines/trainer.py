@@ -1,4 +1,4 @@
-"""Base class of trainers: the model and data on a device, predictions and server steps."""
+"""Base class of trainers: model and data on a device, predictions and server steps."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ def _correction(solver: Any, size: int, scale: float | None) -> Tensor:
 
 EVALUATION_BATCH = 256
 LOSSES = {"cross_entropy": "cross-entropy", "squared_error": "squared error"}
-"""Attribute of a loss -> name of the loss in messages."""
+"""Attributes that identify losses, with the names of the losses in messages."""
 Group = tuple[Floats | list[float], Ints | list[int], Bools | None]
-"""Mean training losses and numbers of steps of a group's clients, and whether their updates are finite, if checked."""
+"""Mean training losses and numbers of steps of a group's clients. If checked, also whether their updates are finite."""
 
 
 class GroupTrainer(ABC):
@@ -124,15 +124,15 @@ class GroupTrainer(ABC):
 
     name: ClassVar[str]
     written_out: ClassVar[tuple[str, ...]] = ()
-    """Attributes of the losses whose gradients it implements, such as ``"cross_entropy"``. Empty: any loss."""
+    """Attributes of the losses whose gradients the trainer implements, such as ``"cross_entropy"``. Empty: any loss."""
     any_optimizer: ClassVar[bool] = True
-    """Whether it supports every optimizer. Otherwise it supports gradient steps with or without momentum."""
+    """Whether the trainer supports every optimizer. Otherwise, it supports gradient steps with or without momentum."""
     follows_torch: ClassVar[bool] = False
-    """Whether it supports augmentations, optimizers of `torch.optim`, and losses with a method `objective`."""
+    """Whether the trainer supports augmentations, optimizers of `torch.optim`, and losses with a method `objective`."""
 
     @classmethod
     def refusal(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
-        """Return the reason why it cannot train any model with these components; None if it can."""
+        """Return the reason why this trainer cannot train any model with these components, or None if it can."""
         if loss.has_objective and not cls.follows_torch:
             return f"does not support the loss {name_of(loss)}, which has a method `objective`; 'sequential' does"
         if not cls.follows_torch and isinstance(local.optimizer, TorchSteps):
@@ -188,16 +188,17 @@ class GroupTrainer(ABC):
         self.owner = self.data.partition.owner() if self.behavior.mixes else None
 
     def start_from(self, constants: Mapping[str, AnyArray]) -> None:
-        """Set the constants of the model to those of the run (see `fedreach.engines.models.state`)."""
+        """Set the constants of the model to the constants of the run (see `fedreach.engines.models.state`)."""
         self.renew()
         for module in filter(None, (self.module, self.pristine)):
             set_constants(module, constants)
         self.constants, self.beginning = dict(constants), ModuleSnapshot(self.module)
 
     def renew(self) -> None:
-        """Restore the constants and attributes of the start of the run.
+        """Restore the constants and attributes from the start of the run.
 
-        So results do not depend on earlier computations. A model with other hidden state is replaced by a new copy.
+        So results do not depend on earlier computations. If the model has other hidden state, FedReach replaces it with
+        a new copy.
         """
         if self.pristine is None:
             self.beginning.restore()
@@ -205,19 +206,19 @@ class GroupTrainer(ABC):
             self.module = copy_module(self.pristine)
 
     def place(self, vector: Tensor, gradient: Tensor | None = None) -> None:
-        """Bind the module to a (d,) vector, and restore the constants and attributes of the start of the run."""
+        """Bind the module to a (d,) vector, and restore the constants and attributes from the start of the run."""
         self.renew()
         bind(self.module, vector, gradient, layout=self.layout)
 
     def scale_targets(self, targets: AnyArray) -> AnyArray:
-        """Return targets on the training scale."""
+        """Convert targets to the scale of training."""
         return targets if self.scale is None else self.scale.scaled(targets)
 
     def losses(self, outputs: Tensor, targets: Tensor, shift: Tensor | None) -> Any:
-        """Return the loss of each example, or of each labeled position if positions have labels.
+        """Return the loss of each example, or of each labeled position with labels per position.
 
         Args:
-            outputs: (m, c) outputs, or (m, positions..., c).
+            outputs: (m, c) or (m, positions..., c) outputs.
             targets: (m,) or (m, positions...) targets.
             shift: (m, c) or (c,) numbers added to the outputs. None: no shift.
 
@@ -237,7 +238,7 @@ class GroupTrainer(ABC):
         return losses
 
     def shifts_of(self, ids: Ints) -> Tensor | None:
-        """Return the (k, c) shifts that the loss adds to the outputs of these clients."""
+        """Return the (k, c) shifts that the loss adds to the outputs of the given clients."""
         return None if self.shifts is None else self.shifts[torch.from_numpy(ids).to(self.device)]
 
     def _shifts_for(self, loss: Loss, counts: Ints) -> Tensor:
@@ -252,7 +253,7 @@ class GroupTrainer(ABC):
 
     @abstractmethod
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
-        """Return the groups of clients that are trained together, as positions in `ids`, those with most work first.
+        """Return the groups of clients that are trained together, as positions in `ids`, the largest groups first.
 
         Args:
             ids: (k,) clients of the cohort.
@@ -282,7 +283,7 @@ class GroupTrainer(ABC):
     def predict_part(
         self, part: slice, params: Float32s, split: Split, index: Ints, right: Bools | Float32s, loss: Float32s
     ) -> None:
-        """Write whether the prediction is correct (or its error), and the loss, for a part of the examples."""
+        """Write whether each prediction is correct (or its error), and its loss, for a part of the examples."""
         begin = part.start
         for logits, y in self._answers(self._tensor(params), split, index[part]):
             rows = slice(begin, begin := begin + len(y))
@@ -300,7 +301,7 @@ class GroupTrainer(ABC):
             loss[rows] = F.cross_entropy(logits, y, reduction="none").cpu().numpy()
 
     def logits_part(self, part: slice, params: Float32s, split: Split, index: Ints, out: Float32s) -> None:
-        """Write the logits, or predicted numbers in the units of the targets, for a part of the examples."""
+        """Write the logits, or the predicted numbers in the units of the targets, for a part of the examples."""
         logits = self._logits(self._tensor(params), split, index[part])
         out[part] = logits if self.scale is None else self.scale.in_units(logits)
 
@@ -399,7 +400,8 @@ class GroupTrainer(ABC):
     def alone(self, split: Split, index: Ints) -> list[slice]:
         """Return slices of `index` whose examples can share batches.
 
-        If the model mixes examples, each client has a slice. Otherwise, and for data of no client, return one slice.
+        If the model mixes examples, the result is one slice per client. Otherwise, or if the data belong to no client,
+        the result is one slice.
         """
         if self.owner is None or split not in ("train", "true") or not len(index):
             return [slice(0, len(index))]
@@ -410,16 +412,17 @@ class GroupTrainer(ABC):
 def apply_step(
     local: LocalSGD, g: Tensor, weights: Tensor, moments: Any, step: int, lr: float, used: Any = None
 ) -> None:
-    """Take one local step: change `weights` in place, after the solver's correction and clipping.
+    """Perform one local step after the solver's correction and clipping; change `weights` in place.
 
     Args:
         local: Optimizer, weight decay and momentum.
         g: Corrected gradient, with the shape of `weights`.
         weights: (p,) or (k, p) weights.
-        moments: Moments of the optimizer, changed in place: two for Adam, one for momentum, otherwise none.
+        moments: Moments of the optimizer, which are changed in place. Adam has two moments, momentum has one, and other
+            optimizers have none.
         step: Number of the step in the round, from 1.
         lr: Learning rate.
-        used: Whether each number has a gradient; other numbers do not change. None: all have one.
+        used: Mask of the numbers that have a gradient. Other numbers do not change. None: all numbers have a gradient.
     """
     if isinstance(local.optimizer, Adam):
         g, new_moments = local.optimizer.direction(g, weights, moments, step, local.weight_decay)
@@ -435,15 +438,15 @@ def apply_step(
 
 
 class ClientStack:
-    """A group of clients that are trained together, in descending order of their numbers of steps.
+    """Group of clients that are trained together, in descending order of their numbers of steps.
 
-    So the clients that still train in a step are the first rows.
+    So the first rows are the clients that still train in a step.
 
     Attributes:
         index: (k, steps, b) examples of each batch, padded with -1.
         counts: (k, steps) sizes of the batches; 0 after a client's last step.
         rows: (k,) positions of the clients in the cohort.
-        vectors: (k, d) memory for the models; on a CPU, adjacent rows use the memory of their updates.
+        vectors: (k, d) memory for the models. On a CPU, adjacent rows use the memory of their updates.
     """
 
     def __init__(self, trainer: GroupTrainer, ids: Ints, group: Ints, round_: int, update: Tensor) -> None:
@@ -460,7 +463,7 @@ class ClientStack:
             self.vectors = torch.empty(k, trainer.layout.size, device=trainer.device)
 
     def finish(self, total: Floats) -> Group:
-        """Store the updates from `vectors`; return mean losses and numbers of steps, given (k,) sums of losses."""
+        """Store the updates from `vectors`; return mean losses and numbers of steps from the (k,) sums of losses."""
         if not self._in_place:
             self._update[torch.from_numpy(self.rows)] = self.vectors.cpu()
         loss, steps = np.empty(len(self.rows)), np.empty(len(self.rows), np.int64)
@@ -470,7 +473,7 @@ class ClientStack:
 
 
 def only_sequential(task: Task) -> str | None:
-    """Return the reason why only `sequential` supports this model or data; None if other engines may."""
+    """Return the reason why only `sequential` supports this model or data, or None if other engines may."""
     if types := narrow_types(task.module):
         return f"only 'sequential' supports {types} parameters"
     if task.data.dataset.positions:
@@ -479,7 +482,7 @@ def only_sequential(task: Task) -> str | None:
 
 
 def shares_of_positions(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each example's accuracy and mean loss over its labeled positions.
+    """Return the accuracy and mean loss of each example over its labeled positions.
 
     Args:
         logits: (m, positions..., c) logits.
@@ -501,12 +504,12 @@ def answers(
     Features are the inputs of the last linear layer. A model without linear layers has no features.
 
     Args:
-        module: Model. It is bound to `vector`.
+        module: Model, which is bound to `vector`.
         layout: Layout of the module.
         vector: (d,) numbers of the model.
         x: (m, ...) inputs.
-        inputs: Add features. If the inputs are numbers, also add the inputs, running statistics, and a function that
-            computes outputs for changed inputs.
+        inputs: Return features too. If the inputs are numbers, also return the inputs, running statistics, and a
+            function that computes outputs for changed inputs.
         even: Use batches of similar size, for a model that mixes the examples of a batch (see
             `fedreach.engines.observation`).
     """
@@ -534,12 +537,12 @@ def answers(
 def logits_and_features(
     module: nn.Module, x: Tensor, *, features: bool = True, even: bool = False
 ) -> tuple[Floats, Floats | None]:
-    """Return (m, c) logits, and (m, h) features if the module has any (see `answers`).
+    """Return (m, c) logits, and (m, h) features if the module has features (see `answers`).
 
     Args:
         module: Model in evaluation mode.
         x: (m, ...) inputs.
-        features: Also return features.
+        features: Return features too.
         even: Use batches of similar size.
     """
     linear = [part for part in module.modules() if isinstance(part, nn.Linear)] if features else []

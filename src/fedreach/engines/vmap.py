@@ -1,9 +1,9 @@
-"""The engine that trains all clients of a group at once with `torch.vmap`.
+"""Engine that trains all clients of a group at once with `torch.vmap`.
 
-The clients' models are the rows of one (k, d) matrix, in descending order of their numbers of local steps. So the
-clients that still train in a step are the first rows. Batches that are not full are padded with examples of weight 0.
-`sequential` is the readable version, and a test compares the two. Only dropout masks differ, because all rows share one
-random stream.
+The clients' models are the rows of one (k, d) matrix, in descending order of their numbers of local steps. So the first
+rows are the clients that still train in a step. Batches that are not full are padded with examples of weight 0.
+`sequential` is the readable version, and a test compares the two engines. Only dropout masks differ, because all rows
+share one random stream.
 """
 
 import warnings
@@ -32,7 +32,7 @@ STACK_BYTES = 16_000_000
 
 
 class Vmap(GroupTrainer):
-    """An engine that trains the clients of a cohort together with `torch.vmap`.
+    """Engine that trains the clients of a cohort together with `torch.vmap`.
 
     Use when: a GPU is available, and `torch.func` supports the module.
     """

@@ -1,1 +1,1 @@
-"""Evaluation: metrics, populations, prediction modes, statistics."""
+"""Evaluation: metrics, populations, prediction modes and statistics."""

@@ -35,7 +35,7 @@ from fedreach.federation.types import Outputs
 # Inputs are those of the model. Features that are not scaled are standardized with the participants' training examples.
 
 LARGEST = 2e7
-"""Largest rows x inputs x outputs of a pooled model, which takes about four seconds."""
+"""Largest product rows x inputs x outputs of a pooled model; fitting this model takes about four seconds."""
 MAX_INPUTS = 2000
 BLOCK = 4096  # examples that are converted to inputs at once
 NO_PARAMETERS = np.zeros(1, np.float32)
@@ -45,7 +45,7 @@ NO_PARAMETERS = np.zeros(1, np.float32)
 class Baseline(Predictor):
     """Fixed linear predictor: `bias` + inputs * `weights`.
 
-    The prediction of an example has the same bits for any set of examples.
+    The prediction for an example has the same bits, whichever examples are predicted with it.
     """
 
     data: FederatedData
@@ -54,7 +54,7 @@ class Baseline(Predictor):
     scale: tuple[Floats, Floats] | None = None  # (d,) mean and standard deviation of unscaled features
 
     def outputs(self, split: Split, index: Ints) -> Floats:
-        """Return (m, c) logits, or (m, t) numbers."""
+        """Return (m, c) logits, or (m, t) predicted numbers."""
         d = self.data.dataset
         if self.weights is None:
             return np.broadcast_to(self.bias, (len(index), *d.positions, len(self.bias)))
@@ -94,7 +94,7 @@ class Baseline(Predictor):
 
 @dataclass(frozen=True, eq=False)
 class BaselineScores:
-    """Scores of a baseline."""
+    """Evaluation columns and client records of a baseline."""
 
     columns: Mapping[str, float]  # columns of `Evaluator`
     clients: Mapping[str, Mapping[str, Sequence[Any]]]  # population -> "ids" and main scores of its clients
@@ -103,12 +103,12 @@ class BaselineScores:
 def score_baselines(
     data: FederatedData, examples_per_client: int | None = None, metrics: Sequence[Metric] = ()
 ) -> tuple[dict[str, BaselineScores], str]:
-    """Score the baselines; return the scores by name, and the reason why pooled is missing or "".
+    """Score the baselines; return the scores by name, and the reason why `pooled` is missing, or "".
 
     Args:
         data: Federated data. Baselines are fitted only on the participants' training examples.
         examples_per_client: Largest number of evaluation examples per client, see `Evaluator`.
-        metrics: Additional metrics, of which only `AUROC` is used.
+        metrics: Additional metrics. Baselines use only `AUROC`.
 
     Example:
         >>> from fedreach.testing.problems import tiny_data
@@ -135,7 +135,7 @@ def _score(evaluator: Evaluator) -> BaselineScores:
 
 
 def majority(data: FederatedData) -> Baseline:
-    """Return the baseline that predicts the participants' label distribution, with one more example per class."""
+    """Return the baseline that predicts the participants' label distribution, with one example added per class."""
     labels = data.labels[training_rows(data)]
     if data.dataset.positions:
         labels = labels[is_labeled(labels)]
@@ -149,7 +149,7 @@ def mean_target(data: FederatedData) -> Baseline:
 
 
 def pooled_logistic(data: FederatedData) -> Baseline:
-    """Fit logistic regression on the training examples of all participants."""
+    """Fit a logistic regression on the training examples of all participants."""
     rows, shares = training_rows(data), majority(data).bias
     x, scale = _fitted_inputs(data, rows)
     head = fit_head(x, np.tile(shares, (len(rows), 1)), data.labels[rows], 1 / len(rows))
@@ -157,7 +157,7 @@ def pooled_logistic(data: FederatedData) -> Baseline:
 
 
 def pooled_ridge(data: FederatedData) -> Baseline:
-    """Fit ridge regression on the training examples of all participants."""
+    """Fit a ridge regression on the training examples of all participants."""
     rows = training_rows(data)
     x, scale = _fitted_inputs(data, rows)
     y = data.labels[rows].astype(np.float64)
@@ -173,7 +173,7 @@ def training_rows(data: FederatedData) -> Ints:
 
 
 def why_not_pooled(data: FederatedData) -> str:
-    """Return why there is no pooled baseline, or ""."""
+    """Return the reason why the baseline `pooled` is missing, or ""."""
     d = data.dataset
     if d.positions:
         return "each position has a label"
@@ -211,7 +211,7 @@ def _fitted_inputs(data: FederatedData, rows: Ints) -> tuple[Floats, tuple[Float
 
 MIN_AUROC = 0.995
 MAX_WRONG_SHARE = 0.01
-"""Largest share of the rows outside the majority class that a leaking column predicts wrongly."""
+"""Largest share of the rows outside the majority class for which a leaking column predicts a wrong class."""
 MIN_RANK_CORRELATION = 0.999
 MIN_ROWS = 20
 MIN_CLASS_ROWS = 5
@@ -227,15 +227,17 @@ class Leak(NamedTuple):
 
 
 def leaks(data: FederatedData) -> list[Leak]:
-    """Find the columns of a table, or the features, that leak the label.
+    """Return the columns of a table, or the features, that leak the label.
 
-    - **AUROC**, for numbers, dates and Booleans: classes are sorted by their medians, and the AUROC of each pair of
-      neighbors is computed. Missing values come before all numbers. A column leaks if the smallest AUROC is at least
-      0.995. Row numbers do not leak, because only an order is fitted.
-    - **accuracy**, for categories, and for numbers with at most 100 values: each row is predicted as the most frequent
-      class of rows with the same value at *other participants*. With a single participant, the other rows are used. A
-      column leaks if its errors are at most 1% of the rows outside the majority class.
-    - **rank correlation** with a numeric target: a column leaks if its absolute value is at least 0.999.
+    - **AUROC**, for numbers, dates and Booleans: FedReach sorts the classes by their medians and computes the AUROC of
+      each pair of neighboring classes. Missing values precede all numbers. A column leaks if the smallest AUROC is at
+      least 0.995. Row numbers do not leak, because the measure uses only the order of the values.
+    - **accuracy**, for categories, and for numbers with at most 100 values: the prediction for a row is the most
+      frequent class of rows with the same value at *other participants*. With a single participant, FedReach uses the
+      participant's other rows. A column leaks if its number of errors is at most 1% of the number of rows outside the
+      majority class.
+    - **rank correlation** with a numeric target: a column leaks if the absolute value of the correlation is at least
+      0.999.
 
     The result is empty for images, for fewer than 20 rows, and for fewer than 5 rows of a second class.
 

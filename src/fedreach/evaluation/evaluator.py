@@ -46,7 +46,7 @@ class Scores:
         return float(self.score @ self.examples / self.examples.sum())
 
     def record(self, round_: int, population: str) -> dict[str, Any]:
-        """Return a record of ``clients.jsonl``."""
+        """Return the scores as a record of ``clients.jsonl``."""
         return {
             "round": round_,
             "population": population,
@@ -59,7 +59,7 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Group of n clients and their evaluation examples, client by client."""
+    """Group of n clients and their evaluation examples, in the order of the clients."""
 
     ids: Ints  # (n,) client ids
     index: Ints  # (m,) indices of the examples in the training set
@@ -68,13 +68,14 @@ class Group:
 
     @classmethod
     def of(cls, ids: Ints, *ranges: ClientIndex, max_samples: int | None = None, counts: Ints | None = None) -> Group:
-        """Build the group of all clients in `ids` that have examples in these ranges.
+        """Build the group of all clients in `ids` that have examples in the given ranges.
 
         Args:
             ids: Client ids.
-            *ranges: Examples of all clients.
-            max_samples: Largest number of examples per client, of which the first ones are used. Their order is random.
-            counts: Number of positions with a label for each example of the training set. Default: no positions.
+            *ranges: Index of the examples of all clients, one or more.
+            max_samples: Largest number of examples per client. The group contains the first examples of a client, whose
+                order is random.
+            counts: Number of labeled positions of each example in the training set. Default: labels have no positions.
 
         Example:
             >>> group = Group.of(np.array([0, 1]), ClientIndex(np.array([4, 7]), np.array([0, 2, 2])))
@@ -88,11 +89,11 @@ class Group:
 
     @property
     def parts(self) -> list[Ints]:
-        """Examples of each client."""
+        """Evaluation examples of each client."""
         return np.split(self.index, np.cumsum(self.sizes)[:-1]) if len(self.ids) else []
 
     def scores(self, right: Bools | Float32s | Floats, loss: Float32s | Floats, by: MainScore = ACCURACY) -> Scores:
-        """Compute the scores of the clients from examples: `right` is correctness or error of each, `loss` its loss."""
+        """Compute the scores of the clients from the correctness (or error) `right` and the `loss` of each example."""
         return Scores(self.ids, self.sizes, self._means(right), self._means(loss), by)
 
     def _means(self, values: Bools | Float32s | Floats) -> Floats:
@@ -114,22 +115,22 @@ class Group:
 
 LEVEL = 0.95
 EQUAL_SCORES = 1e-9
-"""Scores within this range are equal up to rounding."""
+"""Largest range of scores that are equal up to rounding."""
 
 
 def mean_interval(scores: Floats, top: float = 1.0) -> tuple[float, float]:
-    """Return the 95% confidence interval of the mean score over clients, from n sampled clients.
+    """Return the 95% confidence interval of the mean score over clients, computed from n sampled clients.
 
-    m is the mean, s = sd / sqrt(n) the standard error, and q the 0.975 quantile of Student's t with n - 1 degrees of
-    freedom. By the delta method (Oehlert, 1992), the interval is logit(m) ± q s / (m (1 - m)) on the logit scale. For
-    scores without an upper limit, it is log(m) ± q s / m on the log scale. So the interval stays within the range of
-    the score.
+    m is the mean, and s = sd / sqrt(n) is the standard error. q is the 0.975 quantile of Student's t with n - 1 degrees
+    of freedom. By the delta method (Oehlert, 1992), the interval is logit(m) ± q s / (m (1 - m)) on the logit scale.
+    For scores without an upper limit, the interval is log(m) ± q s / m on the log scale. So the interval never exceeds
+    the range of the score.
 
     If all scores are equal, the interval is m f to 1 - (1 - m) f with f = 0.025^(1/n). For scores of 0 or 1, this is
-    the interval of Clopper and Pearson (1934). For n = 1, it is Markov's inequality.
+    the interval of Clopper and Pearson (1934). For n = 1, this interval follows from Markov's inequality.
 
     Args:
-        scores: (n,) scores of clients, from 0 to `top`; n at least 1.
+        scores: (n,) scores of clients, from 0 to `top`, with n at least 1.
         top: Largest possible score: 1 for accuracy, infinity for an error. Default: 1.
 
     Reference: Oehlert (1992), A note on the delta method, The American Statistician 46, 27-29; Clopper and Pearson
@@ -161,8 +162,8 @@ def difference_interval(first: Floats, second: Floats, top: float = 1.0) -> tupl
     m - m' + sqrt((h - m)² + (m' - l')²) (Zou and Donner, 2008).
 
     Args:
-        first: (n,) scores of the first clients, see `mean_interval`.
-        second: (n',) scores of the other clients.
+        first: (n,) scores of the first group of clients, see `mean_interval`.
+        second: (n',) scores of the second group of clients.
         top: Largest possible score, see `mean_interval`.
 
     Reference: Zou and Donner (2008), Statistics in Medicine 27, 1693-1702.
@@ -179,7 +180,7 @@ def difference_interval(first: Floats, second: Floats, top: float = 1.0) -> tupl
 def combine_intervals(
     mean: float, limits: tuple[float, float], other_mean: float, other_limits: tuple[float, float]
 ) -> tuple[float, float]:
-    """Return the interval of the difference of two means from their intervals, see `difference_interval`."""
+    """Return the interval of the difference of two means, computed from their intervals; see `difference_interval`."""
     (low, high), (other_low, other_high) = limits, other_limits
     below, above = math.hypot(mean - low, other_high - other_mean), math.hypot(high - mean, other_mean - other_low)
     return round(mean - other_mean - below, 12), round(mean - other_mean + above, 12)
@@ -189,7 +190,7 @@ def combine_intervals(
 
 
 class Evaluator:
-    """Evaluation of global models; it computes the columns of a round.
+    """Evaluation of global models, which computes the columns of a round.
 
     Means give each client the same weight. ``..._pooled`` gives each example the same weight. The columns are:
 
@@ -197,37 +198,38 @@ class Evaluator:
       ``test_...``: the test set.
     - ``participation_gap``: participant_accuracy - unseen_accuracy.
     - ``..._low`` and ``..._high``: 95% confidence interval over clients (see `mean_interval`). Infinite intervals are
-      omitted, for example of the error of a single client.
+      omitted, for example the interval of a single client's error.
     - ``..._p10``, ``..._p50`` and ``..._p90``: percentiles over clients. ``..._worst_decile``: mean over the worst 10%
       of clients.
     - ``train_accuracy``: training examples of participants, with label noise. All other columns use true labels.
-      ``out_of_sample_gap``: train_accuracy - participant_accuracy. Both columns require `training`, or data without
-      other evaluation examples.
-    - ``local_accuracy``: local models of the cohort before aggregation, each on the held-out examples of its client.
-      This column requires ``evaluation.local``.
+      ``out_of_sample_gap``: train_accuracy - participant_accuracy. Both columns require `training`, or data that have
+      only training examples.
+    - ``local_accuracy``: local models of the cohort before aggregation, each evaluated on its client's held-out
+      examples. This column requires ``evaluation.local``.
 
-    For numeric targets, ``mae`` replaces ``accuracy``: the mean absolute error in the unit of the targets. The loss is
-    the mean squared error on the scale of training, so predicting the participants' mean has a loss of about 1. Gaps
-    have the opposite sign, so a positive gap still means that unseen clients are worse. The worst 10% of clients are
-    those with the largest errors.
+    For numeric targets, ``mae`` replaces ``accuracy``. It is the mean absolute error in the unit of the targets. The
+    loss is the mean squared error on the scale of training. So a model that predicts the participants' mean has a loss
+    of about 1. Gaps have the opposite sign, so a positive gap still means that unseen clients have worse scores. The
+    worst 10% of clients are the clients with the largest errors.
 
-    With one model per cluster, each participant is evaluated with the model of its cluster. Unseen clients and the test
-    set have no cluster. Their scores are means over the models, weighted by the share of participants in each cluster.
+    With one model per cluster, FedReach evaluates each participant with the model of its cluster. Unseen clients and
+    the test set have no cluster. Their scores are means over the models, weighted by the share of participants in each
+    cluster.
 
-    With labels per position, accuracy and loss of a client are means over its positions with a label. Metrics use these
+    With labels per position, the accuracy and loss of a client are means over its labeled positions. Metrics use these
     positions as examples. ``..._pooled`` weights clients by their number of examples.
 
-    Additional `metrics` have the columns ``participant_NAME``, ``unseen_NAME`` and ``test_NAME``: means over the
-    clients for which the metric is defined. ``..._NAME_undefined`` is the number of other clients.
-    ``..._NAME_worst_decile`` is the mean over the worst 10% of clients. ``..._NAME_pooled`` is the metric of all
-    examples of the population together. If model outputs are not finite, the metric is undefined.
+    Additional `metrics` have the columns ``participant_NAME``, ``unseen_NAME`` and ``test_NAME``. These columns are
+    means over the clients for which the metric is defined. ``..._NAME_undefined`` is the number of clients for which it
+    is undefined. ``..._NAME_worst_decile`` is the mean over the worst 10% of clients. ``..._NAME_pooled`` is the metric
+    of all examples of the population together. If model outputs are not finite, the metric is undefined.
 
     Args:
         engine: Engine that runs the models.
         data: Federated data.
         examples_per_client: Largest number of evaluation examples per client, the same in all rounds. Default: all.
         metrics: Additional metrics.
-        training: Also evaluate training examples. Default: True.
+        training: Evaluate training examples too. Default: True.
     """
 
     def __init__(
@@ -330,7 +332,7 @@ def mean_of(values: Bools | Float32s | Floats, counts: Ints | None) -> float:
 
 @dataclass(frozen=True, eq=False)
 class ClientModels:
-    """Models of the clients: one for all, or one per cluster."""
+    """Models of the clients: one model for all clients, or one model per cluster."""
 
     models: Float32s  # (m, d) models
     clusters: Ints  # (n,) cluster of each participant
@@ -342,7 +344,7 @@ class ClientModels:
         return cls(np.atleast_2d(models), model_of, participants)
 
     def logits(self, engine: Predictor, split: Split, index: Ints, owner: Ints | None) -> list[tuple[float, Float32s]]:
-        """Return (share, logits) of each model that predicts these examples (see `predict`)."""
+        """Return the (share, logits) of each model that predicts the given examples (see `predict`)."""
         if len(self.models) == 1:
             return [(1.0, engine.logits(self.models[0], split, index))]
         model_logits = [engine.logits(model, split, index) for model in self.models]
@@ -354,11 +356,11 @@ class ClientModels:
     def predict(
         self, engine: Predictor, split: Split, index: Ints, owner: Ints | None
     ) -> tuple[Bools | Float32s | Floats, Float32s | Floats]:
-        """Return correctness or error, and loss, of each example.
+        """Return the correctness (or error) and the loss of each example.
 
         Args:
             engine: Engine that runs the models.
-            split: Part of the data set to which `index` refers.
+            split: Name of the data to which `index` refers.
             index: (m,) indices of the examples.
             owner: (m,) client of each example. None for the test set.
         """
@@ -386,7 +388,7 @@ def summarize_round(
     training: Scores,
     test: tuple[float, float] | None = None,
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Return the columns of a round (see `Evaluator`) and the records of clients, from the scores of clients.
+    """Compute the columns of a round (see `Evaluator`) and the records of clients from the scores of clients.
 
     Args:
         round_: Number of completed rounds.

@@ -23,25 +23,26 @@ from fedreach.federation.federation import HasTargets, check_targets
 
 
 class Metric(Component):
-    """Base class of metrics: a number that scores predictions of a client, of a population, or on the test set."""
+    """Base class of metrics, which score the predictions for a client, a population, or the test set."""
 
     component_type = "metric"
 
     lower_is_better: bool = False  # the worst 10% of clients are those with the largest values if true
 
     name = ""
-    """End of the metric's column names: lowercase letters, digits and ``_``."""
+    """Last part of the metric's column names, which consists of lowercase letters, digits and ``_``."""
 
     @abstractmethod
     def of(self, labels: AnyArray, scores: Floats) -> float:
-        """Return the value of the metric, or nan where it is undefined.
+        """Return the value of the metric, or nan if the metric is undefined.
 
-        For example, AUROC is undefined for a client with one class. Means leave out such clients.
+        For example, AUROC is undefined for a client with one class. Means exclude clients for which the metric is
+        undefined.
 
         Args:
-            labels: (m,) true classes, or (m, t) true numbers; m is at least 1. Read-only.
-            scores: (m, c) model outputs, or (m, t) predicted numbers. Read-only. `log_softmax` of the outputs are
-                log-probabilities, and the predicted class has the largest output.
+            labels: (m,) true classes, or (m, t) true numbers, with m at least 1. The array is read-only.
+            scores: (m, c) model outputs, or (m, t) predicted numbers. The array is read-only. The `log_softmax` of the
+                outputs are log-probabilities, and the predicted class has the largest output.
         """
 
 
@@ -50,9 +51,9 @@ class Metric(Component):
 
 @dataclass(frozen=True)
 class Accuracy(Metric):
-    """Accuracy: share of examples whose class has the largest output. Ties go to the lower class.
+    """Accuracy: share of examples whose class has the largest output (ties: lower class).
 
-    FedReach always reports it if targets are classes.
+    FedReach always reports the accuracy if targets are classes.
 
     Use when: all classes matter in proportion to their frequency.
 
@@ -74,13 +75,13 @@ class Accuracy(Metric):
 
 @dataclass(frozen=True)
 class BalancedAccuracy(Metric):
-    """Balanced accuracy (Brodersen et al., 2010): mean recall of the classes. Ties go to the lower class.
+    """Balanced accuracy (Brodersen et al., 2010): mean recall of the classes (ties: lower class).
 
-    (1 / |C|) sum over k in C of r_k / m_k. C are the classes among the labels, m_k is the number of examples of class
-    k, and r_k of them are predicted correctly. With one class among the labels, it equals the accuracy. It equals
-    scikit-learn's `balanced_accuracy_score`.
+    The balanced accuracy is (1 / |C|) sum over k in C of r_k / m_k. C are the classes among the labels, m_k is the
+    number of examples of class k, and r_k of them are predicted correctly. If all labels are equal, the balanced
+    accuracy equals the accuracy. The metric equals scikit-learn's `balanced_accuracy_score`.
 
-    Use when: every class matters equally, even a rare one.
+    Use when: every class matters equally, even a rare class.
 
     Reference: Brodersen et al., "The Balanced Accuracy and Its Posterior Distribution", ICPR 2010.
 
@@ -105,11 +106,11 @@ class BalancedAccuracy(Metric):
 
 @dataclass(frozen=True)
 class MacroF1(Metric):
-    """Macro F1: mean over classes of F1, the harmonic mean of precision and recall. Ties go to the lower class.
+    """Macro F1: mean over classes of F1, the harmonic mean of precision and recall (ties: lower class).
 
-    (1 / |C|) sum over k in C of 2 r_k / (m_k + p_k). C are the classes among labels or predictions. m_k examples are
-    of class k, p_k are predicted as k, and r_k are both. A class without a correct prediction counts as 0. It equals
-    scikit-learn's ``f1_score(average="macro")``.
+    Macro F1 is (1 / |C|) sum over k in C of 2 r_k / (m_k + p_k). C are the classes among labels or predictions. m_k
+    examples are of class k, p_k examples are predicted as k, and r_k examples are both. A class without a correct
+    prediction counts as 0. The metric equals scikit-learn's ``f1_score(average="macro")``.
 
     Use when: every class matters equally, and false positives matter as well.
 
@@ -137,12 +138,12 @@ class MacroF1(Metric):
 
 @dataclass(frozen=True)
 class AUROC(Metric):
-    """Area under the ROC curve (AUROC): of class 1, or with more than two classes the mean of one class vs. the rest.
+    """Area under the ROC curve (AUROC) of class 1; with more than two classes, mean AUROC of one class vs. the rest.
 
-    P(p > p') + P(p = p') / 2, where p is the predicted probability of a class for one of its examples, and p' for an
-    example of another class. For two classes, it equals scikit-learn's ``roc_auc_score(y, p[:, 1])``. For more
-    classes, it is the mean of ``roc_auc_score(y == k, p[:, k])`` over the classes k among the labels. With one class
-    among the labels, it is undefined.
+    The AUROC is P(p > p') + P(p = p') / 2. Here p is the predicted probability of a class for an example of this class,
+    and p' for an example of another class. For two classes, the metric equals scikit-learn's ``roc_auc_score(y, p[:,
+    1])``. For more classes, it is the mean of ``roc_auc_score(y == k, p[:, k])`` over the classes k among the labels.
+    If all labels are equal, the AUROC is undefined.
 
     Use when: the model ranks examples, and you choose the decision threshold later.
 
@@ -167,7 +168,7 @@ class AUROC(Metric):
 
 
 def pairs_in_order(positive: Bools, p: Floats) -> float:
-    """Return the share of (positive, negative) pairs that `p` ranks correctly; ties count half."""
+    """Return the share of (positive, negative) pairs that `p` ranks correctly; ties count as one half."""
     p_negative, p_positive = np.sort(p[~positive]), p[positive]
     below, not_above = (np.searchsorted(p_negative, p_positive, side) for side in ("left", "right"))
     return float((below + not_above).sum() / (2 * len(p_positive) * len(p_negative)))
@@ -183,8 +184,8 @@ BINS = 15
 class Miscalibration(Metric):
     """Expected calibration error (Guo et al., 2017): sum_b m_b / m |accuracy_b - mean confidence_b| over 15 bins.
 
-    The confidence is the largest predicted probability. The m_b examples of bin b have a confidence between
-    (b - 1) / 15 and b / 15. With few examples, the error is above 0 even for a calibrated model.
+    The confidence is the largest predicted probability. The m_b examples of bin b have a confidence between (b - 1) /
+    15 and b / 15. With few examples, the error exceeds 0 even for a calibrated model.
 
     Use when: users rely on the predicted probabilities.
 
@@ -216,17 +217,19 @@ def expected_calibration_error(log_p: Floats, labels: Ints) -> float:
 
 @dataclass(frozen=True)
 class BoundDisagreement(Metric):
-    """Total disagreement sum_i (u(d_i) - l(d_i)) of the upper and lower bounds on the loss (arXiv 2311.05936).
+    """Total disagreement sum_i (u(d_i) - l(d_i)) between upper and lower bounds on the loss (arXiv 2311.05936).
 
-    This metric uses evaluation data; `fedreach.federation.measurements.Disagreement` uses a client's training data.
-    Lower is better. Column names end in ``bound_disagreement_jsd`` or ``bound_disagreement_zero_one``.
+    This metric uses evaluation data. In contrast, `fedreach.federation.measurements.Disagreement` uses a client's
+    training data. Lower values are better. Column names end in ``bound_disagreement_jsd`` or
+    ``bound_disagreement_zero_one``.
 
     Use when: you compare how much a data shift could harm each model.
 
     Args:
         loss: Loss that is bounded: ``"jsd"`` (Jensen-Shannon divergence in bits) or ``"zero_one"``. Default: "jsd".
         radius: Largest Hellinger distance, above 0 and at most 1. Default: 0.2.
-        step: Step between the distances d_i = step, 2 step, ..., above 0 and at most `radius`. Default: 0.02.
+        step: Step between the distances d_i = step, 2 step, .... The step is above 0 and at most `radius`. Default:
+            0.02.
 
     Raises:
         ConfigError: If an option is outside its range.
@@ -265,10 +268,10 @@ class BoundDisagreement(Metric):
 
 @dataclass(frozen=True)
 class MeanLoss(Metric):
-    """Mean cross-entropy loss in nats: the mean of log sum_c exp(z_c) - z_y. Also available as `log_loss`.
+    """Mean cross-entropy loss in nats: mean of log sum_c exp(z_c) - z_y, also available as `log_loss`.
 
-    FedReach always reports it if targets are classes. It equals scikit-learn's `log_loss`, except for probabilities
-    below 2e-16, which scikit-learn raises to that value.
+    FedReach always reports the mean loss if targets are classes. The metric equals scikit-learn's `log_loss`, except
+    that scikit-learn replaces probabilities below 2e-16 with 2e-16.
 
     Use when: probabilities matter, not only the predicted class.
 
@@ -290,7 +293,7 @@ class MeanLoss(Metric):
 
 @dataclass(frozen=True)
 class Perplexity(Metric):
-    """Perplexity: exponential of the mean cross-entropy. 1 is a certain and correct prediction, c a uniform guess.
+    """Perplexity: exponential of the mean cross-entropy, from 1 (certain and correct) to c for a uniform guess.
 
     A client's perplexity is the exponential of its mean loss. A population's perplexity is the mean over its clients.
 
@@ -320,8 +323,8 @@ class Perplexity(Metric):
 class MeanAbsoluteError(Metric):
     """Mean absolute error, (1 / (m t)) sum_ij |y_ij - z_ij|, in the unit of the targets.
 
-    FedReach always reports it if targets are numbers. Lower is better, so the worst clients have the largest errors.
-    It equals scikit-learn's ``mean_absolute_error``.
+    FedReach always reports the mean absolute error if targets are numbers. Lower values are better, so the worst
+    clients have the largest errors. The metric equals scikit-learn's ``mean_absolute_error``.
 
     Use when: the model predicts numbers.
 
@@ -341,23 +344,23 @@ class MeanAbsoluteError(Metric):
 # -------------------- Functions as metrics, and checks of metrics
 
 ENDINGS = ("worst_decile", "pooled", "undefined")
-"""Endings of additional columns of a metric, after its name and ``_``."""
+"""Endings of a metric's additional columns, which follow its name and ``_``."""
 RESERVED_NAMES = ("round", "population", "ids", "names", "examples", "loss", "mae")
-"""Names that a metric must not have: records of clients use them as keys. Names like ``accuracy_...`` are reserved."""
+"""Names that metrics must not have, because client records use them as keys. ``accuracy_...`` is reserved too."""
 LOWER_IS_BETTER = re.compile(r"(.*_)?(loss|error|deviance)")
 """Names of functions for which lower values are better, as in scikit-learn."""
 
 
 @dataclass(frozen=True)
 class FunctionMetric(OfFunction, Metric):
-    """Metric from a function ``function(y_true, scores) -> number``.
+    """Metric that calls a function ``function(y_true, scores) -> number``.
 
-    For classes, `y_true` is (m,) and `scores` are (m, c) **probabilities**: float64, and each row sums to 1. A class
-    with the method `of` receives the model outputs instead. For numeric targets, both arguments are (m, t).
+    For classes, `y_true` is (m,), and `scores` are (m, c) **probabilities** in float64, whose rows have the sum 1. In
+    contrast, a class with the method `of` receives the model outputs. For numeric targets, both arguments are (m, t).
 
-    Column names end in the function's attribute ``name`` or, without one, in the function's name. Lower is better if
-    the function has the attribute ``lower_is_better = True``. Without this attribute, lower is better if the name is
-    or ends in ``loss``, ``error`` or ``deviance``.
+    Column names end in the function's attribute ``name`` or, without this attribute, in the function's name. Lower
+    values are better if the function has the attribute ``lower_is_better = True``. Without this attribute, lower values
+    are better if the name ends in ``loss``, ``error`` or ``deviance``.
 
     Example:
         >>> def brier_loss(y_true, scores):
@@ -369,7 +372,7 @@ class FunctionMetric(OfFunction, Metric):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """End of the column names."""
+        """Last part of the metric's column names."""
         return str(getattr(self.function, "name", None) or getattr(self.function, "__name__", ""))
 
     @property
@@ -384,10 +387,10 @@ class FunctionMetric(OfFunction, Metric):
 def reject_metrics(metrics: Sequence[Metric], data: HasTargets) -> None:
     """Reject metrics that do not support the targets of the data.
 
-    Accuracy and loss are the defaults and always pass.
+    This check always accepts accuracy and loss, which are the defaults.
 
     Raises:
-        ConfigError: If a metric needs classes and the targets are numbers, or vice versa.
+        ConfigError: If a metric requires classes and the targets are numbers, or vice versa.
     """
     for metric in metrics:
         if type(metric) not in (Accuracy, MeanLoss):
@@ -438,14 +441,14 @@ def value_of(metric: Metric, labels: AnyArray, scores: Floats) -> float:
 
 @dataclass(frozen=True)
 class R2(Metric):
-    """Coefficient of determination R², 1 - sum_i (y_i - z_i)^2 / sum_i (y_i - mean y)^2, as the mean over t targets.
+    """Coefficient of determination R²: mean over t targets of 1 - sum_i (y_i - z_i)^2 / sum_i (y_i - mean y)^2.
 
-    A perfect prediction has the value 1, and the mean of the targets has the value 0. Negative values are possible. R²
-    is undefined if all values of a target are equal, for example for a client with one example. Otherwise it equals
-    scikit-learn's ``r2_score``.
+    A perfect prediction has the value 1, and a prediction of the targets' mean has the value 0. Negative values are
+    possible. R² is undefined if all values of a target are equal, for example for a client with one example. Otherwise,
+    R² equals scikit-learn's ``r2_score``.
 
     The baseline is the client's own mean, so R² does not measure differences between clients. ``unseen_r2_pooled``
-    measures them.
+    measures these differences.
 
     Use when: errors matter relative to the variance of the targets, and each client has many examples.
 
@@ -487,12 +490,12 @@ METRICS: Mapping[str, Any] = {
 # -------------------- Metrics of clients, of populations and of all examples together
 
 Values = Mapping[str, Floats]
-"""Name of a metric -> (n,) value of each client, nan where it is undefined."""
+"""(n,) values of the clients by name of the metric, nan where the metric is undefined."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClientOutputs:
-    """Examples of n clients, client by client, and the model outputs for them."""
+    """Examples of n clients, in the order of the clients, and the model outputs for these examples."""
 
     truth: AnyArray  # (m,) classes, or (m, t) numbers, of all clients
     # (share, outputs) of each model; outputs are (m, c) or (m, t). The metric is the mean weighted by the shares.
@@ -501,11 +504,11 @@ class ClientOutputs:
 
     @classmethod
     def of(cls, truth: AnyArray, model_outputs: Sequence[tuple[float, Float32s]], sizes: Ints) -> ClientOutputs:
-        """Build the outputs. Labels at positions become one example per labeled position.
+        """Build the outputs; with labels per position, each labeled position becomes one example.
 
         Args:
             truth: (m,) classes, (m, t) numbers, or (m, positions...) classes.
-            model_outputs: (share, outputs) of each model. With labels at positions, the last axis is the class.
+            model_outputs: (share, outputs) of each model. With labels per position, the last axis is the class.
             sizes: (n,) number of examples of each client.
         """
         if truth.ndim == 1 or truth.dtype.kind == "f":
@@ -515,7 +518,7 @@ class ClientOutputs:
         return cls(truth[labeled], [(share, outputs[labeled]) for share, outputs in model_outputs], counts)
 
     def of_clients(self, metric: Metric) -> Floats:
-        """Return the (n,) value of the metric for each client."""
+        """Return the (n,) values of the metric for the clients."""
         ends = np.cumsum(self.sizes).tolist()
         return np.array([self._of(metric, slice(begin, end)) for begin, end in zip([0, *ends], ends, strict=False)])
 
@@ -538,9 +541,10 @@ def columns_of_metric(name: str, metric: Metric, values: Floats, pooled: float |
 
     Args:
         name: Name of the population and the metric, such as ``unseen_auroc``.
-        metric: Metric that is reported.
-        values: (n,) value of each client, nan where it is undefined.
-        pooled: Value for all examples together. None for a population of one client, which has no worst 10% either.
+        metric: Metric whose columns are returned.
+        values: (n,) values of the clients, nan where the metric is undefined.
+        pooled: Value for all examples together. None: the population is a single client, so columns for pooled examples
+            and the worst 10% are omitted.
     """
     defined, columns = values[~np.isnan(values)], dict[str, float]()
     if len(defined):

@@ -39,9 +39,9 @@ SMOOTHING = 0.1
 GROUP_SIZE = 64
 """Largest number of clients that are adapted at once."""
 MAX_GROUP_BYTES = 2**26
-"""Size of model outputs that completes a group. The intensity correction uses several times as much memory."""
+"""Size of model outputs at which a group is complete. Intensity correction requires several times as much memory."""
 DECISIONS = ("adapted", "repaired")
-"""Decisions in the state of a client, each 0 or 1."""
+"""Names of the decisions in the state of a client, each of which is 0 or 1."""
 
 
 class Score(NamedTuple):
@@ -53,7 +53,7 @@ class Score(NamedTuple):
 
 
 def score(log_p: Floats, labels: Ints) -> Score:
-    """Compute accuracy, loss and calibration error of (m, c) log-probabilities.
+    """Compute the accuracy, loss and calibration error of (m, c) log-probabilities.
 
     Example:
         >>> score(np.log([[0.75, 0.25], [0.75, 0.25]]), np.array([0, 1]))
@@ -66,7 +66,7 @@ def score(log_p: Floats, labels: Ints) -> Score:
 
 
 class Client(NamedTuple):
-    """Client to which a rule adapts. The rule does not receive its labels, except with `learns_labels`."""
+    """Client to which a rule adapts; the rule receives its labels only with `learns_labels`."""
 
     id: int
     outputs: Outputs  # model outputs for its examples
@@ -74,13 +74,13 @@ class Client(NamedTuple):
 
 
 ModeScores = dict[str, dict[int, Score]]
-"""Mode -> client -> score. Clients with too few inputs for a mode are missing."""
+"""Scores by mode and client. Clients with too few inputs for a mode are missing."""
 
 
 def mode_names(
     rule: Adaptation, inputs: Sequence[int] = (), *, online: bool = False
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the modes of all clients, and for each N in `inputs` the modes of clients with more than N inputs.
+    """Return the modes of all clients, and, for each N in `inputs`, the modes of clients with more than N inputs.
 
     Example:
         >>> from fedreach.federation.adaptation.label_shift import LabelShift
@@ -94,12 +94,12 @@ def mode_names(
 
 
 def labeled_count(rule: Adaptation, count: int) -> int:
-    """Return the number of examples whose labels a rule receives, at most all but one."""
+    """Return the number of examples whose labels a rule receives; a rule never receives all labels."""
     return min(rule.labels, count - 1) if rule.learns_labels else 0
 
 
 def scored_count(rule: Adaptation, count: int) -> int:
-    """Return the number of examples on which a client is scored.
+    """Return the number of examples on which FedReach scores a client.
 
     Example:
         >>> from fedreach.federation.adaptation.few_labels import FewLabels
@@ -120,11 +120,11 @@ class AdaptationScores:
     def columns(self, name: str) -> dict[str, float]:
         """Return the columns of a population.
 
-        ``NAME_MODE_...`` are means over clients, confidence intervals and means over the worst 10% of clients. The
-        other columns compare adapted with unadapted predictions. ``NAME_harmed`` is the share of clients that lose more
-        than `HARM_POINTS` percentage points of accuracy, and ``NAME_worse`` the share that lose any.
-        ``NAME_worst_change`` is the change of the client that loses most, as a fraction. ``NAME_worst_inputs`` is its
-        number of inputs; ties go to the client with the most inputs.
+        ``NAME_MODE_...`` are means over clients, confidence intervals and means over the worst 10% of clients. All
+        other columns compare adapted with unadapted predictions. ``NAME_harmed`` is the share of clients whose accuracy
+        drops by more than `HARM_POINTS` percentage points. ``NAME_worse`` is the share of clients whose accuracy drops
+        at all. ``NAME_worst_change`` is the change in accuracy, as a fraction, of the client with the largest drop.
+        ``NAME_worst_inputs`` is the number of inputs of this client (ties: the client with the most inputs).
         """
         columns: dict[str, float] = {}
         for mode, scores in self.modes.items():
@@ -150,7 +150,7 @@ class AdaptationScores:
         return {key: round(float(value), 9) for key, value in columns.items()}
 
     def lines(self, population: str) -> Iterator[dict[str, Any]]:
-        """Yield a record of ``adapted.jsonl`` for each mode."""
+        """Yield one record of ``adapted.jsonl`` for each mode."""
         for mode, scores in self.modes.items():
             columns = dict(zip(Score._fields, map(list, zip(*scores.values(), strict=True)), strict=True))
             inputs = [self.inputs[client] for client in scores]
@@ -160,14 +160,14 @@ class AdaptationScores:
 def adapt_and_score(
     rule: Adaptation, state: State, clients: Iterable[Client], inputs: Sequence[int] = (), *, online: bool = False
 ) -> AdaptationScores:
-    """Adapt to clients with a fitted rule, and score them in all modes.
+    """Adapt to clients with a fitted rule, and score the clients in all modes.
 
     Args:
         rule: Adaptation rule.
         state: Fitted state of the rule.
         clients: Clients, at least one.
-        inputs: Numbers N of inputs for the modes ``adapted_N``. Default: none.
-        online: Also score the mode online if the rule supports it. Default: False.
+        inputs: Numbers N of inputs for the modes ``adapted_N``. Default: no such modes.
+        online: Score the mode online too, if the rule supports it. Default: False.
     """
     modes: ModeScores = {}
     noted: dict[str, int] = {}
@@ -239,10 +239,10 @@ def in_groups(clients: Iterable[Client]) -> Iterator[list[Client]]:
 def tabulate_scores(
     joined: Mapping[str, Sequence[tuple[float, AdaptationScores]]],
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Return columns, and records of clients, of all populations.
+    """Return the columns and the records of clients for all populations.
 
     Args:
-        joined: Population ("participant", "unseen" or "test") -> (share, scores) of each part, see `merge_scores`.
+        joined: (share, scores) of each part (see `merge_scores`), by population ("participant", "unseen" or "test").
     """
     columns: dict[str, float] = {}
     lines: list[dict[str, Any]] = []
@@ -256,7 +256,7 @@ def tabulate_scores(
 
 
 def merge_scores(scored: Sequence[tuple[float, AdaptationScores]]) -> AdaptationScores:
-    """Merge the scores of several models or folds. The result for a client is the mean weighted by the shares."""
+    """Merge the scores of several models or folds; a client's result is the mean of its scores, weighted by share."""
     modes: ModeScores = {}
     noted: dict[str, int] = {}
     inputs: dict[int, int] = {}
@@ -292,29 +292,29 @@ class AdaptationScorer(Protocol):
     def evaluate(
         self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
     ) -> tuple[dict[str, float], list[dict[str, Any]], list[FittedRule]]:
-        """Return columns, records of clients, and the fitted rule of each model.
+        """Return the columns, the records of clients, and the fitted rule of each model.
 
         Args:
             models: (m, d) models, one per cluster.
             clusters: (n,) cluster of each participant.
             round_: Number of completed rounds.
-            whole: Also score the modes online and adapted_N. Default: True.
+            whole: Score the modes online and adapted_N too. Default: True.
         """
 
 
 @dataclass(frozen=True, eq=False)
 class AdaptationEvaluator:
-    """Evaluator that fits a rule on participants and scores all clients, in this process.
+    """Evaluator that fits a rule on participants and scores all clients in this process.
 
     Args:
         engine: Engine that runs the model.
         data: Federated data.
         rule: Adaptation rule.
-        max_samples: Largest number of examples per client, of which the first ones are used. Default: all.
+        max_samples: Largest number of examples per client; FedReach uses the first examples. Default: all examples.
         inputs: Numbers of inputs for the modes ``adapted_N``, see `adapt_and_score`.
         summed: Function that sums client statistics, see `fedreach.federation.adaptation.fitting.fit`.
         cost: Function that returns the simulated cost of fitting. Its arguments are the number of examples of each
-            fitting client, the bytes per client of each exchange, and the round. Default: no cost.
+            client that fits the rule, the bytes per client in each exchange, and the round. Default: no cost.
     """
 
     engine: Predictor
@@ -376,7 +376,7 @@ class AdaptationEvaluator:
 
 
 def folds(ids: Sequence[int]) -> list[Sequence[int]]:
-    """Divide participants into folds for cross-fitting; a single participant has no fold.
+    """Divide participants into folds for cross-fitting, or return no folds for a single participant.
 
     Example:
         >>> folds([0, 1, 2, 3, 4, 5, 6])

@@ -13,7 +13,7 @@ from fedreach._util.arrays import Bools, Floats
 
 Value = TypeVar("Value", float, Floats)
 HARM_POINTS = 5
-"""Loss of accuracy, in percentage points, above which adaptation harms a client."""
+"""Drop in accuracy, in percentage points, above which adaptation counts as harmful to a client."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class MainScore:
         return -value if self.lower_is_better else value
 
     def gap(self, first: Value, second: Value) -> Value:
-        """Return how much the second value is worse than the first; negative if it is better.
+        """Return how much worse the second value is than the first value; negative if it is better.
 
         Example:
             >>> ACCURACY.gap(0.75, 0.5), MAE.gap(0.5, 0.75)
@@ -40,7 +40,7 @@ class MainScore:
         return second - first if self.lower_is_better else first - second
 
     def worst_decile(self, values: Floats) -> float:
-        """Return the mean of the worst 10% of the values, at least of one value.
+        """Return the mean of the worst 10% of the values, but of at least one value.
 
         Example:
             >>> ACCURACY.worst_decile(np.arange(20.0)), MAE.worst_decile(np.arange(20.0))
@@ -54,12 +54,12 @@ class MainScore:
 
     @property
     def unit(self) -> str:
-        """Suffix of a value: a percent sign, or nothing where it is in the unit of the targets."""
+        """Suffix of a value: a percent sign, or nothing if the value is in the unit of the targets."""
         return "%" if self.percent else ""
 
     @property
     def points(self) -> str:
-        """Unit after a difference: points, or nothing."""
+        """Suffix of a difference: points, or nothing if it is in the unit of the targets."""
         return " points" if self.percent else ""
 
     def number(self, value: float, *, sign: bool = False) -> str:
@@ -83,7 +83,7 @@ class MainScore:
         return self.number(mean) + ("" if sd is None else f" ± {self.number(sd)}")
 
     def shown(self, value: float | None) -> str:
-        """Format a value with its unit; None becomes "-".
+        """Format a value with its unit, or return "-" for None.
 
         Example:
             >>> ACCURACY.shown(0.875), MAE.shown(41.3125), MAE.shown(None)
@@ -97,7 +97,7 @@ MAE = MainScore("mae", "mean absolute error", lower_is_better=True, percent=Fals
 
 
 def main_score_of(columns: Iterable[str]) -> MainScore:
-    """Return the main score of rows with these columns; accuracy if there is none.
+    """Return the main score of rows with the given columns, or accuracy if no column contains a main score.
 
     Example:
         >>> main_score_of(["round", "participant_mae", "participant_loss"]).words, main_score_of([]).words
@@ -108,7 +108,7 @@ def main_score_of(columns: Iterable[str]) -> MainScore:
 
 
 def is_evaluated(columns: Iterable[str]) -> bool:
-    """Return whether rows with these columns contain an evaluation.
+    """Return whether rows with the given columns contain an evaluation.
 
     Example:
         >>> is_evaluated(["round", "train_loss"]), is_evaluated(["round", "unseen_accuracy"])
@@ -121,7 +121,7 @@ def is_evaluated(columns: Iterable[str]) -> bool:
 
 
 def worst_decile(values: Floats, *, lower_is_better: bool = False) -> float:
-    """Return the mean of the lowest 10% of the values, or of the highest, at least of one value.
+    """Return the mean of the lowest (or highest) 10% of the values, but of at least one value.
 
     Example:
         >>> worst_decile(np.arange(20.0))

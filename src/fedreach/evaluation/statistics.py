@@ -1,4 +1,4 @@
-"""Statistics of a comparison: paired tests, corrections, power and number of seeds."""
+"""Statistics of a comparison: paired tests, corrections, power and numbers of seeds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and spread of a number over seeds. Undefined values are None, and `note` gives the reason."""
+    """Mean and spread of a number over seeds; undefined values are None, and `note` states the reason."""
 
     count: int  # number of seeds with a value
     mean: float | None
@@ -33,15 +33,15 @@ class Spread:
 
     @property
     def partly_missing(self) -> bool:
-        """Whether some seeds have a value and others have none."""
+        """Whether some seeds have a value, while other seeds have none."""
         return self.mean is None and self.count > 0
 
 
 def spread(values: ArrayLike) -> Spread:
-    """Compute mean, standard deviation and 95% t interval of one value per seed.
+    """Compute the mean, standard deviation and 95% t interval of one value per seed.
 
     The interval is mean +- q sd / sqrt(s), where q is the 0.975 quantile of Student's t with s - 1 degrees of freedom.
-    If a value is nan, the mean is None, because a mean without this seed could be too good.
+    If a value is nan, the mean is None, because a mean that omits this seed could be too good.
 
     Example:
         >>> spread([0.5, 1.0, 1.5])
@@ -66,7 +66,7 @@ def spread(values: ArrayLike) -> Spread:
 def t_quantile(probability: float, freedom: int) -> float:
     """Return the quantile t with P(T <= t) = `probability` of Student's t.
 
-    This module uses `scipy.special`, which gives the numbers of `scipy.stats` in 1% of the time.
+    This module uses `scipy.special`, which computes the numbers of `scipy.stats` in 1% of the time.
 
     Example:
         >>> round(t_quantile(0.975, 4), 6)
@@ -78,7 +78,7 @@ def t_quantile(probability: float, freedom: int) -> float:
 
 
 def t_tail(t: float, freedom: int) -> float:
-    """Return P(T > t) of Student's t, accurate also for small probabilities.
+    """Return P(T > t) of Student's t, which is also accurate for small probabilities.
 
     Example:
         >>> round(t_tail(2.776445, 4), 6)
@@ -97,16 +97,16 @@ MIN_PILOT = 10  # seeds; quantiles of t for a smaller pilot require far more see
 
 @dataclass(frozen=True)
 class AnalysisPlan(Options):
-    """Planned comparisons and their tests, fixed before a comparison runs; the keys of `[statistics]`.
+    """Planned comparisons and tests, fixed before a comparison runs; the fields are the keys of `[statistics]`.
 
     Args:
         contrasts: Planned comparisons: ``"baseline"`` (each method minus the baseline), ``"all"`` (all pairs), or a
             list of pairs (first, second). Default: "baseline".
         correction: Correction for multiple comparisons, ``"holm"`` or ``"max_t"``. Default: "holm".
         margin_points: Equivalence margin in percentage points, above 0 and at most 100. Default: 2.
-        last_rounds: Number of last evaluated rounds; the comparison uses their mean. Default: 1.
-        detect_points: Difference in percentage points that the comparison should detect, by Stein's procedure for the
-            number of seeds. Default: the number of seeds is fixed.
+        last_rounds: Number of last evaluated rounds. The comparison uses the mean over these rounds. Default: 1.
+        detect_points: Difference in percentage points that the comparison should detect. Stein's procedure then
+            determines the number of seeds. Default: the number of seeds is fixed.
         max_seeds: Largest number of seeds with `detect_points`. Default: 200.
     """
 
@@ -123,7 +123,7 @@ class AnalysisPlan(Options):
         return self.margin_points / 100
 
     def pairs(self, methods: Sequence[str], baseline: str) -> list[tuple[str, str]]:
-        """Return the planned comparisons as pairs, first minus second.
+        """Return the planned comparisons as pairs (first, second), each of which means first minus second.
 
         Example:
             >>> AnalysisPlan(contrasts="all").pairs(["a", "b", "c"], "a")
@@ -147,9 +147,9 @@ NODES = 1000
 def detectable_shift(critical: float, freedom: int) -> float:
     """Return the noncentrality for which |t| exceeds `critical` with probability `POWER`.
 
-    With a true difference delta and s seeds, t = (Z + sqrt(s) delta / sd) / U. U is the square root of a chi-square
-    variable divided by its degrees of freedom. For a given U, the probability is normal. The result is the mean over
-    `NODES` equally likely values of U.
+    With a true difference delta and s seeds, t = (Z + sqrt(s) delta / sd) / U. Z is standard normal, and U is the
+    square root of a chi-square variable divided by its degrees of freedom. For a given U, the probability follows from
+    the normal distribution. FedReach averages this probability over `NODES` equally likely values of U.
 
     Example:
         >>> round(detectable_shift(2.0, 1000), 2)  # with many degrees of freedom, critical + 0.84
@@ -172,8 +172,8 @@ def detectable_shift(critical: float, freedom: int) -> float:
 def seeds_to_find(difference: float, sd: float, level: float, pilot_freedom: int | None = None) -> int | None:
     """Return the approximate number of seeds that detect a true difference with probability `POWER`.
 
-    This is the smallest s with sqrt(s) |difference| / sd >= t_(1 - level / 2) + t_POWER. The degrees of freedom are
-    s - 1, or those of a pilot (see `seeds_by_stein`). The result is None above `MAX_REPORTED_SEEDS`.
+    This is the smallest s with sqrt(s) |difference| / sd >= t_(1 - level / 2) + t_POWER. The test has s - 1 degrees of
+    freedom, or as many as a pilot (see `seeds_by_stein`). The result is None above `MAX_REPORTED_SEEDS`.
 
     Example:
         >>> seeds_to_find(0.02, 0.04, 0.05)
@@ -187,8 +187,8 @@ def seeds_to_equate(
 ) -> int | None:
     """Return the approximate number of seeds that show equivalence of a true difference with probability `POWER`.
 
-    The one-sided test at the nearer limit is decisive: sqrt(s) (margin - |difference|) / sd >= t_(1 - level) + t_POWER.
-    For differences near 0, either test can fail, and each gets half of 1 - POWER.
+    The one-sided test at the nearer limit determines s: sqrt(s) (margin - |difference|) / sd >= t_(1 - level) +
+    t_POWER. For differences near 0, either test can fail, so each test may fail with probability (1 - POWER) / 2.
     """
     loss = (1 - POWER) / (2 if abs(difference) < 0.1 * margin else 1)
     return _seeds(margin - abs(difference), sd, level, loss, pilot_freedom)
@@ -221,7 +221,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted by the step-down method of Holm (1979).
 
     For m p-values in increasing order, p'_(i) = min(1, max over j <= i of (m - j + 1) p_(j)). The family-wise error
-    rate is at most the level for any dependence of the tests.
+    rate is at most the level, whatever the dependence between the tests.
 
     References:
         Holm (1979), A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6, 65-70.
@@ -242,8 +242,8 @@ def holm_levels(p_values: Sequence[float]) -> list[float]:
 
     A confidence interval at this level excludes 0 exactly if the adjusted p-value is below `LEVEL`. The i-th smallest
     p-value has the level LEVEL / (m - i + 1), as long as all smaller p-values are below their levels. The first p-value
-    that is not, and all larger ones, have the same level. Equal p-values have equal levels. All levels are at most
-    `LEVEL`, so each interval covers its difference in at least 95% of comparisons.
+    that is not below its level and all larger p-values have the same level. Equal p-values have equal levels. All
+    levels are at most `LEVEL`, so each interval covers its difference in at least 95% of comparisons.
 
     Example:
         >>> [round(level, 4) for level in holm_levels([0.01, 0.04, 0.03])]
@@ -269,27 +269,28 @@ class MaxT(NamedTuple):
 
     @property
     def critical(self) -> float:
-        """Critical |t| at `LEVEL`: the smaller one of max-t and Bonferroni."""
+        """Critical |t| at `LEVEL`, which is the smaller of the critical values of max-t and Bonferroni."""
         drawn = float(self.largest[-(round(LEVEL * (len(self.largest) + 1)) - 1)])
         return min(drawn, t_quantile(1 - LEVEL / 2 / self.comparisons, self.freedom))
 
     def corrected_p(self, t: float, p: float) -> float:
-        """Return the adjusted p-value of a t value: the probability that the largest |t| reaches it."""
+        """Return the adjusted p-value of a t value: the probability that the largest |t| is at least this value."""
         reached = len(self.largest) - int(np.searchsorted(self.largest, abs(t), side="left"))
         # Draws are too coarse for small probabilities, for which Bonferroni's bound is valid.
         return min((1 + reached) / (1 + len(self.largest)), self.comparisons * p)
 
 
 def max_t(differences: Floats, freedom: int) -> MaxT:
-    """Return the distribution of max |t| for comparisons with the correlation of these differences.
+    """Return the distribution of max |t| for comparisons whose differences are correlated like the given differences.
 
-    Comparisons with the same baseline, or of all pairs, use the same runs. R is the correlation of the m differences
-    over seeds. Then T_j = Z_j / sqrt(W_jj / v) with independent Z ~ N(0, R) and W ~ Wishart(v, R). As in paired tests,
-    each t value has its own standard deviation. The multivariate t distribution has a common one, and would be too
-    narrow.
+    Comparisons with the same baseline, or of all pairs, use the same runs. So their differences are correlated. R is
+    the correlation of the m differences over seeds. Then T_j = Z_j / sqrt(W_jj / v) with independent Z ~ N(0, R) and W
+    ~ Wishart(v, R). As in paired tests, each t value has its own standard deviation. The multivariate t distribution
+    has a common standard deviation, and would be too narrow.
 
-    R is shrunk toward 0 by 1/s for s seeds, because the unshrunk estimate from five seeds has 93.5% coverage instead of
-    95% (`benchmarks/coverage.py`). The distribution is approximated by `DRAWS` draws with a fixed seed.
+    FedReach shrinks R toward 0 by 1/s for s seeds. With five seeds, intervals with the unshrunk estimate have 93.5%
+    coverage instead of 95% (`benchmarks/coverage.py`). It approximates the distribution with `DRAWS` draws with a fixed
+    seed.
 
     Args:
         differences: (s, m) differences, one row per seed and one column per comparison.
@@ -328,12 +329,12 @@ def _largest(factor: bytes, shape: tuple[int, int], freedom: int) -> Floats:
 
 
 def seeds_by_stein(sd: float, freedom: int, difference: float, critical: float) -> int:
-    """Return the number of seeds by Stein's two-stage procedure (Stein, 1945).
+    """Return the number of seeds from Stein's two-stage procedure (Stein, 1945).
 
-    This is the smallest s with sqrt(s) difference / sd >= critical + t_POWER, where sd is that of a pilot with v + 1
-    seeds, v = `freedom`. It detects a true difference with probability `POWER` for any true standard deviation. The
-    mean of all s seeds is independent of sd, so T = sqrt(s) (mean - delta) / sd has exactly Student's t distribution
-    with v degrees of freedom.
+    This is the smallest s with sqrt(s) difference / sd >= critical + t_POWER. Here sd is the standard deviation of a
+    pilot with v + 1 seeds, and v = `freedom`. A comparison with s seeds detects a true difference with probability
+    `POWER` for any true standard deviation. The mean of all s seeds is independent of sd. So T = sqrt(s) (mean - delta)
+    / sd has exactly Student's t distribution with v degrees of freedom.
 
     References:
         Stein (1945), A two-sample test for a linear hypothesis whose power is independent of the variance, Ann. Math.
@@ -349,15 +350,17 @@ def seeds_by_stein(sd: float, freedom: int, difference: float, critical: float) 
 def plan_seeds(
     pilot: Sequence[Mapping[int, float]], difference: float, *, correction: Correction = "holm"
 ) -> list[int | None]:
-    """Return for each comparison the number of seeds that detects `difference` at the corrected level.
+    """Return, for each comparison, the number of seeds that detects `difference` at the corrected level.
 
     Args:
-        pilot: Differences of each comparison by seed of the pilot.
-        difference: Difference to detect, in the same unit.
-        correction: ``"holm"`` plans with the level of Holm's first step, that of Bonferroni. Default: "holm".
+        pilot: Differences of each comparison, by seed of the pilot.
+        difference: Difference to detect, in the unit of the pilot's differences.
+        correction: ``"holm"`` or ``"max_t"``. ``"holm"`` uses the level of Holm's first step, which is the Bonferroni
+            level. Default: "holm".
 
     Returns:
-        Number of seeds of each comparison, including the pilot. None if all differences are equal or one is missing.
+        Number of seeds of each comparison, including the pilot, or None if all differences are equal or a difference is
+        missing.
 
     Example:
         >>> plan_seeds([{0: 0.00, 1: 0.04, 2: 0.02, 3: 0.06, 4: 0.03}], 0.02)
@@ -390,7 +393,7 @@ Conclusion = Literal["better", "worse", "equivalent", "inconclusive", ""]
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Mean difference over seeds and its tests. Undefined values are None, and `note` gives the reason."""
+    """Mean difference over seeds and its tests; undefined values are None, and `note` states the reason."""
 
     count: int  # number of pairs of runs with the same seed and clients
     mean: float | None
@@ -439,18 +442,18 @@ def run_paired_tests(
     pilot: Collection[int] | None = None,
     lower_is_better: bool = False,
 ) -> tuple[PairedTest, ...]:
-    """Test several paired differences over seeds, with one correction for all.
+    """Test several paired differences over seeds, with one correction for all tests.
 
     - The interval excludes 0 exactly if the adjusted p-value is below 0.05.
     - The conclusion is *better* or *worse* if the adjusted p-value is below 0.05. Otherwise, it is *equivalent* if the
-      adjusted p-value of both one-sided tests is below 0.05. Otherwise, it is *inconclusive*, with the number of seeds
-      that would be needed if the observed difference were the true one.
+      adjusted p-values of both one-sided tests are below 0.05. Otherwise, it is *inconclusive*, and the result contains
+      the number of seeds that would be required if the observed difference were the true difference.
     - `mde` is the smallest true difference that is detected with 80% power at the corrected level.
-    - If a pilot has determined the number of seeds (Stein), its standard deviation is used. Then t has exactly
-      Student's distribution.
+    - If a pilot determined the number of seeds (Stein), the tests use the standard deviation of the pilot. Then t has
+      exactly Student's distribution.
 
     Args:
-        differences: Differences by seed for each comparison: the first method minus the second, with the same seed and
+        differences: Differences by seed for each comparison: first method minus second method, with the same seed and
             clients.
         correction: ``"holm"`` or ``"max_t"``. Default: "holm".
         margin: Equivalence margin in the unit of the differences. Default: no equivalence tests.

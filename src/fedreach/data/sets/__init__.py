@@ -25,12 +25,13 @@ def load(
 ) -> Dataset:
     """Load a built-in data set, or your data from an ``.npz`` file or a folder of arrays.
 
-    FedReach searches for the files in `folder`, else in the folder of the environment variable ``FEDREACH_DATA``, else
-    in the user's cache folder. It uses the file formats and paths of torchvision and other libraries. It downloads
-    missing files to that folder. Files with a known checksum must match it.
+    FedReach searches `folder` for the files. Without `folder`, it searches the folder in the environment variable
+    ``FEDREACH_DATA``, and without this variable, the user's cache folder. FedReach uses the file formats and paths of
+    torchvision and other libraries. It downloads missing files to the folder that it searches. Files with a known
+    checksum must match this checksum.
 
     Args:
-        name: Name in `LOADERS`, path of an ``.npz`` file (see `from_npz`), or path of the ``x.npy`` in a folder of
+        name: Name in `LOADERS`, path of an ``.npz`` file (see `from_npz`), or path of the file ``x.npy`` in a folder of
             arrays (see `from_folder`).
         folder: Folder of the data files.
         download: Download missing files. Default: True.
@@ -41,7 +42,7 @@ def load(
 
     Raises:
         ConfigError: If the name or an option is unknown, or an option is outside its range.
-        DataError: If a file is missing, damaged, or cannot be downloaded.
+        DataError: If a file is missing or damaged, or cannot be downloaded.
 
     Example:
         >>> load("digits")

@@ -1,7 +1,7 @@
 """Locate, download and check the files of built-in data sets.
 
 The data folder is an argument, the environment variable ``FEDREACH_DATA``, or the user's cache folder
-(`fedreach._util.files.cache_folder`). If ``FEDREACH_MIRROR`` is set, all downloads come from
+(`fedreach._util.files.cache_folder`). If ``FEDREACH_MIRROR`` is set, FedReach downloads all files from
 ``<FEDREACH_MIRROR>/<path in the data folder>``. So a web server with a data folder can be a mirror.
 """
 
@@ -63,17 +63,17 @@ def data_folder(folder: Path | str | None = None) -> Path:
 
 @dataclass(frozen=True)
 class Place:
-    """Data folder, and how to handle missing files."""
+    """Data folder, and options for missing files."""
 
     folder: Path
     download: bool = True  # download missing files
     progress: bool = False  # show progress of downloads
 
     def locate(self, source: Source, candidates: Sequence[str]) -> Path:
-        """Return the first existing candidate, or download one of them.
+        """Return the path of the first candidate that exists, or download a candidate.
 
         Raises:
-            DataError: If no candidate exists or can be downloaded.
+            DataError: If no candidate exists, and none can be downloaded.
         """
         for candidate in candidates:
             if (self.folder / candidate).exists():
@@ -91,19 +91,20 @@ class Place:
 
 
 def fetch(path: str, source: Source, folder: Path, *, progress: bool = False) -> Path:
-    """Download a file of a built-in data set from the first mirror that has it, and return its path.
+    """Download a file of a built-in data set from the first mirror that provides it, and return the path of the file.
 
-    The file is renamed to its final name after the check of its checksum. So an interrupted download leaves no file,
-    and several processes can download at the same time.
+    FedReach renames the file to its final name only after the checksum has been verified. So an interrupted download
+    leaves no file under this name, and several processes can download at the same time.
 
     Args:
         path: Path in the data folder, a key of ``source.files``.
-        source: Entry of the data set. Its mirrors are tried in order, unless ``FEDREACH_MIRROR`` is set.
+        source: Entry of the data set. Unless ``FEDREACH_MIRROR`` is set, FedReach tries the mirrors of the entry in
+            order.
         folder: Data folder, created if it does not exist.
         progress: Show progress on stderr.
 
     Raises:
-        DataError: If no mirror has the file with the right checksum.
+        DataError: If no mirror provides the file with the right checksum.
     """
     from http.client import HTTPException  # here, as importing network modules takes 0.05 seconds
 
@@ -134,8 +135,8 @@ def fetch(path: str, source: Source, folder: Path, *, progress: bool = False) ->
 def _remedy(path: str, source: Source, folder: Path) -> str:
     checksum = f" ({source.files[path]})" if path in source.files else ""
     return (
-        f"Place the file from {source.home}{checksum} at {folder / path}. Or set FEDREACH_DATA to a folder that "
-        f"contains {path}, or FEDREACH_MIRROR to the address of such a folder."
+        f"Place the file from {source.home}{checksum} at {folder / path}. Or set FEDREACH_DATA to a folder, or "
+        f"FEDREACH_MIRROR to the address of a folder, that contains {path}."
     )
 
 

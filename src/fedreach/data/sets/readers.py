@@ -46,14 +46,14 @@ def _unpacking(path: Path, problem: str) -> Iterator[None]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file, and unpack ``.gz``."""
+    """Read a file, and unpack it if its name ends in ``.gz``."""
     with _unpacking(path, "cannot be read"):
         data = path.read_bytes()
         return gzip.decompress(data) if path.suffix == ".gz" else data
 
 
 def read_tar(path: Path, names: Collection[str]) -> dict[str, bytes]:
-    """Read files by name from any folder of a ``.tar.gz``, without writing to disk."""
+    """Read files by name from any folder of a ``.tar.gz`` archive, without writing to disk."""
     contents: dict[str, bytes] = {}
     with _unpacking(path, "is not a complete .tar.gz"), tarfile.open(path, "r|gz") as archive:
         for member in archive:
@@ -66,14 +66,14 @@ def read_tar(path: Path, names: Collection[str]) -> dict[str, bytes]:
 
 
 def read_zip(path: Path, name: str) -> bytes:
-    """Read one file from a ``.zip``, and unpack ``.gz``."""
+    """Read one file from a ``.zip`` archive, and unpack it if its name ends in ``.gz``."""
     with _unpacking(path, f"does not contain a readable {name}"), zipfile.ZipFile(path) as archive:
         data = archive.read(name)
         return gzip.decompress(data) if name.endswith(".gz") else data
 
 
 def check_published(path: Path, data: bytes, checksum: str | None) -> None:
-    """Raise DataError if bytes do not match the checksum ``"sha256:..."`` or ``"md5:..."``; None skips the check."""
+    """Raise DataError if bytes do not match a checksum ``"sha256:..."`` or ``"md5:..."``; None skips the check."""
     if checksum is None:
         return
     algorithm, _, expected = checksum.partition(":")
@@ -87,7 +87,7 @@ def check_published(path: Path, data: bytes, checksum: str | None) -> None:
 
 
 def check_labels(path: Path, labels: Ints, num_classes: int) -> Ints:
-    """Return the labels; raise DataError if one is not from 0 to `num_classes` - 1."""
+    """Return the labels; raise DataError if a label is not from 0 to `num_classes` - 1."""
     wrong = labels[(labels < 0) | (labels >= num_classes)]
     if len(wrong):
         raise damaged_file_error(
@@ -99,7 +99,8 @@ def check_labels(path: Path, labels: Ints, num_classes: int) -> Ints:
 def parse_idx(path: Path, data: bytes, ndim: int) -> AnyArray:
     """Parse the uint8 array of an idx file, with 3 axes for images or 1 axis for labels.
 
-    The format is two zero bytes, type 8, number of axes, and each size as a big-endian uint32.
+    The file starts with two zero bytes, the type 8, the number of axes, and the size of each axis as a big-endian
+    uint32.
 
     Example:
         >>> parse_idx(Path("labels"), bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]), 1)
@@ -147,9 +148,9 @@ def parse_cifar_pickle(path: Path, data: bytes, labels: str, num_classes: int) -
 def parse_packed(path: Path, data: bytes, labels: str, num_classes: int) -> tuple[AnyArray, Ints]:
     """Parse (n, 3, 32, 32) uint8 images and (n,) labels of a packed ``.npz``.
 
-    ``delta`` (3, n, 32, 32) uint8 contains the planes G, R - G and B - G. In each plane, the row above is subtracted
-    from each row. All values are modulo 256, so a sum over rows and the addition of G restore the image exactly. The
-    key of the labels is ``labels`` or ``coarse_labels``.
+    ``delta`` (3, n, 32, 32) uint8 contains the planes G, R - G and B - G. In each plane, each row is stored as its
+    difference from the row above. All values are modulo 256, so a cumulative sum over rows and the addition of G
+    restore the image exactly. The key of the labels is ``labels`` or ``coarse_labels``.
     """
     with _unpacking(path, "is not a packed image file"):
         file = read_npz(io.BytesIO(data))
@@ -199,18 +200,18 @@ def idx_digits(mean: float, std: float) -> Callable[..., Dataset]:
 
 
 def emnist(place: Place, source: Source, split: str = "letters", classes: int | None = None) -> Dataset:
-    """Load EMNIST, with images in normal orientation and labels from 0.
+    """Load EMNIST, with images in upright orientation and labels from 0.
 
-    Mean and standard deviation are those of the selected training images, as in FedDyn's code.
+    The mean and standard deviation are computed from the selected training images, as in FedDyn's code.
 
     Args:
         split: ``letters`` (26 classes), ``digits`` (10), ``mnist`` (10), ``balanced`` (47), ``bymerge`` (47) or
             ``byclass`` (62). Default: "letters".
-        classes: Number of classes, of which the first ones are used. FedDyn's code uses the letters A to J and calls
-            them EMNIST; other papers call them EMNIST-10. Default: all classes.
+        classes: Number of classes to use, starting with the first class. FedDyn's code uses the letters A to J and
+            calls this data set EMNIST; other papers call it EMNIST-10. Default: all classes.
 
     Raises:
-        ConfigError: If the split is unknown, or has fewer classes.
+        ConfigError: If the split is unknown, or has fewer than `classes` classes.
     """
     if not isinstance(split, str) or split not in EMNIST_CLASSES:
         raise ConfigError(f"Unknown emnist split: {split!r}.{nearest(str(split), EMNIST_CLASSES)}")
@@ -280,7 +281,7 @@ _INDEX[[ord(character) for character in VOCABULARY]] = np.arange(len(VOCABULARY)
 
 
 def encode(text: str) -> NDArray[np.uint8]:
-    """Return the index in `VOCABULARY` of each character, after the cleaning of LEAF.
+    """Return the index in `VOCABULARY` of each character, after the same cleaning as in LEAF.
 
     A newline becomes a space, and three or more spaces become one. So index 0, the newline, can encode characters
     outside the vocabulary, for which LEAF uses -1.
@@ -306,20 +307,20 @@ def shakespeare(
     """Load Shakespeare: examples of 80 characters, with the next character as the label.
 
     One example starts at every `stride` characters of a role's text. A text of L characters has w = L - 80 possible
-    examples. Those that start before ``cut = max(1, int(train_fraction * w))`` are training examples. Those that start
-    at ``cut + 79`` or later are test examples, so they never overlap with the inputs of training examples. The test set
-    contains the test examples of all roles.
+    examples. Examples that start before ``cut = max(1, int(train_fraction * w))`` are training examples. Examples that
+    start at ``cut + 79`` or later are test examples, so they never overlap with the inputs of training examples. The
+    test set contains the test examples of all roles.
 
     FedDyn uses ``train_fraction=5/6, min_samples=2000, max_samples=2000, roles=100``.
 
     Args:
         stride: Number of characters between the starts of two examples, at least 1. Default: 1.
-        min_samples: Smallest number of training examples of a role, before `max_samples`. Roles with fewer are left
-            out. Default: 64.
-        max_samples: Largest number of training examples of a role, of which the first ones are used. The number of
-            test examples is at most ``round(max_samples * (1 - f) / f)`` with f = `train_fraction`. Default: no limit.
-        roles: Largest number of roles. Those with the most training examples before `max_samples` are used (ties: by
-            name). The clients have this order. Default: no limit.
+        min_samples: Smallest number of training examples of a role, before the limit `max_samples` applies. Roles with
+            fewer examples are omitted. Default: 64.
+        max_samples: Largest number of training examples of a role; later examples are omitted. The number of test
+            examples is at most ``round(max_samples * (1 - f) / f)`` with f = `train_fraction`. Default: no limit.
+        roles: Largest number of roles. Roles are sorted by their number of training examples before the limit
+            `max_samples` applies, the largest first (ties: by name). The clients have this order. Default: no limit.
         train_fraction: Share of each text for training, in (0, 1]. With 1, the test set is empty. Default: 0.8.
 
     Raises:

@@ -45,7 +45,7 @@ def seeded_generators(seed: int, device: torch.device = CPU) -> Iterator[None]:
 
     Args:
         seed: Seed, at least 0.
-        device: Device whose torch generator is seeded in addition to that of the CPU.
+        device: Device whose torch generator is seeded in addition to the CPU's generator.
 
     Example:
         >>> def draw():
@@ -92,15 +92,15 @@ def changed_generators(before: dict[str, Any], device: torch.device = CPU) -> li
 
 
 def seed_of(x: Tensor) -> int:
-    """Return a seed that depends only on these numbers and is the same on every machine."""
+    """Return a seed that depends only on the given numbers and is the same on every machine."""
     return zlib.crc32(x.detach().cpu().contiguous().numpy().tobytes())
 
 
 def evaluate_examples(call: Callable[[Tensor], Result], x: Tensor) -> list[Result]:
-    """Evaluate a model: return one result, or one result per example if the model draws random numbers.
+    """Evaluate a model; return a list with one result, or one result per example if it draws random numbers.
 
-    A model that draws random numbers is evaluated example by example, with a seed from the example's numbers (see
-    `seed_of`). So its output for an example is the same in each call, on each machine, and in any batch.
+    FedReach evaluates a model that draws random numbers example by example, with a seed computed from the example's
+    numbers (see `seed_of`). So its output for an example is the same in each call, on each machine, and in any batch.
 
     Args:
         call: Model in evaluation mode.

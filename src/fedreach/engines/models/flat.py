@@ -1,13 +1,13 @@
-"""A model as one flat vector.
+"""Representation of a model as one flat vector.
 
 The float32 vector contains the p trainable parameters, followed by the persistent float32 buffers, such as the running
 mean and variance of BatchNorm. Clients send these buffers, and the server averages them like parameters. Gradients,
-solvers, weight decay, clipping, and the learning rate and momentum of the server do not apply to them. All other state
+solvers, weight decay, clipping, and the server's learning rate and momentum do not affect the buffers. All other state
 of a module is constant (see `fedreach.engines.models.state`). Numbers are in torch's order.
 
-Trained parameters of type bfloat16 or float16 are *narrow*, as are buffers of these types in a module that trains such
-parameters. The vector contains them as float32, and the server averages them as float32. The module contains the same
-numbers, rounded to their type (see `fedreach.engines.models.state`).
+Trained parameters of type bfloat16 or float16 are called *narrow*. Buffers of these types are also narrow if the module
+trains narrow parameters. The vector contains narrow tensors as float32, and the server averages them as float32. The
+module contains the same numbers, rounded to their type (see `fedreach.engines.models.state`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Layout:
         buffers: Names of the averaged buffers.
         shapes: Shapes of the parameters, then of the buffers.
         num_trainable: Number p of trained parameters.
-        size: Length d of the vector: p and the numbers in buffers.
+        size: Length d of the vector: p plus the count of numbers in buffers.
         narrow: Names of the tensors that are bfloat16 or float16 in the module.
     """
 
@@ -96,7 +96,7 @@ class Layout:
 
     @cached_property
     def output_bias(self) -> int | None:
-        """Size of the last linear layer's bias if it ends the p trained numbers; otherwise None.
+        """Size of the last linear layer's bias if the p trained numbers end with this bias, otherwise None.
 
         Example:
             >>> Layout.of(nn.Linear(3, 2)).output_bias, Layout.of(nn.Linear(3, 2, bias=False)).output_bias
@@ -135,7 +135,7 @@ def _named_views(vector: Tensor, names: tuple[str, ...], shapes: tuple[torch.Siz
 
 
 def narrow_types(module: nn.Module) -> str:
-    """Return the narrow types of a module's trained parameters as text; "" if there are none.
+    """Return the narrow types of a module's trained parameters as text, or "" if there are none.
 
     Example:
         >>> narrow_types(nn.Linear(3, 2)), narrow_types(nn.Linear(3, 2).bfloat16())
@@ -167,8 +167,8 @@ def bind(module: nn.Module, vector: Tensor, gradient: Tensor | None = None, *, l
     Args:
         module: Module.
         vector: (d,) numbers of the module.
-        gradient: (p,) vector to which backward() adds gradients. None: gradients do not change.
-        layout: Layout of the module. None: computed from the module.
+        gradient: (p,) vector to which backward() adds gradients. None: bind no gradients.
+        layout: Layout of the module. None: compute the layout from the module.
     """
     layout, tensors = layout or Layout.of(module), module_tensors(module)
     for name, view in layout.views(vector).items():
@@ -179,7 +179,7 @@ def bind(module: nn.Module, vector: Tensor, gradient: Tensor | None = None, *, l
 
 
 def keep_buffers(module: nn.Module, vector: Tensor, layout: Layout) -> None:
-    """Copy averaged buffers into the module's vector if the module's code has replaced their tensors."""
+    """Copy averaged buffers into the module's vector if the module's code replaced their tensors."""
     if layout.buffers:
         tensors = dict(module.named_buffers())
         for name, view in layout.buffer_views(vector[layout.num_trainable :]).items():

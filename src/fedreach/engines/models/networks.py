@@ -1,4 +1,4 @@
-"""Built-in models."""
+"""Built-in models, and the function that builds a model."""
 
 import inspect
 import math
@@ -38,7 +38,7 @@ def linear(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
 def mlp(sample_shape: Sequence[int], num_classes: int, hidden: Sequence[int] = (200, 100)) -> nn.Module:
     """Multilayer perceptron: fully connected layers with ReLU between them.
 
-    Use when: data are tables or small images. It is the default model, because it trains within seconds.
+    Use when: data are tables or small images. This is the default model, because it trains within seconds.
 
     Args:
         sample_shape: Shape of one example, which is flattened.
@@ -67,7 +67,7 @@ def mlp(sample_shape: Sequence[int], num_classes: int, hidden: Sequence[int] = (
 def lenet(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
     """LeNet (LeCun et al., 1998) with ReLU and max pooling.
 
-    The two convolutions have 6 and 16 filters of 5 x 5, the two hidden layers 120 and 84 units.
+    The two convolutions have 6 and 16 filters of 5 x 5. The two hidden layers have 120 and 84 units.
 
     Use when: data are 28 x 28 images, and the model should have few parameters.
 
@@ -88,9 +88,9 @@ def lenet(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
 
 
 def cnn(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
-    """The CNN of FedDyn for CIFAR (Acar et al., 2021).
+    """CNN of FedDyn for CIFAR (Acar et al., 2021).
 
-    The two convolutions have 64 filters of 5 x 5 with max pooling, the two hidden layers 384 and 192 units.
+    The two convolutions have 64 filters of 5 x 5 with max pooling. The two hidden layers have 384 and 192 units.
 
     Use when: data are 32 x 32 color images, or results should be comparable with FedDyn and related papers.
 
@@ -201,7 +201,7 @@ def resnet20(sample_shape: Sequence[int], num_classes: int, width: int = 16, nor
         num_classes: Number of outputs.
         width: Number of filters in the first stage, at least 1, and even if `norm` is ``"group"``.
         norm: Normalization. ``"group"`` is GroupNorm with two groups, which suits small clients and clients with few
-            classes. ``"batch"`` is BatchNorm, as in the paper; the server averages its running statistics like
+            classes. ``"batch"`` is BatchNorm, as in the paper. The server averages BatchNorm's running statistics like
             parameters (see `fedreach.engines.models.flat`).
 
     Raises:
@@ -285,15 +285,15 @@ def build(
     """Return a newly initialized model.
 
     Args:
-        model: Name in `MODELS`, or a callable that returns a module. FedReach passes `sample_shape` and `num_classes`
-            if the callable has arguments with these names.
+        model: Name in `MODELS`, or callable that returns a module. FedReach passes `sample_shape` and `num_classes` if
+            the callable has arguments with these names.
         sample_shape: Shape of one example, such as (1, 28, 28), (64,) or (80,) tokens. For several inputs, the shape
             of each input, by name or in order.
         num_classes: Number of outputs.
-        seed: Seed for the generators of torch, numpy and `random` during initialization. Their states are restored
-            afterwards.
-        options: Other arguments of the model. The option ``output`` is not passed on. It selects the module's output
-            (see `fedreach.engines.models.outputs.TakeOutput`).
+        seed: Seed for the generators of torch, numpy and `random` during initialization. The generators' states are
+            restored afterwards.
+        options: Other arguments of the model. FedReach does not pass the option ``output`` to the model, but uses it to
+            select the module's output (see `fedreach.engines.models.outputs.TakeOutput`).
 
     Raises:
         ConfigError: If the name or an option is unknown, or the model does not fit the data.

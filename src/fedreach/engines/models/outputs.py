@@ -1,6 +1,6 @@
 """Selection of the output of models that return a dictionary, a tuple or an object.
 
-A forward hook selects the output. So the module returns a tensor, and its weights keep their names.
+A forward hook selects the output. The module then returns a tensor, and its weights keep their names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Output = str | int | Callable[[Any], Tensor]
 
 @dataclass(frozen=True)
 class TakeOutput:
-    """A forward hook that selects one element of a module's return value.
+    """Forward hook that selects one element of a module's return value.
 
     Args:
         output: Key, attribute or position of the element, or a function that extracts it.
@@ -64,7 +64,7 @@ def is_code(output: Any) -> bool:
 
 
 def with_functions(options: Mapping[str, Any], *folders: Path) -> dict[str, Any]:
-    """Return the options of a model; if ``output`` is the name of a function, replace it by the function.
+    """Return the options of a model; if ``output`` is the name of a function, replace the name with the function.
 
     Args:
         options: Options of the model.

@@ -1,4 +1,4 @@
-"""State of a module outside of its flat vector: copies, narrow parameters, constants, and redrawn weights."""
+"""State of a module outside its flat vector: copies, narrow parameters, constants, and redrawn weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedreach.engines.models.flat import Layout, module_tensors
 # copy gets the tensor without its gradient.
 
 COMPUTES_WEIGHTS = {("torch.nn.utils.weight_norm", "WeightNorm"), ("torch.nn.utils.spectral_norm", "SpectralNorm")}
-"""Modules and class names of the hooks that compute a layer's weight; importing the deprecated classes would warn."""
+"""Modules and class names of hooks that compute a layer's weight. Importing the deprecated classes causes a warning."""
 TensorHook = tuple[str, Callable[..., Any]]
 """Name of the method that registers a hook on a tensor's gradient, and the hook."""
 
@@ -29,11 +29,11 @@ TensorHook = tuple[str, Callable[..., Any]]
 def copy_module(module: nn.Module) -> nn.Module:
     """Return a deep copy of a module, including the hooks on its parameters.
 
-    `copy.deepcopy` copies the hooks of modules, but not those of tensors, such as a gradient mask registered with
-    ``weight.register_hook``.
+    `copy.deepcopy` copies the hooks of modules, but not the hooks of tensors, such as a gradient mask that was
+    registered with ``weight.register_hook``.
 
     Raises:
-        ConfigError: If the module cannot be copied, for example if an attribute is computed from its parameters.
+        ConfigError: If the module cannot be copied, for example because an attribute is computed from its parameters.
 
     Example:
         >>> import torch
@@ -93,12 +93,12 @@ def tensor_hooks(tensor: Tensor) -> list[TensorHook]:
 
 
 class NarrowParameters:
-    """The narrow trained parameters of a module that is bound to a vector (see `fedreach.engines.models.flat.bind`).
+    """Narrow trained parameters of a module that is bound to a vector (see `fedreach.engines.models.flat.bind`).
 
     Args:
         module: Module.
         layout: Layout of the module.
-        vector: (d,) float32 numbers that the module is bound to. They are replaced by the rounded values.
+        vector: (d,) float32 vector to which the module is bound. Its numbers are replaced with rounded numbers.
         gradient: (p,) gradient of all trained parameters.
 
     Example:
@@ -131,7 +131,7 @@ class NarrowParameters:
                 parameter.grad = None
 
     def give_gradients(self) -> None:
-        """Set the parameters' rounded gradients, for an optimizer of torch."""
+        """Copy the rounded gradients from the vector to the parameters, for an optimizer of torch."""
         for parameter, _, gradient in self._parameters:
             parameter.grad = gradient.to(parameter.dtype)
 
@@ -172,9 +172,9 @@ def constants_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def constant_arrays(module: nn.Module) -> dict[str, AnyArray]:
-    """Return copies of a module's constants as arrays by name, without counters of BatchNorm that are still 0.
+    """Return copies of a module's constants as arrays by name, except BatchNorm counters that are still 0.
 
-    Types unknown to numpy, such as bfloat16, become integers with the same bits.
+    Numbers in types that numpy does not support, such as bfloat16, become integers with the same bits.
 
     Example:
         >>> constant_arrays(nn.BatchNorm1d(2))
@@ -213,7 +213,7 @@ def set_constants(module: nn.Module, arrays: Mapping[str, AnyArray]) -> None:
 
 
 def array_of(tensor: Tensor) -> AnyArray:
-    """Return a copy of a tensor as an array; a type unknown to numpy becomes integers with the same bits."""
+    """Return a copy of a tensor as an array; types that numpy does not support become integers with the same bits."""
     plain = tensor.detach().cpu()
     try:
         array: AnyArray = np.array(plain.numpy())
@@ -223,7 +223,7 @@ def array_of(tensor: Tensor) -> AnyArray:
 
 
 def tensor_of(array: AnyArray, dtype: torch.dtype) -> Tensor:
-    """Return the tensor of this type from which `array_of` made the array.
+    """Return the tensor of the given type from which `array_of` made the array.
 
     Example:
         >>> half = torch.tensor([0.5], dtype=torch.bfloat16)
@@ -236,9 +236,10 @@ def tensor_of(array: AnyArray, dtype: torch.dtype) -> Tensor:
 
 
 class ModuleSnapshot:
-    """A copy of a module's constants and plain attributes.
+    """Copy of a module's constants and plain attributes.
 
-    Plain attributes are numbers, strings and tensors outside of the module's parameters and buffers, such as a counter.
+    Plain attributes are numbers, strings and tensors that are neither parameters nor buffers of the module, such as a
+    counter.
 
     Example:
         >>> net = nn.Linear(2, 1)
@@ -274,7 +275,7 @@ class ModuleSnapshot:
             )
 
     def changed_names(self) -> list[str]:
-        """Return the names of changed constants and attributes, except the counters of BatchNorm."""
+        """Return the names of changed constants and attributes, except BatchNorm counters."""
         changed_names = []
         for name, part, key, value in self.tensors:
             now = part._parameters.get(key) if key in part._parameters else part._buffers.get(key)
@@ -288,7 +289,7 @@ class ModuleSnapshot:
 
 
 def counts_batches(name: str) -> bool:
-    """Return whether a buffer of this name is the counter of a BatchNorm layer.
+    """Return whether a buffer with this name is the counter of a BatchNorm layer.
 
     Example:
         >>> counts_batches("1.num_batches_tracked"), counts_batches("count")
@@ -334,7 +335,7 @@ REDRAWN = "_drawn_anew"  # attribute that marks a module whose trained parameter
 
 @dataclass(frozen=True, eq=False)
 class ModuleInstance:
-    """A callable that returns copies of a module, for `fedreach.engines.models.networks.build`.
+    """Callable that returns copies of a module, for `fedreach.engines.models.networks.build`.
 
     Example:
         >>> import torch
@@ -360,10 +361,10 @@ class ModuleInstance:
 
 
 def redraw(module: nn.Module) -> None:
-    """Initialize the trained parameters of a module again, with each layer's `reset_parameters`.
+    """Initialize the trained parameters of a module again with each layer's `reset_parameters`.
 
-    Frozen parameters do not change. If the module has some, the buffers of layers without trained parameters do not
-    change either.
+    Frozen parameters do not change. If the module has frozen parameters, the buffers of layers without trained
+    parameters do not change either.
 
     Raises:
         ConfigError: If a layer with trained parameters has no method `reset_parameters`.
@@ -407,7 +408,7 @@ def _staying(module: nn.Module) -> dict[str, Tensor]:
 
 
 def numbers_note(module: nn.Module) -> str:
-    """Return a note on a model with frozen or redrawn parameters; "" for other models.
+    """Return a note on a model with frozen or redrawn parameters, or "" for other models.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 2))

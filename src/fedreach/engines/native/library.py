@@ -1,4 +1,4 @@
-"""The C library of the engine `native`: structures, compilation and loading."""
+"""C library of the engine `native`: structures, compilation and loading."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Batches = _structure(
     **{"batch": INTEGER, "steps": PLACE, "drop_last": INTEGER, "order": PLACE, "offsets": PLACE},
     **{"count": INTEGER, "words": PLACE, "dropout": INTEGER},
 )
-"""Parameters by which C draws batches."""
+"""Parameters with which C draws batches."""
 Progress = _structure("Progress", client=INTEGER, step=INTEGER, seen=INTEGER, loss=REAL, generator=ctypes.c_uint64 * 12)
 """Progress of training between two calls."""
 UpdateRule = _structure(
@@ -60,7 +60,7 @@ UpdateRule = _structure(
 
 
 def sample_arrays(samples: Samples) -> Any:
-    """Return the structure for these examples; it references the tensors that it points to."""
+    """Return the C structure for the given examples, which keeps references to the tensors that it points to."""
     factor, offset = (
         None if numbers is None else numbers.expand(1, *samples.x.shape[1:]).contiguous()
         for numbers in (samples.factor, samples.offset)
@@ -86,12 +86,12 @@ COMPILERS = ("cc", "gcc", "clang")
 ROUNDING = ("-fno-fast-math", "-ffp-contract=off")  # rounding must not depend on the compiler (see `products.h`)
 OPTIONS = ("-O3", "-std=gnu11", *ROUNDING, "-fno-trapping-math", "-fno-math-errno", "-shared", "-fPIC")
 FOR_THIS_PROCESSOR = (("-march=native",), ("-mcpu=native",), ())
-"""Options to try in this order, because their names differ between compilers."""
+"""Compiler options, tried in this order, because their names differ between compilers."""
 SECONDS = 120
 
 
 class NoLibraryError(Exception):
-    """The library cannot be compiled or loaded; the message gives the reason."""
+    """Error for a library that cannot be compiled or loaded; the message states the reason."""
 
 
 def library() -> ctypes.CDLL:
@@ -119,7 +119,7 @@ def _build_or_load() -> ctypes.CDLL:
     if os.name != "posix":
         raise NoLibraryError(f"it supports Linux and macOS only, not {platform.system()}")
     compiler = _compiler()
-    cause: object = "other users can write to the folders for it"
+    cause: object = "other users can write to the folders for the compiled library"
     try:
         code = [source.read_text(encoding="utf-8") for source in (*SOURCES, *sorted(FOLDER.glob("*.h")))]
         made_by = f"{Path(compiler[0]).stat().st_mtime_ns} {platform.machine()} {platform.libc_ver()}"
@@ -227,7 +227,7 @@ def _declare_types(loaded: ctypes.CDLL) -> ctypes.CDLL:
 
 
 def batch_plan_in_c(seed: int, round_: int, client: int, train: ClientIndex, local: LocalSGD) -> Ints:
-    """Return a client's (steps, batch) table of examples, drawn in C; it equals the table from `batch_plans`."""
+    """Return a client's (steps, batch) table of examples, drawn in C, which equals the table of `batch_plans`."""
     examples = np.ascontiguousarray(train[client], np.int64)
     size, words = len(examples), words_of(seed, round_)
     words[-1] = client
@@ -249,7 +249,7 @@ def words_of(seed: int, round_: int) -> NDArray[np.uint32]:
 
 @cache
 def draws_as_numpy_does() -> bool:
-    """Return whether C draws the same numbers as the installed release of NumPy; releases can change them."""
+    """Return whether C draws the same numbers as the installed release of NumPy, since releases can differ."""
     sizes = np.array([1, 2, 5, 64, 300, 1000])
     train = ClientIndex(np.arange(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
     local = LocalSGD(batch_size=7, epochs=2)

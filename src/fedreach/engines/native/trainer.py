@@ -1,4 +1,4 @@
-"""The engine `native`, which trains clients in C."""
+"""Engine `native`, which trains clients in C."""
 
 import ctypes
 import math
@@ -140,15 +140,15 @@ PRODUCTS_OF_A_CLIENT = 1_000_000  # fixed cost of a client, in multiplications
 SECONDS = 0.25  # longest call of C, because Ctrl-C takes effect between two calls
 LOOK = 1_000_000  # multiplications between two readings of the clock; a reading takes some hundred multiplications
 SHARES = 2
-"""Number of pieces into which a process's share of the remaining work is divided, so that the last groups are small."""
+"""Number of pieces into which a process's share of remaining work is divided. So the last groups are small."""
 NUMBERS = 4_000_000  # number of gradient corrections passed to C at a time
 
 
 class Native(GroupTrainer):
-    """An engine that trains one client after another in C, without torch.
+    """Engine that trains one client after another in C, without torch.
 
     Use when: a model of dense, convolution, LSTM, GroupNorm and dropout layers trains on a CPU. `auto` usually selects
-    it.
+    this engine.
     """
 
     name = "native"
@@ -209,7 +209,7 @@ class Native(GroupTrainer):
         self.steps = None if uneven else self.local.steps_of(sizes, np.arange(len(sizes)), self.seed, 1)
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
-        """Return groups of clients with enough work each, the largest clients first.
+        """Return groups of clients, each with enough work, the largest clients first.
 
         Unlike in other engines, groups depend on `concurrency`. A client's result does not depend on its group.
         """
