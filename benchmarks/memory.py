@@ -210,7 +210,7 @@ def mapped(row: Row, folder: Path) -> dict[str, float]:
     np.save(data_folder / "y.npy", np.arange(samples) % 10)
     # What `index_folder` would note, but for the hash: reading the holes would take a minute and tell nothing.
     note = {"kind": "image", "num_classes": 10, "sha256": "0" * 64, "mean": [0.5] * 3, "std": [0.25] * 3}
-    note["arrays"] = {name: mapped._described(array) for name, array in mapped._arrays(data_folder).items()}
+    note["arrays"] = {name: mapped._describe_array(array) for name, array in mapped._arrays(data_folder).items()}
     (data_folder / mapped.NOTE).write_text(json.dumps(note), encoding="utf-8")
     began = time.perf_counter()
     dataset = mapped.from_folder(data_folder)

@@ -109,8 +109,8 @@ def test_costs_are_compared_with_the_best_bound_on_the_same_clients(allocation):
 def test_the_parts_of_a_profile_add_up_and_nothing_stays_replaced(allocation):
     from fedreach.wireless import candidates, search
 
-    before = search.priced, search.fractional_cover, candidates.cover_table
+    before = search.cost_of_needs, candidates.fractional_cover, candidates.cover_table
     spent = allocation.profile(20, "G", 0)
     assert tuple(spent) == allocation.PARTS
     assert all(seconds > 0 for seconds in spent.values())
-    assert (search.priced, search.fractional_cover, candidates.cover_table) == before
+    assert (search.cost_of_needs, candidates.fractional_cover, candidates.cover_table) == before

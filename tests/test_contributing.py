@@ -96,4 +96,4 @@ def test_a_new_kind_is_its_file_one_row_one_field_and_one_line() -> None:
     added = [[line for line in block.splitlines() if line[:1] == "+"] for kind, block in blocks if kind == "diff"]
     row, its_import, field, call = added
     assert (len(its_import), len(field), len(call)) == (1, 1, 1)
-    assert "".join(row).count("Kind(") == 1
+    assert "".join(row).count("ComponentType(") == 1

@@ -49,10 +49,10 @@ LONG = {
     "drawing a partition": "from fedreach.data.partition import dirichlet_by_client\n"
     "from fedreach._util.streams import generator\nlabels = np.arange(1_000_000) % 100\nprint('go', flush=True)\n"
     "while True: dirichlet_by_client(labels, 10_000, generator(0, 'partition'), alpha=0.1)\n",
-    "allocation": "from fedreach.cli import main\nrows = np.random.default_rng(0).uniform(1, 2, (4000, 4))\n"
+    "allocation": "from fedreach.cli import main\nrows = np.random.default_rng(0).uniform(1, 2, (40_000, 4))\n"
     "open('c.csv', 'w').write('num_examples,upload_seconds,power_watts,cycles,max_hertz\\n' + ''.join(\n"
     "    f'{int(100 * a)},{b},{c / 10},{d}e8,{a}e9\\n' for a, b, c, d in rows))\nprint('go', flush=True)\n"
-    "main(['allocate', 'c.csv', '--min-examples', '300000', '--tolerance', '1e-9', '--time-limit', '60'])\n",
+    "main(['allocate', 'c.csv', '--min-examples', '3000000', '--tolerance', '1e-9', '--time-limit', '60'])\n",
 }
 
 

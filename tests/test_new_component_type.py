@@ -78,7 +78,7 @@ def never_longer(subject):
 '''
 
 ROW = """\
-    "shrinking": Kind(
+    "shrinking": ComponentType(
         "fedreach.federation.shrinking:SHRINKINGS",
         "How much of the mean update is followed.",
         "fedreach.federation.shrinking:Shrinking",
@@ -132,7 +132,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Run:
     shutil.copytree(Path(fedreach.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "federation" / "shrinking.py").write_text(PART, encoding="utf-8")
     (package / "testing" / "checks" / "shrinking.py").write_text(CHECKS, encoding="utf-8")
-    inserted(package / "_util" / "registry.py", '    "radio": Kind(', ROW)
+    inserted(package / "_util" / "registry.py", '    "radio": ComponentType(', ROW)
     field = "    shrinking: Shrinking = Whole()\n"
     inserted(package / "federation" / "federation.py", "\n    def __post_init__", field)
     imports = "from fedreach.federation.shrinking import Shrinking, Whole\n"
@@ -199,7 +199,7 @@ for wrong in ("shrinkin=scaled", "shrinking=scale", "shrinking.facto=1.0", "shri
         "method.shrinkin: unknown key. Did you mean 'shrinking'?",
         "method.shrinking.name: unknown shrinking 'scale'. Did you mean 'scaled'?",
         "method.shrinking.facto: shrinking 'scaled' has no such option. Did you mean 'factor'?",
-        "method.shrinking.factor: must be a number; got 'a'",
+        "method.shrinking.factor: must be a valid number; got 'a'",
         "'mine.py:Empty' must be an instance of a subclass of fedreach.Shrinking; got Empty.",
         "Misspelled has no attribute `read_updates`. Did you mean `reads_updates`?",
     ):

@@ -75,14 +75,14 @@ def test_names_stand_beside_ids_and_say_what_is_held_out_alone(fedreach: Command
 
 @pytest.mark.slow
 def test_names_stand_on_the_terminal_and_in_figures(fedreach: Command, digits: Path) -> None:
-    shown = fedreach("partition", "words.toml").output
+    shown = fedreach("partition", "words.toml", "--verbose").output
     assert "ward a" in shown
     assert "seven" in shown
-    assert "ward" not in fedreach("partition", "plain.toml").output
+    assert "ward" not in fedreach("partition", "plain.toml", "--verbose").output
     result = fedreach("compare", "words.toml", "--out", "page")
     assert result.exit_code == 0, result.output
     page = next(Path("page").rglob("index.html")).read_text(encoding="utf-8")
-    for word in ("participants by name", "ward a", "seven"):
+    for word in ("ward a", "seven"):
         assert word in page
     comparison = read([Path("page")])
     assert names_of(comparison) == tuple(sorted(NAMES))
