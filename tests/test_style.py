@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fedreach"
 LIMITS = {
-    "lines of code": 36_880,  # goal: 31,000
+    "lines of code": 37_080,  # goal: 31,000. 36,820 before the notes for newcomers and the checks of untrusted folders
     "files": 234,
     "entries at the top": 14,
     "percent of lines that import": 9.75,  # goal: 9
@@ -101,7 +101,7 @@ def figures(source: Path) -> dict[str, float]:
 
 
 DOC_LIMITS = {
-    "words": 18_300,
+    "words": 18_500,
     "private phrases per 1,000 words": 0.5,
     "percent of sentences with more than 25 words": 0.4,
 }
