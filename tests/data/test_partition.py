@@ -105,6 +105,9 @@ def test_what_is_saved_is_loaded_and_equal_partitions_give_equal_bytes(six, tmp_
 def test_a_folder_that_is_not_there_is_named(six, tmp_path):
     with pytest.raises(DataError, match="absent"):
         six.save(tmp_path / "absent" / "a.npz")
+    for folder in (".", "..", tmp_path):
+        with pytest.raises(DataError, match=r"is a folder; a partition is a file\. Choose another path"):
+            six.save(folder)
     with pytest.raises(DataError, match=r"absent\.npz"):
         Partition.load(tmp_path / "absent.npz")
 

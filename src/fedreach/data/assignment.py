@@ -366,6 +366,8 @@ class Partition:
         header = {"format": FORMAT, "kind": self.kind, "parameters": self.parameters, "digest": self.digest()}
         text = json.dumps(header, sort_keys=True).encode()
         path = Path(path)
+        if path.name in ("", "..") or path.is_dir():
+            raise DataError(f"{path} is a folder; a partition is a file. Choose another path.")
         part = path.with_name(f".{path.name}.{os.getpid()}.part")  # renamed once complete
         try:
             with part.open("wb") as file:
