@@ -14,7 +14,6 @@ its inputs in random order. A second client also follows those inputs one by one
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -38,7 +37,7 @@ LOST = 5.0
 RULES: Mapping[str, LabelShift] = {
     "label_shift": LabelShift(),
     "no safeguard": LabelShift(guard=False),
-    "never forgets": LabelShift(guard=False, half_life=math.inf),
+    "never forgets": LabelShift(guard=False, half_life="never"),
     "half-life 50": LabelShift(guard=False, half_life=50.0),
 }
 

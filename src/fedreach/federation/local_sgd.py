@@ -129,8 +129,8 @@ def optimizer_class(part: str, name: str) -> Any:
         raise ConfigError(f"{part}.optimizer must be a class of torch.optim; got {name!r}." + nearest(name, optimizers))
     if inspect.signature(optimizers[name].step).parameters["closure"].default is inspect.Parameter.empty:
         raise ConfigError(
-            f"{part}.optimizer must step from a gradient alone; {name} calls for the loss itself, several times a "
-            "step. Choose another, such as 'Adam'."
+            f"{part}.optimizer must compute a step from a gradient alone; {name} evaluates the loss several times per "
+            "step. Choose another optimizer, such as 'Adam'."
         )
     return optimizers[name]
 
@@ -152,7 +152,7 @@ def check_optimizer(
     """
     optimizer_class(part, name)
     if "lr" in (options or {}):
-        raise ConfigError(f"{part}.options must not hold 'lr'. It is {rate}.")
+        raise ConfigError(f"{part}.options must not contain 'lr'. Set {rate} instead.")
     try:
         step()
     except Exception as error:  # torch rejects options and gradients by errors of many types
@@ -219,7 +219,8 @@ class TorchSteps:
             optimizer: torch.optim.Optimizer = cls(list(parameters), lr=lr, **with_tuples(self.options))
         except ValueError as error:
             raise ConfigError(
-                f"torch.optim.{self.optimizer} does not take this model or these options: {error}. Choose another."
+                f"torch.optim.{self.optimizer} does not support this model or these options: {error}. Choose another "
+                "optimizer."
             ) from error
         return optimizer
 
@@ -257,7 +258,7 @@ class UnevenSteps(Options):
         super().__post_init__()
         if self.min > self.max:
             raise ConfigError(
-                f"UnevenSteps.min must be at most `max`, which is {self.max}; got {self.min}. Exchange them."
+                f"UnevenSteps.min must be at most `max`, which is {self.max}; got {self.min}. Swap the two values."
             )
 
     def of(self, ids: Ints, seed: int, round_: int) -> Ints:
@@ -324,7 +325,7 @@ class LocalSGD:
     drop_last: bool = False
     momentum: Annotated[float, "[0, 1)"] = 0.0
     weight_decay: Annotated[float, "[0, inf)"] = 0.0
-    clip_norm: Annotated[float | None, "(0, inf]"] = None
+    clip_norm: Annotated[float | None, "(0, inf)"] = None
     schedule: Annotated[Schedule | Callable[[int], float], get_args(Schedule)] = "constant"
     decay: Annotated[float, "(0, 1]"] = 1.0
     schedule_rounds: Annotated[int | None, "[1, 1e9]"] = None
@@ -338,15 +339,15 @@ class LocalSGD:
         if self.optimizer is not None and (self.momentum or (of_torch and self.weight_decay)):
             options = "momentum and LocalSGD.weight_decay" if of_torch else "momentum"
             raise ConfigError(
-                f"LocalSGD.{options} must be 0 under {type(self.optimizer).__name__}, which has options of its own; "
-                f"got {self.momentum} and {self.weight_decay}."
+                f"LocalSGD.{options} must be 0 under {type(self.optimizer).__name__}, which has its own options; got "
+                f"{self.momentum} and {self.weight_decay}."
             )
         self._check_schedule()
 
     def _check_schedule(self) -> None:
         named = "of a function" if callable(self.schedule) else repr(self.schedule)
         if (self.schedule in OVER_ROUNDS) != (self.schedule_rounds is not None):
-            rule = "be given for the schedules 'step' and 'warmup', and for no other"
+            rule = "be set for the schedules 'step' and 'warmup' only"
             raise ConfigError(
                 f"LocalSGD.schedule_rounds must {rule}; got {self.schedule_rounds} with the schedule {named}."
             )

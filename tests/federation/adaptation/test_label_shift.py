@@ -247,7 +247,7 @@ def test_the_order_of_inputs_changes_no_bit():
 
 
 def test_online_a_client_keeps_no_input_and_the_prequential_prior():
-    rule, state, (outputs, _) = LabelShift(online=True, half_life=np.inf), source(BASE), inputs()
+    rule, state, (outputs, _) = LabelShift(online=True, half_life="never"), source(BASE), inputs()
     client = adapted(rule, state, outputs)
     assert sum(values.size for values in client.values()) == 3 * C + 6
     np.testing.assert_allclose(client["prior"], (2 * BASE + client["stream_counts"][0]) / 32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -58,8 +59,8 @@ class LabelShift(Adaptation):
         online: Let a client learn from its inputs in their order, as `predict_online` does, for streams that are sorted
             by class, come in bursts or vary over the day. It stores O(c) numbers and, under the safeguard, its last 256
             inputs.
-        half_life: Number of inputs after which an input counts half in a stream; positive, infinity: never.
-            ``"fitted"``: the client combines 32, 128 and infinity according to its inputs, see `stream`.
+        half_life: Number of inputs after which an input counts half in a stream. ``"never"``: every input
+            counts fully. ``"fitted"``: the client combines 32, 128 and "never" according to its inputs, see `stream`.
         guard: Use the safeguard.
         k: Required ratio of signal to drift for usual inputs, see `guard.Guard`.
         strength: Strength s from 0 to 1. ``"fitted"``: the strength that participants' labels support.
@@ -88,7 +89,7 @@ class LabelShift(Adaptation):
     pseudo_counts: Annotated[Literal["fitted"] | float, "[1e-6, inf): Or 'fitted'."] = "fitted"
     calibration: Calibration = "bias"
     online: bool = False
-    half_life: Annotated[Literal["fitted"] | float, "(0, inf]: Or 'fitted'."] = "fitted"
+    half_life: Annotated[Literal["fitted", "never"] | float, "(0, inf): Or 'fitted' or 'never'."] = "fitted"
     guard: bool = True
     k: Annotated[float, "[0, inf)"] = 0.5
     strength: Annotated[Literal["fitted"] | float, "[0, 1]: Or 'fitted'."] = "fitted"
@@ -255,7 +256,9 @@ class LabelShift(Adaptation):
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
         if "repaired" in client and client["repaired"][0]:
             if outputs.inputs is None or outputs.again is None:
-                raise ConfigError("The client's inputs were repaired: predicting needs inputs, and the model again.")
+                raise ConfigError(
+                    "The client has an intensity correction, so predictions require its inputs and the model."
+                )
             repair = Intensity(client["scale"], client["shift"])
             outputs = outputs.again(repair.of(outputs.inputs))
         if "adapted" in client and not client["adapted"][0]:
@@ -303,7 +306,9 @@ class LabelShift(Adaptation):
 
     @property
     def _half_lives(self) -> Sequence[float]:
-        return stream.HALF_LIVES if self.half_life == "fitted" else (self.half_life,)
+        if self.half_life == "fitted":
+            return stream.HALF_LIVES
+        return (math.inf if self.half_life == "never" else self.half_life,)
 
     def _is_guarded(self, state: State, outputs: Outputs) -> bool:
         return self.guard and outputs.features is not None and "guard_residual" in state

@@ -232,7 +232,7 @@ class Clustered(KeepsUpdates):
         array([0, 0, 1, 1, 0])
     """
 
-    eps1: Annotated[float, "(0, inf]"] = 0.4
+    eps1: Annotated[float, "(0, inf)"] = 0.4
     eps2: Annotated[float, "[0, inf]"] = 0.7
     thresholds: Literal["relative", "absolute"] = "relative"
     first_round: Annotated[int, "[1, inf)"] = 21
@@ -388,8 +388,9 @@ class HiCS(Selection):
         c = reports.output_bias
         if c is None:
             raise ComponentError(
-                "HiCS must see the update of the output layer's bias: the last parameters that are trained must be the "
-                "bias of a linear layer, and this model ends otherwise. Give it one, or take another selection."
+                "HiCS requires a model whose last trained parameters are the bias of a linear layer, because it reads "
+                "the update of this bias; got a model with other last parameters. Use another model or another "
+                "selection."
             )
         where, heard = np.searchsorted(state["ids"], reports.ids), state["heard"].copy()
         bias = state["bias"].copy() if state["heard"].any() else np.zeros((len(heard), c))
