@@ -77,7 +77,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed-base
 	$(call install,development tools,$(PIP) --editable '.[dev]')
 
 $(VENV)/.installed-oracles: $(VENV)/.installed-dev
-	$(call install,optional packages,$(PIP) --editable '.[$(ORACLES)]')
+	$(call install,optional packages,$(PIP) --editable '.[$(ORACLES)]' && $(PIP) --no-deps byzfl==0.0.11)
 
 $(VENV)/.installed-docs: $(VENV)/.installed-base
 	$(call install,documentation tools,$(PIP) --editable '.[docs]')

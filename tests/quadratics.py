@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
+from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints, weighted_sum
 from fedreach._util.errors import ConfigError
 from fedreach.data.assignment import Partition
 from fedreach.data.datasets import ServerData, from_arrays
@@ -19,7 +19,6 @@ from fedreach.data.federated import FederatedData
 from fedreach.data.splits import ClientIndex, Population
 from fedreach.engines.models.flat import Layout
 from fedreach.engines.protocols import Engine, Task
-from fedreach.federation.aggregation import weighted_sum
 from fedreach.federation.base import LocalSolver, ServerOptimizer, Weighting
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import Adam, LocalSGD

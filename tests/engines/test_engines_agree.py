@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedreach._util.arrays import finite_rows, weighted_sum
 from fedreach._util.errors import ConfigError
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.manual import Manual
@@ -16,7 +17,6 @@ from fedreach.engines.native.trainer import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.vmap import Vmap
-from fedreach.federation.aggregation import finite_rows, weighted_sum
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import fedreach as fr
+from fedreach._util.arrays import weighted_sum
 from fedreach._util.errors import ConfigError, TrainingError
 from fedreach.data.splits import ClientIndex
 from fedreach.engines.batches import batch_plans
@@ -23,7 +24,6 @@ from fedreach.engines.native import library, trainer
 from fedreach.engines.native.trainer import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
-from fedreach.federation.aggregation import weighted_sum
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg, FedProx, Scaffold
 

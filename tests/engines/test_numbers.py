@@ -148,7 +148,7 @@ def test_a_model_returns_as_many_numbers_as_there_are_targets():
     [(Sequential, CrossEntropy()), (Native, CrossEntropy()), (Manual, FedLC()), (Sequential, LabelSmoothing())],
 )
 def test_losses_of_classes_refuse_numbers(kind, loss):
-    with pytest.raises(ConfigError, match=r"needs classes as targets; those of made up are numbers\. Use loss"):
+    with pytest.raises(ConfigError, match=r"needs classes as targets; the targets of made up are numbers\. Use loss"):
         engine(kind, loss)
 
 

@@ -264,7 +264,7 @@ def test_two_parts_that_each_keep_a_vector_at_clients_are_refused(simulated, sol
 
 @pytest.mark.parametrize("inner", [LogitAdjusted(), FedSAM()], ids=["shifts", "sees more"])
 def test_an_inner_loss_that_shifts_or_sees_more_is_refused(inner):
-    with pytest.raises(ConfigError, match=r"MOON.inner must be a loss of outputs.*; \w+ (shifts|has an objective)"):
+    with pytest.raises(ConfigError, match=r"MOON.inner must be a loss of outputs.*; \w+ (shifts|already has an)"):
         MOON(inner=inner)
 
 

@@ -285,7 +285,7 @@ def test_neither_the_test_set_nor_clients_data_decide_when_it_stops():
 
 def test_stopping_needs_both_options_and_two_examples():
     for options in ({"held_out": 0.2}, {"patience": 3}):
-        with pytest.raises(ConfigError, match=r"ServerOnly\.held_out and patience go together"):
+        with pytest.raises(ConfigError, match=r"ServerOnly\.held_out and patience must be set together"):
             ServerOnly(**options)
     simulation = made(STOPPING)
     one = replace(simulation.data, server=ServerData(simulation.data.server.x[:1], simulation.data.server.y[:1]))

@@ -23,7 +23,7 @@ from .zoo_runs import SEED, ZooRun, cases, finish
 
 LOCAL = LocalSGD(batch_size=4, lr=0.0625, drop_last=True)  # bfloat16 has this rate; torch rounds others on a CPU
 SAME = 1e-5
-DRAWS, FOLLOWS = "draws random numbers in evaluation", "torch.export cannot follow the module"
+DRAWS, FOLLOWS = "draws random numbers in evaluation", "torch.export cannot trace the module"
 REFUSED = {
     "AlwaysDropping": DRAWS,
     "NoiseByNumpy": DRAWS,

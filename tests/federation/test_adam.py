@@ -198,7 +198,7 @@ def test_quadratics_follow_it_too():
 
 
 def test_what_makes_no_sense_with_it_is_refused():
-    with pytest.raises(ConfigError, match=r"LocalSGD\.momentum must be 0 under Adam, which has options of its own"):
+    with pytest.raises(ConfigError, match=r"LocalSGD\.momentum must be 0 under Adam, which has its own options"):
         LocalSGD(momentum=0.9, optimizer=Adam())
     for solver in (Scaffold(), FedDyn()):
         said = rf"{type(solver).__name__} needs plain gradient steps; got local\.optimizer AdamW\. Use 'sgd'"

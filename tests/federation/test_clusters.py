@@ -53,7 +53,7 @@ def test_a_new_clusters_model_starts_as_that_of_its_members():
     assert state.clusters.tolist() == [0, 0, 1, 1, 0, 2]
     # Equal weights over updates 1, ..., 6, twice.
     np.testing.assert_allclose(state.models, np.full((3, D), 7.0), rtol=1e-6)
-    with pytest.raises(ComponentError, match="There are 3 models, one a cluster"):
+    with pytest.raises(ComponentError, match="The state has 3 models, one per cluster"):
         _ = state.params
 
 

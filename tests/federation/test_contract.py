@@ -20,9 +20,9 @@ from .small import conclude, federation, make_view, start
     [
         ([0, 99], r"participants only; client 99 is not one of the 6 participants"),
         ([-1], r"participants only; client -1"),
-        ([2, 2], r"not return a client twice; client 2 comes twice"),
+        ([2, 2], r"not return a client twice; client 2 is returned twice"),
         ([0, 5], r"available clients only; client 5 is not available"),
-        ([0, 1, 2], r"at most the 2 clients it was asked for; got 3"),
+        ([0, 1, 2], r"at most k = 2 clients; got 3"),
         ([], r"at least one of the 5 available clients"),
         ([0.0, 1.0], r"a list of client ids; got shape \(2,\) of float64"),
         ([True, False, True, False, False, False], r"a list of client ids; got shape \(6,\) of bool"),
@@ -82,7 +82,7 @@ class Told(fr.Weighting):
 @pytest.mark.parametrize(
     ("answer", "rule"),
     [
-        (([0.5, 0.4], {}), r"weights that sum to 1; they sum to 0\.9"),
+        (([0.5, 0.4], {}), r"weights that sum to 1; got a sum of 0\.9"),
         (([1.5, -0.5], {}), r"finite weights that are not negative"),
         (([np.nan, 1.0], {}), r"finite weights that are not negative"),
         (([np.inf, 0.0], {}), r"finite weights that are not negative"),

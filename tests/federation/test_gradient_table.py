@@ -143,7 +143,7 @@ def test_the_table_can_be_saved_even_before_anything_was_heard(heard):
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_an_update_that_is_not_finite_is_refused_with_client_and_round(bad, sketch):
     policy = Longest(sketch=sketch)
-    with pytest.raises(ComponentError, match="Longest needs finite updates; that of client 7 in round 3"):
+    with pytest.raises(ComponentError, match="Longest requires finite updates; the update of client 7 in round 3"):
         told(policy, policy.init(view_of()), [2, 7], [[1, 2, 3], [3, 4, bad]], round_=3)
 
 

@@ -36,7 +36,7 @@ def test_other_ends_of_a_model_have_no_output_bias():
 
 def test_a_model_without_one_is_refused():
     policy, view = HiCS(), ServerView.of(np.arange(3), np.full(3, 10))
-    with pytest.raises(ComponentError, match=r"HiCS must see the update of the output layer's bias"):
+    with pytest.raises(ComponentError, match=r"HiCS requires a model whose last trained parameters are the bias"):
         policy.observe(policy.init(view), replace(make_reports([0, 1]), output_bias=None))
 
 

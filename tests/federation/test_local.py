@@ -99,8 +99,8 @@ def test_a_factor_that_is_no_positive_number_is_refused_with_its_round(factor):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"schedule": "step", "decay": 0.5}, "schedule_rounds must be given for the schedules 'step' and 'warmup'"),
-        ({"schedule": "cosine", "decay": 0.5, "schedule_rounds": 3}, "and for no other; got 3 with the schedule 'cos"),
+        ({"schedule": "step", "decay": 0.5}, "schedule_rounds must be set for the schedules 'step' and 'warmup'"),
+        ({"schedule": "cosine", "decay": 0.5, "schedule_rounds": 3}, "only; got 3 with the schedule 'cos"),
         ({"schedule": "step", "schedule_rounds": 3}, "decay must be below 1, such as 0.99, with the schedule 'step'"),
         ({"schedule": "warmup", "schedule_rounds": 3, "decay": 0.5}, "decay must be 1 with the schedule 'warmup'"),
         ({"schedule": abs, "decay": 0.5}, "decay must be 1 with the schedule of a function"),

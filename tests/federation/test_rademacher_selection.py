@@ -225,7 +225,7 @@ def test_clients_measure_what_the_options_say():
 def test_an_answer_without_a_score_is_refused(metrics):
     view, policy = make_view(), Rademacher()
     reports = ClientResults(view.ids[:2], UPDATE[:2], metrics, round=4, probe=True)
-    with pytest.raises(ComponentError, match=r"Rademacher needs a number 'wlrc'.* in round 4"):
+    with pytest.raises(ComponentError, match=r"Rademacher requires a measurement 'wlrc'.* in round 4"):
         policy.observe(policy.init(view), reports)
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import fedreach as fr
+from fedreach._util.arrays import weighted_sum
 from fedreach._util.streams import generator
-from fedreach.federation.aggregation import Mean, weighted_sum
+from fedreach.federation.aggregation import Mean
 from fedreach.federation.round import conclude_round, conclude_server_round, plan_probe, plan_round
 from fedreach.federation.selection import SELECTIONS
 from fedreach.federation.selection.losses import PowerOfChoice

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fedreach as fr
+from fedreach._util.arrays import weighted_sum
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.streams import generator
-from fedreach.federation.aggregation import weighted_sum
 from fedreach.federation.labels import Exact
 from fedreach.federation.round import conclude_round
 from fedreach.federation.secure_aggregation import (
@@ -145,7 +145,7 @@ def test_what_does_not_fit_is_refused(raw):
 
 def test_weights_that_would_drown_in_rounding_are_refused():
     for raw in (np.zeros(2), np.full(2, 1e-4)):
-        with pytest.raises(ComponentError, match="must be at least 1/1024 in the mean"):
+        with pytest.raises(ComponentError, match="the mean raw weight must be at least 1/1024"):
             weighted_mean_of_shares(raw, random_updates(2, 3))
 
 
@@ -295,7 +295,7 @@ def test_a_policy_that_looks_at_single_clients_without_saying_so_fails_in_the_si
 def test_a_probe_for_updates_is_refused_where_the_server_sees_sums_only():
     simulation = under_a_sum(Curious(asks="update"))
     with pytest.raises(
-        ComponentError, match=r"Curious\.probe must ask for losses where SecureAggregation hides .*asks for updates"
+        ComponentError, match=r"Curious\.probe must ask for losses where SecureAggregation hides .*request for updates"
     ):
         simulation.step(simulation.start())
 

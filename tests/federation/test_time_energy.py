@@ -178,13 +178,13 @@ class Given(fr.Selection):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"share": np.array([0.7, 0.5])}, r"shares of the band that sum to at most 1; they sum to 1\.2"),
-        ({"share": np.array([0.5, 0.0])}, r"shares that are positive; client 4 gets 0\.0"),
-        ({"share": np.array([0.5, np.nan])}, "shares that are positive; client 4 gets nan"),
+        ({"share": np.array([0.7, 0.5])}, r"shares that sum to at most 1; got a sum of 1\.2"),
+        ({"share": np.array([0.5, 0.0])}, r"positive shares; client 4 gets 0\.0"),
+        ({"share": np.array([0.5, np.nan])}, "positive shares; client 4 gets nan"),
         ({"hertz": np.array([1e9, 3e9])}, r"CPU frequencies in \(0, max_hertz\]; client 4 gets 3"),
         ({"hertz": np.array([1e9, 0.0])}, r"CPU frequencies in \(0, max_hertz\]; client 4 gets 0"),
         ({"ids": np.array([1, 3])}, r"must allocate to the clients \[1, 4\]; got \[.*3.*\]"),
-        ({"share": np.array([0.5])}, "each of the 2 clients one share and one frequency"),
+        ({"share": np.array([0.5])}, "one share and one frequency for each of the 2 clients"),
     ],
 )
 def test_an_allocation_that_breaks_the_rules_is_refused(changes, said):

@@ -111,7 +111,7 @@ def test_an_unknown_optimizer_is_answered_with_the_nearest():
 
 
 def test_an_optimizer_that_needs_more_than_a_gradient_is_refused():
-    with pytest.raises(ConfigError, match="LBFGS calls for the loss itself, several times a step"):
+    with pytest.raises(ConfigError, match="LBFGS evaluates the loss several times per step"):
         TorchOptimizer("LBFGS")
     with pytest.raises(ConfigError, match="SparseAdam does not support dense gradients"):
         TorchOptimizer("SparseAdam")

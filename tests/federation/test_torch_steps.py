@@ -107,12 +107,12 @@ def test_other_engines_refuse_it_and_auto_says_why(kind):
     ("made", "said"),
     [
         (lambda: TorchSteps("RMSProp"), "must be a class of torch.optim; got 'RMSProp'. Did you mean 'RMSprop'"),
-        (lambda: TorchSteps("LBFGS"), "LBFGS calls for the loss itself"),
+        (lambda: TorchSteps("LBFGS"), "LBFGS evaluates the loss several times"),
         (lambda: TorchSteps("SparseAdam"), "TorchSteps cannot step with torch.optim.SparseAdam"),
         (lambda: TorchSteps("RMSprop", {"alfa": 0.9}), "unexpected keyword argument 'alfa'"),
         (lambda: TorchSteps("RMSprop", {"lr": 0.9}), "It is local.lr"),
         (lambda: of("RMSprop", momentum=0.9), "LocalSGD.momentum and LocalSGD.weight_decay must be 0"),
-        (lambda: of("RMSprop", weight_decay=0.1), "must be 0 under TorchSteps, which has options of its own"),
+        (lambda: of("RMSprop", weight_decay=0.1), "must be 0 under TorchSteps, which has its own options"),
         (
             lambda: replace(tiny_federation(), solver=Scaffold(), local=of("RMSprop")),
             "Scaffold needs plain gradient steps",
@@ -127,7 +127,7 @@ def test_what_makes_no_sense_is_refused_before_a_run(made, said):
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
 def test_an_optimizer_of_matrices_refuses_a_model_with_biases_before_the_first_round():
-    with pytest.raises(ConfigError, match=r"torch\.optim\.Muon does not take this model"):
+    with pytest.raises(ConfigError, match=r"torch\.optim\.Muon does not support this model"):
         engine(Sequential, of("Muon"))
 
 

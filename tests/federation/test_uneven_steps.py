@@ -58,7 +58,7 @@ def test_they_are_drawn_once_a_client_or_in_each_round():
     [
         ({"min": 0, "max": 3}, "UnevenSteps.min must be in [1, 1e9]; got 0."),
         ({"min": 1, "max": 10**10}, "UnevenSteps.max must be in [1, 1e9]; got 10000000000."),
-        ({"min": 4, "max": 3}, "UnevenSteps.min must be at most `max`, which is 3; got 4. Exchange them."),
+        ({"min": 4, "max": 3}, "UnevenSteps.min must be at most `max`, which is 3; got 4. Swap the two values."),
         ({"min": 1, "max": 2, "drawn": "rounds"}, "got 'rounds'. Did you mean 'round'?"),
     ],
 )
@@ -156,5 +156,5 @@ def test_what_it_cannot_go_with_is_refused_in_words():
         replace(made, weighting=FedNova(), label_statistics=SecureAggregation())
     with pytest.raises(ConfigError, match="FedNova and MIFA both correct for absent clients"):
         replace(made, weighting=FedNova(), aggregation=MIFA())
-    with pytest.raises(ConfigError, match=r"FedNova\.inner must be made of weightings"):
+    with pytest.raises(ConfigError, match=r"FedNova\.inner must contain only weightings"):
         FedNova("equal")

@@ -178,7 +178,7 @@ def test_a_function_that_returns_no_weights_is_named(answer):
     def broken(reports):
         return answer
 
-    with pytest.raises(ComponentError, match="broken must return numbers that are not negative, not all 0"):
+    with pytest.raises(ComponentError, match="broken must return numbers that are not negative and not all 0"):
         weights_of(FunctionWeighting(broken), COUNTS)
 
 

@@ -95,7 +95,7 @@ def test_a_product_of_very_small_weights_is_not_lost():
 
 def test_a_product_that_leaves_nobody_names_its_parts():
     nobody = Product((Fixed((1, 0)), Fixed((0, 1))))
-    with pytest.raises(ComponentError, match="Product: every client has weight 0 in one of Fixed, Fixed"):
+    with pytest.raises(ComponentError, match="at least one client must have a positive weight in all of Fixed, Fixed"):
         weights_of(nobody, 2)
 
 
@@ -233,14 +233,14 @@ def test_parts_are_compared_and_shown_by_what_they_hold():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Product(()), r"Product\.parts must have at least one weighting in it"),
+        (lambda: Product(()), r"Product\.parts must contain at least one weighting"),
         (
             lambda: Mix(("entropy", "equal")),
-            r"Mix\.parts must be made of weightings, such as ByEntropy\(\); got 'entropy'",
+            r"Mix\.parts must contain only weightings, such as ByEntropy\(\); got 'entropy'",
         ),
-        (lambda: Product("entropy"), r"Product\.parts must be made of weightings.*; got 'entropy'"),
-        (lambda: Clip("entropy", max=0.3), r"Clip\.inner must be made of weightings.*; got 'entropy'"),
-        (lambda: Clip(ByEntropy, max=0.3), r"Clip\.inner must be made of weightings"),
+        (lambda: Product("entropy"), r"Product\.parts must contain only weightings.*; got 'entropy'"),
+        (lambda: Clip("entropy", max=0.3), r"Clip\.inner must contain only weightings.*; got 'entropy'"),
+        (lambda: Clip(ByEntropy, max=0.3), r"Clip\.inner must contain only weightings"),
         (
             lambda: Product((Equal(),), exponents=(1, 2)),
             r"Product\.exponents must have one number for each of the 1 parts",
@@ -251,7 +251,7 @@ def test_parts_are_compared_and_shown_by_what_they_hold():
         ),
         (lambda: Mix((Equal(), Equal()), shares=(0, 0)), r"Mix\.shares must be finite, not negative and not all 0"),
         (lambda: Mix((Equal(),), shares=(np.nan,)), r"Mix\.shares must be finite"),
-        (lambda: Clip(Equal()), r"Clip must have a limit: `max`, such as 0\.3, or `times_equal`"),
+        (lambda: Clip(Equal()), r"Clip must have a limit\. Set `max`, such as 0\.3, or `times_equal`"),
         (lambda: Clip(Equal(), max=0), r"Clip\.max must be in \(0, 1\]; got 0"),
         (lambda: Clip(Equal(), max=1.5), r"Clip\.max must be in \(0, 1\]; got 1\.5"),
         (lambda: Clip(Equal(), times_equal=0.9), r"Clip\.times_equal must be at least 1; got 0\.9"),

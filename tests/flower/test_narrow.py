@@ -15,12 +15,12 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
 
+from fedreach._util.arrays import weighted_sum
 from fedreach.deploy.saved import load
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.federation import solvers
-from fedreach.federation.aggregation import weighted_sum
 from fedreach.flower.app import client_app, share_labels
 from fedreach.flower.local import ClientData
 

@@ -75,10 +75,121 @@ def the_mean_where_all_are_there(subject: Subject) -> None:
 
 EQUAL = np.full(4, 0.25)
 
+
+# ---- Robust rules, each beside a plain loop
+
+
+def crowds() -> Iterator[tuple[int, Float32s]]:
+    """Yield f and the (r, d) updates of honest clients, of which the last f are replaced by long ones."""
+    rng = generator(0, "testing crowds")
+    for r, f, d in ((5, 1, 3), (9, 1, 4), (10, 2, 1)):
+        sent = rng.standard_normal((r, d)).astype(np.float32)
+        sent[r - f :] = 1e4 * rng.standard_normal((f, d))
+        yield f, sent
+
+
+def _center(subject: Subject, sent: Float32s) -> Floats:
+    found, _ = subject.make().combine(NO_STATE, np.full(len(sent), 1 / len(sent)), sent, generator(0, "center"))
+    return found
+
+
+@define_check()
+def a_liar_moves_it_little(subject: Subject) -> None:
+    """The center is no longer than three times the longest honest update, however long malicious updates are."""
+    for f, sent in crowds():
+        longest = np.linalg.norm(sent[: len(sent) - f], axis=1).max()
+        length = float(np.linalg.norm(_center(subject, sent)))
+        if length > 3 * longest:
+            fail(f"with {f} malicious of {len(sent)} updates, the center has length {length:.3g}, honest {longest:.3g}")
+
+
+@define_check()
+def the_median_of_each_number(subject: Subject) -> None:
+    """Half of the clients' numbers are at most that of the median, and half at least, for each coordinate."""
+    for _, sent in crowds():
+        wanted = [sorted(column) for column in sent.astype(np.float64).T]
+        middle, odd = len(sent) // 2, len(sent) % 2
+        medians = [row[middle] if odd else (row[middle - 1] + row[middle]) / 2 for row in wanted]
+        must_be_close("the center", _center(subject, sent), np.array(medians), f"{len(sent)} updates", 1e-9)
+
+
+@define_check()
+def the_mean_without_the_ends(subject: Subject) -> None:
+    """The f smallest and the f largest numbers of each coordinate do not count."""
+    for f, sent in crowds():
+        wanted = [np.mean(sorted(column)[f : len(sent) - f]) for column in sent.astype(np.float64).T]
+        must_be_close("the center", _center(subject, sent), np.array(wanted), f"{len(sent)} updates", 1e-9)
+
+
+@define_check()
+def the_iterations_of_weiszfeld(subject: Subject) -> None:
+    """z <- sum_i c_i u_i / sum_i c_i with c_i = 1 / max(smoothing, ||u_i - z||), from z = 0."""
+    for _, sent in crowds():
+        rule, z = subject.make(), np.zeros(sent.shape[1])
+        for _ in range(rule.iterations):
+            inverse = [1 / max(rule.smoothing, float(np.linalg.norm(u - z))) for u in sent.astype(np.float64)]
+            z = sum(c * u for c, u in zip(inverse, sent.astype(np.float64), strict=True)) / sum(inverse)
+        must_be_close("the center", _center(subject, sent), z, f"{len(sent)} updates", 1e-6)
+
+
+def _krum_order(f: int, sent: Float32s) -> list[int]:
+    scores = []
+    for i, u in enumerate(sent.astype(np.float64)):
+        apart = sorted(float(((u - v) ** 2).sum()) for j, v in enumerate(sent.astype(np.float64)) if j != i)
+        scores.append(sum(apart[: len(sent) - f - 1]))
+    return sorted(range(len(sent)), key=scores.__getitem__)
+
+
+@define_check()
+def the_mean_of_the_nearest(subject: Subject) -> None:
+    """The r - f updates with the smallest sums of squared distances to their r - f - 1 nearest others are averaged."""
+    for f, sent in crowds():
+        kept = _krum_order(f, sent)[: len(sent) - f]
+        must_be_close("the center", _center(subject, sent), sent[kept].astype(np.float64).mean(axis=0), str(kept), 1e-6)
+
+
+@define_check()
+def the_nearest_update(subject: Subject) -> None:
+    """The update with the smallest sum of squared distances to its r - f - 1 nearest others is returned."""
+    for f, sent in crowds():
+        first = _krum_order(f, sent)[0]
+        must_be_close("the center", _center(subject, sent), sent[first].astype(np.float64), str(first), 1e-6)
+
+
+@define_check()
+def clipped_around_the_last_center(subject: Subject) -> None:
+    """v <- v + (1/r) sum_i (u_i - v) min(1, radius / ||u_i - v||), from the v of the last round, 0 at first."""
+    rule, state, v = subject.make(), NO_STATE, np.zeros(3)
+    for number in range(3):
+        sent = (20 * generator(number, "testing clipping").standard_normal((5, 3))).astype(np.float32)
+        found, state = rule.combine(state, np.full(5, 0.2), sent, generator(0, "center"))
+        for _ in range(rule.iterations):
+            v = v + sum((u - v) * min(1, rule.radius / np.linalg.norm(u - v)) for u in sent.astype(np.float64)) / 5
+        must_be_close(f"the center in round {number + 1}", found, v, "5 updates", 1e-6)
+
+
+@define_check()
+def shortened_to_the_median_length(subject: Subject) -> None:
+    """Updates longer than the round's median length are shortened to it; then the weights count."""
+    for _, sent in crowds():
+        weights = generator(0, "testing weights").dirichlet(np.ones(len(sent)))
+        lengths = [float(np.linalg.norm(u)) for u in sent.astype(np.float64)]
+        shortened = [u * min(1, np.median(lengths) / n) for u, n in zip(sent.astype(np.float64), lengths, strict=True)]
+        found, _ = subject.make().combine(NO_STATE, weights, sent, generator(0, "center"))
+        must_be_close("the update", found, weights @ np.array(shortened), f"{len(sent)} updates", 1e-6)
+
+
 METHOD_CHECKS = {
     "mean": (the_weighted_mean,),
     "fedvarp": (as_the_papers_loop_of_fedvarp, the_mean_where_all_are_there),
     "mifa": (as_the_papers_loop_of_mifa, the_mean_where_all_are_there),
+    "median": (the_median_of_each_number, a_liar_moves_it_little),
+    "trimmed_mean": (the_mean_without_the_ends, a_liar_moves_it_little),
+    "geometric_median": (the_iterations_of_weiszfeld, a_liar_moves_it_little),
+    "multi_krum": (the_mean_of_the_nearest, a_liar_moves_it_little),
+    "krum": (the_nearest_update, a_liar_moves_it_little),
+    "centered_clipping": (clipped_around_the_last_center,),
+    "norm_bound": (shortened_to_the_median_length, a_liar_moves_it_little),
 }
 
 

@@ -9,6 +9,16 @@ from fedreach._util.streams import generator
 from fedreach.federation.aggregation import MIFA, FedVARP, Mean
 from fedreach.federation.labels import DiscreteLaplace
 from fedreach.federation.participation import Bernoulli
+from fedreach.federation.robust import (
+    CenteredClipping,
+    GeometricMedian,
+    Krum,
+    Median,
+    MultiKrum,
+    NormBound,
+    TrimmedMean,
+    mean_of_nearest,
+)
 from fedreach.federation.secure_aggregation import SecureAggregation
 from fedreach.federation.server import Average, FedAdam, FedAvgM, FedDF, FineTune, Safari, ServerOnly
 
@@ -240,6 +250,57 @@ class CountsTwice(MIFA):
 
     def combine(self, state, weights, update, rng, *, last, n):
         return super().combine(state, weights, update, rng, last=0 * last, n=n)
+
+
+@caught_by("the median of each number")
+class UpperMedian(Median):
+    """Takes the larger of two middle numbers."""
+
+    def center(self, state, rows, f):
+        return np.concatenate([np.sort(block, axis=0)[len(rows) // 2] for _, block in rows.blocks()]), state
+
+
+@caught_by("the mean without the ends")
+class TrimsOneEnd(TrimmedMean):
+    def center(self, state, rows, f):
+        return np.concatenate([np.sort(b, axis=0)[: len(rows) - f].mean(axis=0) for _, b in rows.blocks()]), state
+
+
+@caught_by("a liar moves it little")
+class TrimsNothing(TrimmedMean):
+    def center(self, state, rows, f):
+        return super().center(state, rows, 0)
+
+
+@caught_by("the iterations of weiszfeld")
+class OneIterationFewer(GeometricMedian):
+    def center(self, state, rows, f):
+        return GeometricMedian(iterations=self.iterations - 1).center(state, rows, f)
+
+
+@caught_by("the mean of the nearest")
+class DropsTwiceAsMany(MultiKrum):
+    def center(self, state, rows, f):
+        return mean_of_nearest(rows, f, len(rows) - 2 * f), state
+
+
+@caught_by("the nearest update")
+class SecondNearest(Krum):
+    def center(self, state, rows, f):
+        return 2 * mean_of_nearest(rows, f, 2) - mean_of_nearest(rows, f, 1), state
+
+
+@caught_by("clipped around the last center")
+class ForgetsTheCenter(CenteredClipping):
+    def center(self, state, rows, f):
+        return super().center({}, rows, f)
+
+
+@caught_by("shortened to the median length")
+class ShortensToTheMean(NormBound):
+    def combine(self, state, weights, update, rng):
+        mean = float(np.linalg.norm(update.astype(np.float64), axis=1).mean())
+        return NormBound(bound=mean).combine(state, weights, update, rng)
 
 
 @caught_by("discrete laplace noise", epsilon=1.0)

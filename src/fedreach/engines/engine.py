@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike
 
-from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach._util.arrays import BLOCK, AnyArray, Bools, Float32s, Floats, Ints, finite_rows
 from fedreach._util.errors import ConfigError
 from fedreach.data.several import IGNORED, position_counts
 from fedreach.engines.batches import checked_device
@@ -19,7 +19,6 @@ from fedreach.engines.models.state import numbers_note
 from fedreach.engines.processes import Workers, max_processes
 from fedreach.engines.protocols import NO_TERMS, Engine, Precision, Split, Task
 from fedreach.engines.trainer import EVALUATION_BATCH, Group, GroupTrainer
-from fedreach.federation.aggregation import BLOCK, finite_rows
 from fedreach.federation.types import LocalOutputs, LocalUpdates, Outputs
 
 EVALUATION_PART = 8 * EVALUATION_BATCH

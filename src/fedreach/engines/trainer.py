@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints, weighted_sum
 from fedreach._util.errors import ComponentError, ConfigError, TrainingError
 from fedreach._util.streams import torch_seed
 from fedreach.data.several import IGNORED
@@ -24,7 +24,6 @@ from fedreach.engines.models.state import ModuleSnapshot, NarrowParameters, cons
 from fedreach.engines.observation import Behavior, batches_of, behavior_of
 from fedreach.engines.protocols import Split, Task, Terms
 from fedreach.engines.several import add_hooks, layout_of
-from fedreach.federation.aggregation import weighted_sum
 from fedreach.federation.base import LocalSolver, Loss, name_of
 from fedreach.federation.federation import check_targets
 from fedreach.federation.local_sgd import Adam, LocalSGD, TorchSteps

@@ -1,4 +1,4 @@
-"""Aggregators: how client results become one update."""
+"""Aggregators, which combine client results into one update."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,54 +6,27 @@ from typing import Any
 
 import numpy as np
 
-from fedreach._util.arrays import Bools, Float32s, Floats
+from fedreach._util.arrays import Float32s, Floats, weighted_sum
 from fedreach.federation.base import Aggregator
+from fedreach.federation.robust import (
+    CenteredClipping,
+    GeometricMedian,
+    Krum,
+    Median,
+    MultiKrum,
+    NormBound,
+    TrimmedMean,
+)
 from fedreach.federation.types import State
 
 # -------------------- Weighted sum of updates
-
-
-def finite_rows(update: Float32s) -> Bools:
-    """Return (k,) whether all numbers of each row are finite.
-
-    Example:
-        >>> finite_rows(np.array([[1.0, 2.0], [np.nan, 0.0], [3e38, 3e38], [np.inf, -np.inf]], np.float32))
-        array([ True, False,  True, False])
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        # What is not finite stays so in a sum, which reads the rows once; a sum may overflow, though.
-        finite: Bools = np.isfinite(update.sum(axis=1))
-    for row in np.flatnonzero(~finite):
-        finite[row] = np.isfinite(update[row]).all()
-    return finite
-
-
-BLOCK = 65_536  # numbers of a vector that are summed at a time
-
-
-def weighted_sum(weights: Floats, update: Float32s) -> Floats:
-    """Return ``weights @ update`` in float64, summed row by row.
-
-    A matrix product would sum in an order that depends on the number of threads; this function gives the same bits on
-    every machine, and both are limited by memory.
-    """
-    total = np.zeros(update.shape[1])
-    product = np.empty(min(len(total), BLOCK))
-    for begin in range(0, len(total), BLOCK):  # block by block, so that sums stay in the cache
-        part = total[begin : begin + BLOCK]
-        scaled_row = product[: len(part)]
-        for weight, row in zip(weights, update[:, begin : begin + BLOCK], strict=True):
-            scaled_row[:] = row  # float64 first: a product of two kinds of numbers is twice as slow
-            scaled_row *= weight
-            part += scaled_row
-    return total
 
 
 @dataclass(frozen=True)
 class Mean(Aggregator):
     """Weighted mean of the updates, sum_i w_i u_i.
 
-    Use when: always, as the baseline. Secure aggregation allows no other aggregator.
+    Use when: you need a baseline, or secure aggregation, which does not support any other aggregator.
 
     Example:
         >>> update = np.array([[1, 2], [3, 6]], np.float32)
@@ -85,27 +58,28 @@ def total_change(update: Float32s, last: Float32s) -> Floats:
 
 @dataclass(frozen=True)
 class FedVARP(Aggregator):
-    """FedVARP (Jhunjhunwala et al., 2022): absent clients count by their last updates y_j.
+    """FedVARP (Jhunjhunwala et al., 2022): uses the last updates y_j of absent clients.
 
     With the updates u_i of the r clients of a round, and the last updates y_j of all n participants, initially 0::
 
         v = (1/r) sum_i (u_i - y_i) + (1/n) sum_j y_j,   then y_i <- u_i for the r clients
 
-    The server steps along v. Over uniform cohorts, its expectation is the mean of all n updates. Its variance is
-    smaller than that of the cohort's mean if updates of a client change little between rounds. With full participation
-    it is FedAvg.
+    The server optimizer receives v as the update. For uniformly drawn cohorts, the expectation of v is the mean of all
+    n updates. Its variance is smaller than the variance of the cohort's mean if a client's update changes little
+    between rounds. With full participation, FedVARP equals FedAvg.
 
-    Updates include their weights: with weights w_i that sum to 1, u_i denotes r w_i u_i, so equal weights give the
-    paper. They are stored per unit of the local learning rate, as in the paper, so a schedule scales stored updates
-    too. The server stores 4 p bytes per participant, in files from 16 MiB on. Clients send the same as in FedAvg.
+    Updates include their weights: with weights w_i that sum to 1, u_i denotes r w_i u_i. So equal weights correspond to
+    the paper. As in the paper, stored updates are divided by the local learning rate, so a schedule also scales stored
+    updates. The server stores 4 p bytes per participant, in a file if the total is at least 16 MiB. Clients send the
+    same data as in FedAvg.
 
     Use when: cohorts are uniform, labels differ between clients, each client is selected every few dozen rounds, and
-    the server can store one update per client. For long absences use `fedau` or `mifa`; if clients can store a vector,
-    `scaffold` reduces variance further at twice the bytes.
+    the server can store one update per client. For long absences use `fedau` or `mifa`. If clients can store a vector,
+    `scaffold` reduces the variance further, with twice the communication.
 
     Reference: Jhunjhunwala, Sharma, Nagarkatti and Joshi, "FedVARP: Tackling the Variance Due to Partial Client
-    Participation in Federated Learning", UAI 2022, Algorithm 1; as in the code of FedAU (github.com/IBM/fedau), except
-    for its learning rate.
+    Participation in Federated Learning", UAI 2022, Algorithm 1, as in the code of FedAU (github.com/IBM/fedau) except
+    for the learning rate.
 
     Example:
         >>> step, rng, w = FedVARP(), np.random.default_rng(0), np.array([1.0])
@@ -129,22 +103,24 @@ class FedVARP(Aggregator):
 
 @dataclass(frozen=True)
 class MIFA(Aggregator):
-    """MIFA (Gu et al., 2021): the mean of the last updates of all clients.
+    """MIFA (Gu et al., 2021): mean of the last updates of all clients.
 
     With the updates u_i of the clients of a round, and the last updates y_j of all n participants, initially 0::
 
         y_i <- u_i for the clients of the round,   then v = (1/n) sum_j y_j
 
-    The server steps along v, in which every client counts the same, however often it is available. With full
-    participation it is FedAvg. In the paper all clients participate in round 1; here clients without an update count 0,
-    so the first steps are short: with k of n clients, k / n of FedAvg's step in round 1. Without any reply the model
-    stays unchanged, as with all methods; github.com/IBM/fedau steps along v then.
+    The server optimizer receives v as the update. Every client has the same weight in v, regardless of its
+    availability. With full participation, MIFA equals FedAvg. In the paper all clients participate in round 1. In
+    FedReach, clients without an update count as 0. So the first steps are short: with k of n clients, the step in round
+    1 is k / n of FedAvg's step. As with all methods, the model does not change in a round without replies. In this
+    case, github.com/IBM/fedau applies v.
 
-    Updates include their weights and are stored per unit of the local learning rate, as in `FedVARP`. The server stores
-    4 p bytes per participant, in files from 16 MiB on.
+    Updates include their weights and are divided by the local learning rate, as in `FedVARP`. The server stores 4 p
+    bytes per participant, in a file if the total is at least 16 MiB.
 
-    Use when: availability is unknown (`population.participation`), some clients are absent for long, and all should
-    count. Updates of long absences are outdated: lower `local.lr` then, or use `fedau`, which stores no updates.
+    Use when: availability is unknown (`population.participation`), some clients are absent for long, and all clients
+    should have equal influence. After long absences, stored updates are outdated. In this case, reduce `local.lr` or
+    use `fedau`, which stores no updates.
 
     Reference: Gu, Huang, Zhang and Huang, "Fast Federated Learning in the Presence of Arbitrary Device Unavailability",
     NeurIPS 2021, Algorithm 1.
@@ -172,4 +148,11 @@ AGGREGATIONS: Mapping[str, Any] = {
     "mean": Mean,
     "fedvarp": FedVARP,
     "mifa": MIFA,
+    "median": Median,
+    "trimmed_mean": TrimmedMean,
+    "geometric_median": GeometricMedian,
+    "multi_krum": MultiKrum,
+    "krum": Krum,
+    "centered_clipping": CenteredClipping,
+    "norm_bound": NormBound,
 }

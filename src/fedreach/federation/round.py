@@ -1,4 +1,4 @@
-"""The decisions of one round of a federation."""
+"""Decisions of the server in one round."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from fedreach._util.arrays import Float32s, Floats, Ints, replace_fields
+from fedreach._util.arrays import Float32s, Floats, Ints, replace_fields, weighted_sum
 from fedreach._util.errors import ComponentError
 from fedreach._util.row_store import RowTable
 from fedreach._util.streams import generator
 from fedreach.federation import checks
-from fedreach.federation.aggregation import weighted_sum
 from fedreach.federation.base import name_of
 from fedreach.federation.costs import count_bytes, count_constants, round_cost
 from fedreach.federation.federation import Federation, visible_reports, visible_view
@@ -31,19 +30,19 @@ LARGE = 2**24  # bytes of what clients sent last that are not kept in main memor
 
 
 def server_trains(federation: Federation, state: FederationState) -> bool:
-    """Return whether the server trains on its own data in round ``state.round + 1`` and no client is asked."""
+    """Return whether the server trains on its own data in round ``state.round + 1``, without clients."""
     if not federation.server.trains_server:
         return False
     return federation.server.trains(generator(federation.seed, "coin", state.round + 1))
 
 
 def server_tunes(federation: Federation, round_: int, rounds: int) -> bool:
-    """Return whether the server continues with its own data after a round in which clients trained."""
+    """Return whether the server also trains on its own data after the clients of this round."""
     return federation.server.tunes_server and federation.server.tunes(round_, rounds)
 
 
 def plan_probe(federation: Federation, state: FederationState, view: ServerView) -> Probe | None:
-    """Return the probe that the selection policy makes before round ``state.round + 1``, or None."""
+    """Return the probe that the selection policy requests before round ``state.round + 1``, or None."""
     if not federation.selection.probes:
         return None
     k = min(federation.cohort_size, int(np.count_nonzero(view.available)))
@@ -57,7 +56,8 @@ def plan_probe(federation: Federation, state: FederationState, view: ServerView)
     if probe.asks == "update" and federation.label_statistics.only_sum:
         raise ComponentError(
             f"{name_of(federation.selection)}.probe must ask for losses where {name_of(federation.label_statistics)} "
-            "hides single clients' updates; it asks for updates. Choose another selection, or let the server see them."
+            "hides single clients' updates; got a request for updates. Choose another selection, or let the server "
+            "see updates."
         )
     return replace(probe, ids=checks.check_ids(federation.selection, "probe", probe.ids, view))
 
@@ -75,8 +75,8 @@ def plan_round(federation: Federation, state: FederationState, view: ServerView)
     checked = Cohort(ids, chosen.remark, draws=draws)
     if checked.places > k and not federation.selection.ignores_cohort:
         raise ComponentError(
-            f"{name_of(policy)}.select must return at most the {k} clients it was asked for; got {checked.places}. "
-            "Cut the choice to k, or set `ignores_cohort = True` on the policy."
+            f"{name_of(policy)}.select must return at most k = {k} clients; got {checked.places}. Return fewer "
+            "clients, or set `ignores_cohort = True` on the policy."
         )
     if chosen.allocation is None or view.radio is None:
         return checked
@@ -92,14 +92,13 @@ def conclude_round(
     reports: ClientResults,
     summed: Callable[[Floats, Float32s], Floats] | None = None,
 ) -> tuple[FederationState, RoundResult]:
-    """Weigh the reports, take the server step and return the new state with the row of the round.
+    """Weigh the client results, apply the server optimizer, and return the new state and the result of the round.
 
-    Implements ``x <- server(x, sum_i w_i update_i)``, for each model with the clients that train it. With no report
-    a model stays as it is. Buffers (see `ClientResults.trainable`) take the weighted mean as it is: a server learning
-    rate or momentum, which may overshoot, could make the running variance of BatchNorm negative.
+    Implements ``x <- server(x, sum_i w_i update_i)``, for each model with the clients that train it. A model without
+    client results does not change. Buffers (see `ClientResults.trainable`) become their weighted mean. The server's
+    learning rate or momentum does not apply to them, because it could make the running variance of BatchNorm negative.
 
-    `summed` is a faster way to the numbers of `weighted_sum`, where there is one; an aggregation that is not `linear`
-    does without it.
+    `summed` is an optional, faster function with the same results as `weighted_sum`, used by `linear` aggregators.
     """
     d = state.models.shape[1]
     if selection.draws is not None:
@@ -161,7 +160,10 @@ def conclude_round(
 def conclude_server_round(
     federation: Federation, state: FederationState, view: ServerView, learnt: FederationState
 ) -> tuple[FederationState, RoundResult]:
-    """Return the state after a round in which the server trained and no client was asked: that of the argument."""
+    """Return the state and the result of a round in which the server trained without clients.
+
+    `learnt` is the state after the server's training.
+    """
     nobody, d = Cohort(np.empty(0, np.int64)), state.models.shape[1]
     silence = ClientResults(nobody.ids, np.empty((0, d), np.float32), {})
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, nobody, silence, d)
@@ -171,7 +173,7 @@ def conclude_server_round(
 
 
 def _steps(federation: Federation, view: ServerView, reports: ClientResults) -> Floats:
-    """Return (r,) local steps, with momentum what they amount to; the planned steps if the reports have none."""
+    """Return (r,) local steps, with momentum their equivalent number; planned steps if the results contain none."""
     local, steps = federation.local, reports.steps
     if steps is None:
         sizes = view.num_examples[view.rows(reports.ids)]
@@ -190,9 +192,9 @@ def _update_model(
     positions: Ints,
     summed: Callable[[Floats, Float32s], Floats] | None,
 ) -> tuple[Float32s, tuple[State, State, State], RowTable | None]:
-    """Return one model, and what server, solver and aggregation keep, after the reports of those that train it.
+    """Return one model and the states of server, solver and aggregator, given the results of the clients of the model.
 
-    Returned as well is what clients sent last, where the aggregation wants it.
+    The last value is the table of the clients' last updates, for aggregators with `remembers_updates`.
     """
     solver, p, params = federation.memory_solver, reports.trainable, state.models[model]
     server_state, solver_state, aggregated = state.server[model], state.solver[model], state.aggregation[model]
@@ -232,9 +234,9 @@ def _with_last(
     weights: Floats,
     reports: ClientResults,
 ) -> tuple[Floats, State, RowTable]:
-    """Return the (d,) update by an aggregation that is handed what clients sent last, its state, and what that is now.
+    """Return the (d,) update of an aggregator that uses the clients' last updates, its state, and the new last updates.
 
-    What is kept of a client is r w_i update_i / lr: weighed, and the same under any local learning rate. Buffers are
+    The server stores r w_i update_i / lr of each client, which does not depend on the local learning rate. Buffers are
     averaged.
     """
     aggregation, trained = cast(Any, federation.aggregation), reports.trained
@@ -258,12 +260,12 @@ CHECKED_ROUNDS = 1000  # rounds after which a server is asked whether it learns 
 
 
 def refers_to_length(federation: Federation, rounds: int, longer: int | None = None) -> str:
-    """Return what makes the first `rounds` rounds differ in a run of `longer` rounds; empty if nothing does.
+    """Return the reason why the first `rounds` rounds would differ in a run of `longer` rounds; "" if they are equal.
 
     Args:
-        federation: Whose rounds they are.
-        rounds: Length of one run.
-        longer: Length of the other; None: a round longer.
+        federation: Federation of both runs.
+        rounds: Number of rounds of the shorter run.
+        longer: Number of rounds of the longer run. None: `rounds` + 1.
 
     Example:
         >>> from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Federations simulated in this process."""
+"""Simulation of federations in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from fedreach._util.arrays import Float32s, Floats, Ints
+from fedreach._util.arrays import Float32s, Floats, Ints, finite_rows
 from fedreach._util.errors import STEADIER, ComponentError, ConfigError, DataError, TrainingError
 from fedreach._util.streams import generator, torch_seed
 from fedreach.data.datasets import ServerData
@@ -22,7 +22,6 @@ from fedreach.engines.models.networks import build as build_model
 from fedreach.engines.models.state import constant_bytes
 from fedreach.engines.protocols import LOSS_MEMORY, Engine, Precision, Task
 from fedreach.evaluation.evaluator import mean_of
-from fedreach.federation.aggregation import finite_rows
 from fedreach.federation.base import name_of
 from fedreach.federation.costs import FittingCost, fitting_cost, with_radio
 from fedreach.federation.federation import Federation
@@ -54,7 +53,7 @@ from fedreach.wireless.radio import Devices
 def train_server(
     federation: Federation, engine: Engine, server_data: ServerData | None, request: AskServer
 ) -> FederationState:
-    """Return the state of the request after the server has trained on its own data."""
+    """Return the state in the request after the server has trained on the server's data."""
     server, state = federation.learning_server, request.state
     assert server is not None  # the request exists only with such a server
     assert server_data is not None  # the caller checked it
@@ -126,7 +125,7 @@ class EngineData:
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """A federation, its data and the engine that trains its clients.
+    """A federation with its data and the engine that trains its clients.
 
     Example:
         >>> from fedreach.testing.problems import tiny_simulation
@@ -150,7 +149,7 @@ class Simulation:
         for part in ("solver", "local", "loss", "augmentation"):
             expected, actual = getattr(self.federation, part), getattr(self.engine.task, part)
             if expected != actual:
-                raise ConfigError(f"federation.{part} {expected} and that of the engine, {actual}, must be the same.")
+                raise ConfigError(f"The engine must have the same {part} as the federation, {expected}; got {actual}.")
         if self.federation.learning_server is not None and self.data.server is None:
             raise ConfigError(
                 f"{type(self.federation.server).__name__} trains on server data; got none. Add `[server_data] "
@@ -159,7 +158,7 @@ class Simulation:
 
     @cached_property
     def first_view(self) -> ServerView:
-        """The server's view before the first round."""
+        """View of the server before the first round."""
         ids, needs = self.data.population.participants, self.federation.needs()
         empty = ids[self.data.train.sizes[ids] == 0]
         if empty.size:
@@ -251,7 +250,7 @@ class Simulation:
         return dict(zip(clients, loss.tolist(), strict=True))
 
     def updates(self, request: AskUpdates) -> ClientResults:
-        """Train clients, each from its model and with its memory, and return the results that count."""
+        """Train clients, each from its model and with its state, and return the results that count."""
         state, view, seed = request.state, request.view, self.federation.seed
         reports = self._train_and_report(state, view, request.selection.ids, probe=request.probe)
         values = self._measure(state, view, reports)
@@ -342,7 +341,7 @@ class Simulation:
     def _refuse_failing(self, lost: Mapping[int, str], number: int) -> None:
         if lost and not self.drop_failing:
             client, cause = next(iter(lost.items()))
-            more = f" So did {len(lost) - 1} more." if len(lost) > 1 else ""
+            more = f" {len(lost) - 1} other client{'s' * (len(lost) > 2)} failed, too." if len(lost) > 1 else ""
             raise TrainingError(
                 f"Client {client} failed in round {number}: {cause}.{more} {STEADIER}; or continue without failing "
                 "clients: run.on_failure = 'drop'."
@@ -369,18 +368,18 @@ def simulate(
 
     Args:
         data: Partitioned data of the federation.
-        model: Name in `MODELS`, or function that returns a module, see `build`.
-        federation: Components that decide.
-        rounds: Length of the run.
+        model: Name in `MODELS`, or function that returns a module (see `build`).
+        federation: Federation with its components.
+        rounds: Number of rounds.
         model_options: Additional arguments of the model.
-        model_seed: Seed of the initial weights; None: that of the federation.
+        model_seed: Seed of the initial weights. None: the seed of the federation.
         engine: Name of the engine; ``"auto"`` chooses the fastest in a short trial.
         device: Device of the engine.
         threads: Number of threads or processes of the engine.
-        precision: Precision of matrix products, see `fedreach.engines.engine.TorchEngine`.
-        participation: Availability of clients in a round; default: all are available.
-        drop_failing: Drop clients with an update that is not finite, see `Simulation`.
-        examined: Skip the check that the engine supports the model; see `fedreach.engines.choice.build_engine`.
+        precision: Precision of matrix products (see `fedreach.engines.engine.TorchEngine`).
+        participation: Availability of clients in a round. Default: all are available.
+        drop_failing: Drop clients with an update that is not finite (see `Simulation`).
+        examined: Skip the check that the engine supports the model (see `fedreach.engines.choice.build_engine`).
     """
     module = build_model(
         model,

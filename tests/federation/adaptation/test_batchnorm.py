@@ -40,9 +40,9 @@ def test_paler_inputs_of_other_classes_are_told_apart_again():
 
 
 def test_what_cannot_be_refreshed_is_refused_in_words():
-    with pytest.raises(ConfigError, match=r"needs inputs, and a model with BatchNorm2d .* Take adaptation"):
+    with pytest.raises(ConfigError, match=r"requires inputs, and a model with BatchNorm2d .* Use adaptation"):
         BatchNormRefresh().contribute({}, Outputs(np.zeros((1, 2))), np.zeros(1, np.int64), np.ones(2))
-    with pytest.raises(ConfigError, match=r"needs inputs, and a model with BatchNorm"):
+    with pytest.raises(ConfigError, match=r"requires inputs, and a model with BatchNorm"):
         Adapter(BatchNormRefresh(), STATE).fit(np.zeros((1, 2)))
 
 

@@ -78,5 +78,5 @@ def test_a_rule_of_allocation_is_followed():
 
 
 def test_without_a_radio_nothing_can_be_said():
-    with pytest.raises(ConfigError, match=r"fitting_cost needs a federation with a radio"):
+    with pytest.raises(ConfigError, match=r"fitting_cost requires a federation with a radio"):
         cost([1, 1, 1], [8], federation=tiny_federation())

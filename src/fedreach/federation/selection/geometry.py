@@ -6,11 +6,10 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 
-from fedreach._util.arrays import AnyArray, Bools, Dtype, Float32s, Floats, Ints, pack_rows, unpack_rows
+from fedreach._util.arrays import AnyArray, Bools, Dtype, Float32s, Floats, Ints, pack_rows, unpack_rows, weighted_sum
 from fedreach._util.errors import ComponentError
 from fedreach._util.row_store import RowTable
 from fedreach._util.streams import generator
-from fedreach.federation.aggregation import weighted_sum
 from fedreach.federation.base import Selection
 from fedreach.federation.types import ClientResults, Cohort, Probe, ServerView, State
 
@@ -123,8 +122,8 @@ class GradientTable(Selection):
         lost = reports.ids[~np.isfinite(new).all(axis=1)]
         if lost.size:
             raise ComponentError(
-                f"{type(self).__name__} needs finite updates; that of client {int(lost[0])} in round {reports.round} "
-                "is not finite. Report such a client as lost."
+                f"{type(self).__name__} requires finite updates; the update of client {int(lost[0])} in round "
+                f"{reports.round} is not finite. Report this client as lost."
             )
         where = np.searchsorted(state["ids"], reports.ids)
         heard = state["heard"].copy()
@@ -319,7 +318,7 @@ def lengths(rows: AnyArray) -> Floats:
     result = np.array([np.linalg.norm(row.astype(np.float64)) for part in parts for row in part])
     wrong = np.flatnonzero(~np.isfinite(result))
     if wrong.size:
-        raise ComponentError(f"rows that are compared must hold finite numbers; row {int(wrong[0])} does not.")
+        raise ComponentError(f"Compared rows must contain only finite numbers; row {int(wrong[0])} has other values.")
     return result
 
 

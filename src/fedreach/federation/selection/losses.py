@@ -333,8 +333,8 @@ class Rademacher(KeepsUpdates):
         scores = reports.metrics.get("wlrc", np.array([np.nan]))
         if not np.isfinite(scores).all() or (scores < 0).any():
             raise ComponentError(
-                f"Rademacher needs a number 'wlrc', at least 0, from each client that replies in round "
-                f"{reports.round}; got {scores.tolist()}. Measure what `measures` lists."
+                "Rademacher requires a measurement 'wlrc' of at least 0 from each client that replies in round "
+                f"{reports.round}; got {scores.tolist()}. Measure the quantities in `measures`."
             )
         state = self._table.observe(state, reports)
         score, cluster = state["score"].copy(), state["cluster"].copy()

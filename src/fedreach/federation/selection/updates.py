@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints, weighted_sum
 from fedreach._util.errors import require
-from fedreach.federation.aggregation import weighted_sum
 from fedreach.federation.selection import geometry
 from fedreach.federation.selection.labels import angles, ward
 from fedreach.federation.selection.random import Urns, fill_urns, groups_within
