@@ -40,7 +40,7 @@ def test_a_missing_class_is_told_before_round_1(fedreach: Command, home: Path) -
     save(home / "gap.npz", [0, 2] * 60)
     result = fedreach("run", "tiny.toml", "--set", "data=gap.npz")
     assert result.exit_code == 0
-    assert "example is of class 1; labels should be 0 to 2" in result.stderr.partition("round 2/4")[0]
+    assert "example has class 1; labels should be from 0 to 2" in result.stderr.partition("round 2/4")[0]
 
 
 def test_arrays_that_cannot_be_data_are_refused(refused: Refused, home: Path) -> None:

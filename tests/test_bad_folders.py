@@ -29,9 +29,9 @@ def damage(path: Path, change: Callable[[bytes], bytes]) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "finished", "message"),
     [
-        ("run.json", lambda b: b.replace(b'"format": 4', b'"format": 7'), True, "is of format 7, and this version"),
-        ("run.json", lambda b: b[:50], True, "run.json is not JSON"),
-        ("result.json", lambda b: b"{", True, "result.json is not JSON"),
+        ("run.json", lambda b: b.replace(b'"format": 4', b'"format": 7'), True, "got format 7. Use the version"),
+        ("run.json", lambda b: b[:50], True, "run.json is not valid JSON"),
+        ("result.json", lambda b: b"{", True, "result.json is not valid JSON"),
         ("rounds.jsonl", lambda b: b[:1000], True, "rounds.jsonl was altered"),
         ("rounds.jsonl", lambda b: b"", True, "rounds.jsonl was altered"),
         ("clients.jsonl", lambda b: b[:-1], True, "clients.jsonl was altered"),
@@ -44,7 +44,7 @@ def damage(path: Path, change: Callable[[bytes], bytes]) -> None:
             False,
             "was altered",
         ),
-        ("checkpoint.safetensors", lambda b: b.replace(b'format\\": 4', b'format\\": 7'), False, "is of format 7"),
+        ("checkpoint.safetensors", lambda b: b.replace(b'format\\": 4', b'format\\": 7'), False, "got format 7"),
     ],
 )
 def test_a_damaged_run_folder_is_refused_and_left_alone(
@@ -81,11 +81,11 @@ def test_rounds_without_their_checkpoint_are_not_started_over(refused: Refused, 
 def test_a_folder_of_another_experiment_is_left_alone(refused: Refused, done: Path) -> None:
     left = contents(done)
     said = refused(3, "run", "tiny.toml", "--out", "done", "--set", "rounds=5", "--set", "local.lr=0.2")
-    assert "config.local.lr: 0.1 there, 0.2 now; config.rounds: 4 there, 5 now." in said
-    assert "Choose another folder with --out (in Python, out), or move this one away." in said
+    assert "config.local.lr: stored 0.1, now 0.2; config.rounds: stored 4, now 5." in said
+    assert "Choose another folder with --out (in Python, out), or move this folder to another place." in said
     dropped = refused(3, "run", "tiny.toml", "--out", "done", "--set", "local.drop_last=true")
-    assert "config.local.drop_last: False there, True now." in dropped
-    assert "seed: 0 there, 1 now" in refused(3, "run", "tiny.toml", "--out", "done", "--seed", "1")
+    assert "config.local.drop_last: stored False, now True." in dropped
+    assert "seed: stored 0, now 1" in refused(3, "run", "tiny.toml", "--out", "done", "--seed", "1")
     assert contents(done) == left
 
 
@@ -100,7 +100,7 @@ def test_a_comparison_of_another_experiment_is_left_alone(refused: Refused, fedr
     assert fedreach("compare", "tiny.toml", "--out", "c", "--formats", "none", "-q").exit_code == 0
     before = (home / "c" / "comparison.json").read_bytes()
     said = refused(3, "compare", "tiny.toml", "--out", "c", "--set", "rounds=5")
-    assert "has results of another experiment. config.rounds: 4 there, 5 now." in said
+    assert "has results of another experiment. config.rounds: stored 4, now 5." in said
     assert (home / "c" / "comparison.json").read_bytes() == before
 
 

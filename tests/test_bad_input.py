@@ -73,7 +73,7 @@ def test_a_misspelt_key_is_answered_with_the_nearest_name(
         ("method.selection=unifrom", "unknown selection 'unifrom'. Did you mean 'uniform'?"),
         (
             "method.selection={candidates=3}",
-            "method.selection.name: must be given; `fedreach list` shows what there is.",
+            "method.selection.name: must be set. Run `fedreach list` for names.",
         ),
         ("method.weighting=entropie", "unknown weighting 'entropie'. Did you mean 'entropy'?"),
         ("method.solver={name='fedprox',mu=-1.0}", "FedProx.mu must be not negative; got -1.0."),
@@ -81,11 +81,11 @@ def test_a_misspelt_key_is_answered_with_the_nearest_name(
         ("population.participation={name='bernoulli',act_prob=2.0}", "Bernoulli.act_prob must be in (0, 1]; got 2.0."),
         ("baseline=unifrom", "baseline: must name a method; got 'unifrom'. Did you mean 'uniform'?"),
         *(
-            (f"name={name}", "name: becomes a folder in runs/: no slash")
+            (f"name={name}", "name: must be a valid name of a folder: no slash")
             for name in ("../../x", "con", ".hidden", "x" * 101)
         ),
-        (f"methods.{'x' * 101}.cohort_size=2", "a method's name becomes a folder"),
-        ("methods.a/b.cohort_size=2", "methods.a/b: a method's name becomes a folder"),
+        (f"methods.{'x' * 101}.cohort_size=2", "a method's name is also the name of a folder"),
+        ("methods.a/b.cohort_size=2", "methods.a/b: a method's name is also the name of a folder"),
         ("population.held_out=1.0", "population.held_out: must be less than 1; got 1.0."),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_file_that_cannot_be_read_as_an_experiment_is_refused(refused: Refused
     (home / "broken.toml").write_text("name = \n", encoding="utf-8")
     assert "broken.toml is not valid TOML: Invalid value (at line 1, column 8)." in refused(2, "run", "broken.toml")
     (home / "list.json").write_text("[1]", encoding="utf-8")
-    assert "list.json must hold a table of options" in refused(2, "run", "list.json")
+    assert "list.json must contain a table of options" in refused(2, "run", "list.json")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
@@ -216,13 +216,13 @@ def too_few(reports):
         ("selection", "positions", 1, "positions.select must return a list of client ids"),
         ("selection", "nothing", 1, "nothing.select must return a list of client ids"),
         ("selection", "twice", 1, "twice.select must not return a client twice"),
-        ("selection", "everybody", 1, "everybody.select must return at most the 3 clients it was asked for; got 6."),
+        ("selection", "everybody", 1, "everybody.select must return at most k = 3 clients; got 6."),
         ("selection", "raises", 1, "my.py, line 18, in raises: KeyError: 'key'."),
         ("selection", "leaves", 1, "my.py, line 21, in leaves: SystemExit: 0."),
         ("selection", "one_argument", 2, "must take the arguments (view, k, rng); got (view)."),
         ("selection", "Incomplete", 2, "abstract class Incomplete with abstract method select"),
         ("selection", "Underived", 2, "must be an instance of a subclass of fedreach.Selection; got Underived."),
-        ("selection", "Unmakeable", 2, "cannot be made: OSError: no such machine."),
+        ("selection", "Unmakeable", 2, "cannot be created: OSError: no such machine."),
         ("selection", "number", 2, "must be a class or a function; got int."),
         ("selection", "strangres", 2, "my.py has no 'strangres'. Did you mean 'strangers'?"),
         ("weighting", "negative", 1, "negative must return numbers that are not negative"),
@@ -283,9 +283,9 @@ def alone(y_true):
 @pytest.mark.parametrize(
     ("metrics", "code", "message"),
     [
-        ('["mae"]', 2, "metric mae needs numbers as targets; those of digits are classes."),
-        ('["r2"]', 2, "metric r2 needs numbers as targets; those of digits are classes."),
-        ('["aurok"]', 2, "unknown metric 'aurok'. Did you mean 'auroc'? A custom one is named 'FILE.py:NAME'."),
+        ('["mae"]', 2, "metric mae needs numbers as targets; the targets of digits are classes."),
+        ('["r2"]', 2, "metric r2 needs numbers as targets; the targets of digits are classes."),
+        ('["aurok"]', 2, "unknown metric 'aurok'. Did you mean 'auroc'? Name a custom component as 'FILE.py:NAME'."),
         ('["auroc", "my.py:auroc"]', 2, "--set evaluation.metrics: The name of a metric must be unique, "),
         ('["my.py:nameless"]', 2, "got '<lambda>'. Define the function with `def` to name it."),
         ('["my.py:alone"]', 2, "'my.py:alone' must take the arguments (y_true, scores); got (y_true)."),

@@ -72,7 +72,7 @@ def test_a_model_that_diverges_although_no_client_does_is_told(refused: Refused,
     options = ["--set", "method.server={name='average',lr=1e39}", "--set", "evaluation.every=1"]
     said = refused(1, "run", "tiny.toml", *options, "--out", "x")
     assert re.match(r"The model diverged: \w+ is not finite after round 1\. Lower local\.lr or set", said)
-    assert "or go on all the same by run.on_failure = 'drop'" in said
+    assert "or continue without failing clients: run.on_failure = 'drop'" in said
     said = refused(1, "run", "tiny.toml", *options, "--set", "run.on_failure=drop", "--out", "y")
     assert "No client's update counted in the last 3 of 4 rounds: all 9 were lost or not finite." in said
     assert json.loads((home / "y" / "result.json").read_text())["status"] == "failed"

@@ -537,7 +537,7 @@ def test_a_run_whose_worker_dies_resumes(
     _, said = process.communicate()
     assert process.returncode == 0, said
     log = (home / "x" / "workers.log").read_text()
-    assert "its process died (signal SIGKILL); it goes on from its last checkpoint." in log
+    assert "its process died (signal SIGKILL); FedReach resumes it from its last checkpoint." in log
     assert runs(home / "x") == whole
 
 
@@ -563,20 +563,20 @@ def test_a_comparison_runs_only_what_is_new(fedreach: Command, home: Path) -> No
     seconds = time.monotonic()
     again = fedreach(*command)
     assert again.exit_code == 0
-    assert "  Resumed   4/4 runs were finished before" in again.stderr
+    assert "  Resumed   4/4 runs were already finished" in again.stderr
     assert "never train" not in again.stderr  # nor are the data read
     assert time.monotonic() - seconds < 30
     more = fedreach(*command, "--seeds", 3, "--add-seeds", "--set", "methods.equal.weighting=equal")
     assert more.exit_code == 0
-    assert "  Resumed   4/9 runs were finished before" in more.stderr
+    assert "  Resumed   4/9 runs were already finished" in more.stderr
     assert "  Training  9/9 runs, " in more.stderr
     now = runs(home / "c")
     assert len(now) == 9
     assert {name: now[name] for name in first} == first
     fewer = fedreach(*command, "--seeds", 1)
     assert fewer.exit_code == 3
-    assert "2 of them are missing now" in fewer.stderr
+    assert "2 of these seeds are missing now" in fewer.stderr
     without = fedreach(*command, "--seeds", 3)  # a method less is another question, and nothing is thrown away
     assert without.exit_code == 0
-    assert "6/6 runs were finished before" in without.stderr
+    assert "6/6 runs were already finished" in without.stderr
     assert len(runs(home / "c")) == 9

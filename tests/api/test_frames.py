@@ -104,7 +104,7 @@ def test_a_comparison_is_opened(comparison: fr.Comparison) -> None:
 
 
 def test_a_folder_without_results_is_refused_with_what_belongs_there(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"no run, comparison or sweep: run.json, comparison.json and sweep.json"):
+    with pytest.raises(RunFolderError, match=r"a run, a comparison or a sweep: run.json, comparison.json and"):
         fr.open(tmp_path)
 
 

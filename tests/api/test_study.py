@@ -180,7 +180,7 @@ def test_all_mistakes_are_told_at_once_by_their_keys_and_nothing_is_written(here
     [
         (
             lambda: fr.load("digits"),
-            r"digits has no clients of its own: say how it is divided, such as\s+data.partition",
+            r"digits has no natural clients\. Divide it among clients, for example with\s+data.partition",
         ),
         (lambda: [1, 2], r"data must be FederatedData, or a data set with .partition\(...\); got list"),
         (
@@ -225,8 +225,11 @@ def test_a_seed_draws_who_takes_part_unless_they_are_named(here):
     assert len(participants(drawn)) > 1
     assert participants(named) == {(1, 5)} or len(participants(named)) == 1
     page = named.page().read_text(encoding="utf-8")
-    assert "All seeds share the same partition and participants (partition.seed = 0, they are named)" in page
-    assert "they are named" not in drawn.page().read_text(encoding="utf-8")
+    assert (
+        "All seeds share the same partition and participants (partition.seed = 0, population.participants lists them)"
+        in page
+    )
+    assert "population.participants lists them" not in drawn.page().read_text(encoding="utf-8")
 
 
 def test_the_data_of_a_seed_are_those_that_redrawn_shows(here):
@@ -248,10 +251,10 @@ def test_a_study_goes_on_where_it_was_and_repeats_nothing(here, capfd):
     fr.compare(digits(), {"a": {}}, out="s", **SMALL)
     before = (here / "s/runs/a/seed-0/timing.jsonl").read_bytes()
     comparison = fr.compare(digits(), methods, out="s", **SMALL | {"progress": True})
-    assert "1/2 runs were finished before" in capfd.readouterr().err
+    assert "1/2 runs were already finished" in capfd.readouterr().err
     assert (here / "s/runs/a/seed-0/timing.jsonl").read_bytes() == before
     assert comparison.methods == ("a", "b")
-    with pytest.raises(RunFolderError, match=r"rounds: 4 there, 3 now"):
+    with pytest.raises(RunFolderError, match=r"rounds: stored 4, now 3"):
         fr.compare(digits(), methods, out="s", **SMALL | {"rounds": 3})
 
 
@@ -261,7 +264,7 @@ def test_the_same_call_from_another_folder_finds_its_runs(here, monkeypatch, cap
     (here / "deeper").mkdir()
     monkeypatch.chdir(here / "deeper")
     fr.compare(hospitals(), {"a": {"weighting": mine}}, out=here / "s", **SMALL | {"cohort_size": 2, "progress": True})
-    assert "1/1 runs were finished before" in capfd.readouterr().err
+    assert "1/1 runs were already finished" in capfd.readouterr().err
 
 
 def made(error: str = "") -> Any:
@@ -279,7 +282,9 @@ def test_a_failed_run_is_told_and_begins_anew_once_its_code_is_mended(here):
     assert [fr.open("s").table()["seeds"][name] for name in "ab"] == [1, 0]
     comparison = fr.compare(digits(), {"a": {}, "b": {"weighting": made()}}, out="s", **SMALL)
     assert comparison.table()["seeds"].tolist() == [1, 1]
-    with pytest.raises(RunFolderError, match=r"config.method.weighting.name: 's/parts/mine-"):  # now it has results
+    with pytest.raises(
+        RunFolderError, match=r"config.method.weighting.name: stored 's/parts/mine-"
+    ):  # now it has results
         fr.compare(digits(), {"a": {}, "b": {"weighting": made("never")}}, out="s", **SMALL)
 
 
@@ -401,7 +406,7 @@ def test_what_is_not_in_a_study_is_told_with_the_nearest(comparison):
         comparison["our"]
     with pytest.raises(ConfigError, match=r"Unknown seed 9 in this comparison; its seeds are 0, 1, 2."):
         comparison["ours"].folder(9)
-    with pytest.raises(RunFolderError, match=r"nowhere holds no run, comparison or sweep"):
+    with pytest.raises(RunFolderError, match=r"nowhere must contain a run, a comparison or a sweep"):
         fr.open("nowhere")
 
 

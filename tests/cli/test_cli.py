@@ -138,7 +138,7 @@ def test_a_run_tells_what_it_does_and_every_file_it_wrote(fedreach: Command, hom
     folder = Path("runs/tiny-run-seed-0")
     lines = result.stderr.splitlines()
     assert lines[0] == "  Data      digits: 1,437 examples, 10 classes; partition dirichlet_by_class (alpha 0.5)"
-    assert lines[1].endswith(" examples; 6 participate (they hold out 20%), 6 never train")
+    assert lines[1].endswith(" examples; 6 participate and hold out 20%, 6 never train")
     assert f"  Run       seed 0, 4 rounds, into {folder}" in lines
     progress = [line for line in lines if line.startswith("  Training")]
     assert [line.split()[2] for line in progress] == ["2/4:", "4/4:"]
@@ -544,4 +544,4 @@ def test_a_run_goes_on_only_with_the_same_code(fedreach: Command, home: Path) ->
         file.write("rarest.changed = True\n")
     changed = fedreach("run", "own.toml", "--out", "x")
     assert changed.exit_code == 3
-    assert "since then parts/own.py:rarest was changed" in changed.stderr
+    assert "since then, parts/own.py:rarest was changed" in changed.stderr

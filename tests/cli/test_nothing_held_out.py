@@ -53,14 +53,14 @@ def test_participants_with_one_row_train_and_that_they_are_not_tested_is_said(fe
     result = fedreach("run", asked('["a", "c"]'), "--out", "o")
     assert result.exit_code == 0, result.output
     assert "held-out rows: all rows of one 'patient' together" in result.stderr
-    assert "participants without held-out examples train and are not tested: c" in result.stderr
+    assert "participants without held-out examples train but are not scored: c" in result.stderr
     assert json.loads(Path("o/federation.json").read_text())["participants_without_held_out_data"] == [2]
 
 
 def test_where_nobody_holds_anything_out_unseen_clients_are_compared_all_the_same(fedreach: Command, asked) -> None:
     result = fedreach("compare", asked('["c", "d"]'), "--out", "o", "--formats", "svg")
     assert result.exit_code == 0, result.output
-    assert "no participant holds out examples, so no score of participants is measured" in result.stderr
+    assert "no participant holds out examples, so FedReach cannot score participants" in result.stderr
     for method in ("uniform", "full"):
         record = json.loads(Path(f"o/runs/{method}/seed-0/result.json").read_text())
         assert (record["status"], record.get("best_round")) == ("finished", None)  # not round 0
@@ -76,7 +76,7 @@ def test_where_nothing_at_all_is_tested_the_comparison_says_so(fedreach: Command
     (Path("visits.csv")).write_text(HEAD + "\n".join(FEW) + "\n")
     result = fedreach("compare", everybody, "--out", "o", "--formats", "svg")
     assert result.exit_code == 0, result.output
-    assert "no score of participants is measured" in result.output
+    assert "FedReach cannot score participants" in result.output
     run = fedreach("run", everybody, "--out", "single")
     assert "The best round is unknown" in run.output
 

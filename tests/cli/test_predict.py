@@ -89,7 +89,7 @@ def test_predictions_are_printed_and_what_is_told_goes_elsewhere(call: Call) -> 
     assert list(rows[0]) == ["hospital", "prediction", "decision", "p_no", "p_yes"]
     assert len(rows) == 200
     assert all(float(row["p_no"]) + float(row["p_yes"]) == pytest.approx(1) for row in rows)
-    assert "each client adapted by its own rows (LabelShift)" in done.stderr
+    assert "adapted to each client from its own rows (LabelShift)" in done.stderr
     assert "unadapted_accuracy" in done.stderr
     plain = call("patients.csv", "--unadapted")
     assert list(rows_of(plain.stdout)[0]) == ["hospital", "prediction", "p_no", "p_yes"]
@@ -123,9 +123,9 @@ def test_what_the_model_does_not_know_is_told(call: Call, tmp_path: Path) -> Non
 
     done = call(write(tmp_path / "new.csv", change), "--json")
     notes = json.loads(done.stdout)["notes"]
-    assert "smoker: no participant had 'now and then' (1 row); it counts as none" in notes
-    assert any(note.startswith("age: missing in 2 rows and in none of the participants'") for note in notes)
-    assert "readmitted: 'perhaps' is no class of the model, and not scored" in notes
+    assert "smoker: no participant had 'now and then' (1 row), which counts as no category" in notes
+    assert any(note.startswith("age: missing in 2 rows, but in no row of participants") for note in notes)
+    assert "readmitted: 'perhaps' is not in the model's classes, so these rows are not scored" in notes
 
 
 def test_values_far_from_what_participants_had_and_unknown_columns_are_told(call: Call, tmp_path: Path) -> None:
@@ -141,11 +141,13 @@ def test_values_far_from_what_participants_had_and_unknown_columns_are_told(call
             row[names.index("age")] = str(12 * float(row[names.index("age")]))
 
     notes = json.loads(call(write(tmp_path / "a.csv", strange), "--json").stdout)["notes"]
-    assert "column 'insurer' is not used: nobody trained on it" in notes
-    assert any(note.startswith("age: far from what participants had in 1 row: 4000 in row 7; theirs") for note in notes)
+    assert "column 'insurer' is not in the training data and not used" in notes
+    assert any(
+        note.startswith("age: far from the participants' values in 1 row, such as 4000 in row 7") for note in notes
+    )
     assert len(notes) == 2
     (note,) = json.loads(call(write(tmp_path / "b.csv", months), "--json").stdout)["notes"]
-    assert note.startswith("age: half of the values are far from what participants had, ")
+    assert note.startswith("age: half of the values are far from the participants' values, ")
     assert json.loads(call("patients.csv", "--json").stdout)["notes"] == []
 
 
@@ -158,7 +160,7 @@ def test_the_schema_is_printed_without_a_file(call: Call) -> None:
     columns = json.loads(call("--schema", "--json").stdout)
     assert {each["name"] for each in columns["columns"] + columns["other_columns"]} == set(names)
     done = call()
-    assert (done.exit_code, "--schema prints its columns" in done.stderr) == (2, True)
+    assert (done.exit_code, "--schema prints the required columns" in done.stderr) == (2, True)
 
 
 def test_words_stay_words_where_all_cells_are_numbers(call: Call, tmp_path: Path) -> None:
@@ -179,7 +181,7 @@ def test_without_clients_and_labels_all_rows_are_one_clients(call: Call, tmp_pat
 
     done = call(write(tmp_path / "new.csv", change))
     assert list(rows_of(done.stdout)[0]) == ["prediction", "decision", "p_no", "p_yes"]
-    assert "No column tells clients apart" in done.stderr
+    assert "No column identifies clients" in done.stderr
     assert "accuracy" not in done.stderr
     named = call("patients.csv", "--client", "smoker", "--label", "readmitted")
     assert {row["smoker"] for row in rows_of(named.stdout)} == {"no", "yes"}
@@ -228,7 +230,7 @@ def test_one_of_several_runs_must_be_named(folder: Path, monkeypatch: pytest.Mon
     assert "Name one of its runs with --method: plain, adapted, truth, few" in done.stderr
     done = CliRunner().invoke(main, ["predict", "out/runs/adapted/seed-0", "patients.csv", "--method", "adapted"])
     assert done.exit_code == 2
-    assert "choose a run of a comparison" in done.stderr
+    assert "--method and --seed require a comparison" in done.stderr
 
 
 def test_weights_predict_what_the_run_does(call: Call, tmp_path: Path) -> None:
@@ -276,5 +278,8 @@ def test_the_programs_json_is_json_also_where_a_number_is_none(
     assert run_alone(diverged, [str(tmp_path / "rows.csv"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert run_alone(diverged, ["--schema"]) == 0
-    assert capsys.readouterr().out == "features of shape (1,), float32, as x in an .npz file, or a column each\n"
+    assert (
+        capsys.readouterr().out
+        == "features of shape (1,), float32, as array x of an .npz file, or one column per value\n"
+    )
     assert told["scores"] == {"mae": None, "rmse": None}

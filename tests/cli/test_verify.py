@@ -205,7 +205,7 @@ def test_a_check_can_be_left_out(fedreach: Command, mine: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["scafold"], "Unknown component 'scafold'. Did you mean 'scaffold'? A custom one is FILE.py:NAME."),
+        (["scafold"], "Unknown component 'scafold'. Did you mean 'scaffold'? Name a custom component as FILE.py:NAME."),
         (["scaffold", "--kind", "selection"], "Unknown component 'scaffold'."),
         (["uniform", "--kind", "selektion"], "Unknown component type 'selektion'. Did you mean 'selection'?"),
         (["mine.py:LongestWayt"], "mine.py has no 'LongestWayt'. Did you mean 'LongestWait'?"),

@@ -204,7 +204,7 @@ def test_set_reaches_into_nested_parts() -> None:
             "inner.inner.name: unknown weighting 'entropi'. Did you mean 'entropy'?",
         ),
         ({"name": "clip", "max": 0.5, "inner": 3}, "inner: must be a name, or a table with a `name`; got 3."),
-        ({"name": "product", "parts": ["equal", {"max": 1}]}, "parts[1].name: must be given"),
+        ({"name": "product", "parts": ["equal", {"max": 1}]}, "parts[1].name: must be set"),
         ({"name": "product", "parts": "equal"}, "parts: must be a list of names or tables with a `name`; got 'equal'."),
         ({"name": "clip", "max": 0.5}, "inner: weighting 'clip' needs this option."),
         ({"name": "equal", "inner": "equal"}, "inner: weighting 'equal' has no such option."),
@@ -246,14 +246,14 @@ def test_a_component_of_no_type_and_one_without_its_methods_are_refused(own: Pat
         "Told."
     )
     (line,) = said({"method": {"label_statistics": "own.py:Unfinished"}}, own)
-    assert "'own.py:Unfinished' cannot be made: TypeError: Can't instantiate abstract class Unfinished" in line
+    assert "'own.py:Unfinished' cannot be created: TypeError: Can't instantiate abstract class Unfinished" in line
     assert "release" in line
     (line,) = said({"method": {"weighting": {"name": "product", "parts": ["own.py:Told"]}}}, own)
     assert line.startswith("method.weighting.parts[0]: 'own.py:Told' must be an instance of")
     half = OWN + "\n\nclass HalfATrainer(fr.server.Average):\n    def trains(self, rng):\n        return True\n"
     (own / "half.py").write_text(half, encoding="utf-8")
     (line,) = said({"method": {"server": "half.py:HalfATrainer"}}, own)
-    assert line.endswith("'half.py:HalfATrainer': HalfATrainer must have trains, learn; learn missing.")
+    assert line.endswith("'half.py:HalfATrainer': HalfATrainer must define trains, learn; not defined: learn.")
 
 
 @pytest.mark.parametrize("kind", ["selection", "weighting", "solver", "server", "label_statistics", "participation"])

@@ -174,7 +174,7 @@ def test_a_policy_that_ignores_the_cohort_may_have_any() -> None:
 def test_a_budget_is_of_what_is_counted() -> None:
     assert load(None, ["budget.megabytes=3.5"]).limits == {"megabytes": 3.5}
     assert load(None, ["budget.seconds=9.0", "radio={}"]).limits == {"seconds": 9.0}
-    with pytest.raises(ConfigError, match=r"budget\.joules: is counted by a \[radio\], and there is none: add one\."):
+    with pytest.raises(ConfigError, match=r"budget\.joules: requires a \[radio\] section\. Add one\."):
         load(None, ["budget.joules=9.0"])
     with pytest.raises(ConfigError, match=r"budget\.megabytes: must be positive; got 0"):
         load(None, ["budget.megabytes=0.0"])

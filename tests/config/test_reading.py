@@ -11,8 +11,8 @@ from fedreach._util.errors import ConfigError
 from fedreach.experiment.load import MOST_NESTED, check_plain, load
 
 DEEP = 10**4
-CHARACTER = "must not hold the character U+"
-NUMBER = "a whole number must be of 64 bits"
+CHARACTER = "must not contain the character U+"
+NUMBER = "a whole number must fit into 64 bits"
 
 
 @pytest.mark.parametrize(
@@ -21,10 +21,10 @@ NUMBER = "a whole number must be of 64 bits"
         ("a = " + "[" * DEEP + "]" * DEEP, "is not valid TOML: it is nested too deeply."),
         ("[" + "a." * 200 + "b]\nx = 1", "nests tables and lists more than 50 levels deep"),
         ("rounds = " + "9" * 5000, "is not valid TOML: Exceeds the limit"),
-        ("rounds = 0x" + "f" * 10**5, f"{NUMBER}, as TOML has them; got 0xfff"),
-        ("rounds = 9223372036854775808", f"{NUMBER}, as TOML has them; got 0x8000000000000000."),
-        ('name = "a\\u0000b"', f"{CHARACTER}0000; it stands in 'a\\x00b'. Leave it out."),
-        ('name = "' + "x" * 10**5 + '"', "name: becomes a folder in runs/"),
+        ("rounds = 0x" + "f" * 10**5, f"{NUMBER}, as in TOML; got 0xfff"),
+        ("rounds = 9223372036854775808", f"{NUMBER}, as in TOML; got 0x8000000000000000."),
+        ('name = "a\\u0000b"', f"{CHARACTER}0000; got 'a\\x00b'. Remove it."),
+        ('name = "' + "x" * 10**5 + '"', "name: must be a valid name of a folder"),
         ('rounds = "' + "x" * 10**5 + '"', "rounds: must be a valid integer; got 'xxx"),
     ],
 )

@@ -74,21 +74,21 @@ def test_only_settings_that_make_a_difference_to_a_method_are_candidates(home: P
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[sweep]\n"local.lr" = [0.1, -1.0]', "sweep.local.lr: -1.0 cannot be: local.lr: "),
+        ('[sweep]\n"local.lr" = [0.1, -1.0]', "sweep.local.lr: -1.0 is not valid: local.lr: "),
         ('[sweep]\n"local.epoch" = [1]', "Did you mean 'epochs'"),
-        ('[sweep]\n"seeds" = [[0], [1]]', "seeds is the same for all settings"),
+        ('[sweep]\n"seeds" = [[0], [1]]', "seeds must be the same for all settings"),
         ('[sweep]\n"local.lr" = []', "sweep.local.lr: must have at least 1 item"),
-        ("[sweep]", "names no option"),
+        ("[sweep]", "must have an option"),
         ('[sweep]\n"local.lr" = { min = 0.1, max = 1.0 }', "Add samples = 20"),
         ('[sweep]\nsamples = 3\n"local.lr" = { min = 0.0, max = 1.0, log = true }', "must be above 0 where `log`"),
         ('[sweep]\n"local.epochs" = [1, 1]', "must not repeat a value"),
         (
             '[tune]\n"partition.alpha" = [0.1, 1.0]',
-            "partition is the same for all methods",
+            "partition must be the same for all methods",
         ),
-        ('[tune]\n"method.adaptation" = ["plain"]', "comes after training"),
-        ('[tune]\n"methods.uniform.adaptation.x" = [1]', "comes after training"),
-        ('[statistics]\ndetect_points = 2.0\n[sweep]\n"local.lr" = [0.1]', "Leave out one of them"),
+        ('[tune]\n"method.adaptation" = ["plain"]', "adaptation follows training"),
+        ('[tune]\n"methods.uniform.adaptation.x" = [1]', "adaptation follows training"),
+        ('[statistics]\ndetect_points = 2.0\n[sweep]\n"local.lr" = [0.1]', "Remove one of the two"),
         ('[tune]\nvalidation = 1.5\n"local.lr" = [0.1]', "tune.validation"),
     ],
 )

@@ -67,11 +67,11 @@ def test_names_stay_texts_and_whole_numbers_stand_by_size():
 
 def test_targets_are_numbers_and_the_row_of_one_that_is_none_is_told():
     with pytest.raises(
-        DataError, match="column 'cost' must contain only numbers; got 1 other rows, the first is row 1"
+        DataError, match="column 'cost' must contain only numbers; got other values in 1 rows, first in row 1"
     ):
         targets({"cost": pa.array(["1", "?", "3"])}, ["cost"])
     with pytest.raises(
-        DataError, match="column 'cost' must contain only numbers; got 1 other rows, the first is row 1"
+        DataError, match="column 'cost' must contain only numbers; got other values in 1 rows, first in row 1"
     ):
         targets({"cost": pa.array(["1", "", "3"])}, ["cost"])
     with pytest.raises(DataError, match=r"column 'cost' must contain numbers as a target\. For classes, use label"):

@@ -48,10 +48,13 @@ def column(data: FederatedData, name: str) -> Any:
     ("given", "message"),
     [
         ({"drop": ["wrad"]}, "columns.drop: unknown column 'wrad'. Did you mean 'ward'?"),
-        ({"drop": ["age"], "number": "age"}, "columns.number: 'age' is in columns.drop already. Remove one of them."),
-        ({"drop": ["age", "age"]}, "columns.drop: 'age' is in columns.drop already"),
-        ({"number": ["hospital"]}, "columns.number: 'hospital' is the client already. Remove one of them."),
-        ({"category": ["ill"]}, "columns.category: 'ill' is the label already"),
+        (
+            {"drop": ["age"], "number": "age"},
+            "columns.number: 'age' is already in columns.drop. Remove one of the two",
+        ),
+        ({"drop": ["age", "age"]}, "columns.drop: 'age' is already in columns.drop"),
+        ({"number": ["hospital"]}, "columns.number: 'hospital' is already the client. Remove one of the two entries."),
+        ({"category": ["ill"]}, "columns.category: 'ill' is already the label"),
         ({"dorp": ["age"]}, "columns.dorp: unknown key. Did you mean 'drop'?"),
         ({"decimal": ";"}, 'columns.decimal: must be "." or ","; got \';\'.'),
         ({"missing": [None]}, "columns.missing: must be a list of texts or numbers; got None in the list."),
@@ -170,7 +173,7 @@ def test_missing_words_hold_for_clients_and_labels_too() -> None:
         found = made(rows, missing=["?"])
         assert "?" not in [*(found.client_names or ()), *(found.class_names or ())]
         (column,) = [each for each in found.schema.columns if each.name == name]
-        assert column.odd == "1 row without a value is left out, the first is row 5"
+        assert column.odd == "1 row without a value is left out (first: row 5)"
 
 
 def test_with_a_decimal_comma_a_point_is_none() -> None:

@@ -139,7 +139,7 @@ def test_each_choice_has_a_stream_of_its_own():
 
 def test_a_partition_of_other_data_is_refused():
     dataset = from_arrays(np.zeros((4, 1), np.float32), [0, 1, 0, 1])
-    with pytest.raises(DataError, match="must be of the 4 examples of arrays; got one of 3"):
+    with pytest.raises(DataError, match="must divide the 4 examples of arrays; got a partition of 3"):
         federate(dataset, Partition.from_owner([0, 1, 1], 2, kind="natural"))
 
 

@@ -165,11 +165,11 @@ def test_settings_are_chosen_by_whole_groups_too(tmp_path):
     ("options", "error", "words"),
     [
         ({"group": "patients"}, ConfigError, "unknown column 'patients'. Did you mean 'patient'"),
-        ({"group": "hospital"}, ConfigError, "group: column 'hospital' is the client"),
-        ({"time": "ill"}, ConfigError, "time: column 'ill' is the label"),
-        ({"group": "patient", "time": "patient"}, ConfigError, "time: column 'patient' is the group"),
-        ({"time": "patient"}, DataError, "got 16 other rows, the first is row 0 with 'p0'"),
-        ({"group": "patient", "columns": {"drop": ["patient"]}}, ConfigError, "'patient' is the group"),
+        ({"group": "hospital"}, ConfigError, "group: column 'hospital' is already the client"),
+        ({"time": "ill"}, ConfigError, "time: column 'ill' is already the label"),
+        ({"group": "patient", "time": "patient"}, ConfigError, "time: column 'patient' is already the group"),
+        ({"time": "patient"}, DataError, "got other values in 16 rows, first in row 0: 'p0'"),
+        ({"group": "patient", "columns": {"drop": ["patient"]}}, ConfigError, "'patient' is already the group"),
     ],
 )
 def test_what_cannot_say_it_is_refused(options, error, words):

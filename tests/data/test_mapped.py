@@ -209,7 +209,7 @@ def test_options_that_contradict_the_index_are_refused(tmp_path):
     folder = written(tmp_path / "mine")
     index_folder(folder, num_classes=7)
     assert from_folder(folder).num_classes == from_folder(folder, num_classes=7, kind="features").num_classes == 7
-    with pytest.raises(DataError, match="num_classes must be 7 as indexed; got 4"):
+    with pytest.raises(DataError, match="num_classes must be 7, as in the index; got 4"):
         from_folder(folder, num_classes=4)
 
 

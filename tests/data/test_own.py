@@ -450,7 +450,7 @@ def test_images_of_hugging_face_are_held_out_by_a_column():
     data = FederatedData.from_huggingface(ds, client="writer", group="page", time="day", participants=["a"])
     assert str(data.together) == "the latest by 'day', all rows of one 'page' together"
     assert data.dataset.train_x.shape == (8, 1, 4, 4)
-    with pytest.raises(ConfigError, match="group: column 'label' is the label"):
+    with pytest.raises(ConfigError, match="group: column 'label' is already the label"):
         FederatedData.from_huggingface(ds, client="writer", group="label")
     with pytest.raises(ConfigError, match=r"unknown column 'pge'\. Did you mean 'page'"):
         FederatedData.from_huggingface(ds, client="writer", group="pge", inputs="image")
@@ -467,9 +467,9 @@ def test_partitions_of_flower_are_clients():
     written = [Table({**p.held, "writer": [name] * 4}) for p, name in zip(parts, ["zoe", "ann", "bob"], strict=True)]
     again = FederatedData.from_huggingface(Federated(written, ["zoe", "ann", "bob"]), participants=["zoe"])
     assert again.digest() == named.digest()  # the writer is no input
-    with pytest.raises(ConfigError, match="Remove client"):
+    with pytest.raises(ConfigError, match="Remove the argument client"):
         FederatedData.from_huggingface(Federated(parts), client="x")
-    with pytest.raises(ConfigError, match="give the column of the client"):
+    with pytest.raises(ConfigError, match="client must be the column of the client"):
         FederatedData.from_huggingface(parts[0])
 
 
@@ -522,8 +522,8 @@ def test_rows_without_client_or_label_are_left_out_and_told():
     found = made(rows)
     assert len(found.dataset.train_y) == 238
     told = {column.name: column.odd for column in found.schema.columns}
-    assert told["hospital"] == "2 rows without a value are left out, the first is row 3"
-    assert told["readmitted"] == "1 row without a value is left out, the first is row 9"
+    assert told["hospital"] == "2 rows without a value are left out (first: row 3)"
+    assert told["readmitted"] == "1 row without a value is left out (first: row 9)"
     whole = {name: [each for i, each in enumerate(values) if i not in (3, 9)] for name, values in rows.items()}
     assert made(whole).dataset.sha256 == found.dataset.sha256
     assert made(whole).digest() == found.digest()
@@ -533,9 +533,9 @@ def test_rows_without_client_or_label_are_left_out_and_told():
     ("column", "cells", "options", "message"),
     [
         ("age", ["1", "2", "3", "1e99"], {"label": "ill"}, "the first in row 3"),
-        ("cost", ["1", "2", "3", "?"], {"target": "cost"}, "the first is row 3"),
+        ("cost", ["1", "2", "3", "?"], {"target": "cost"}, "first in row 3"),
         ("visit", ["1", "2", "3", ""], {"label": "ill", "group": "visit"}, "the first in row 3"),
-        ("day", ["1", "2", "3", "soon"], {"label": "ill", "time": "day"}, "row 3 with 'soon'"),
+        ("day", ["1", "2", "3", "soon"], {"label": "ill", "time": "day"}, "row 3: 'soon'"),
     ],
 )
 def test_after_rows_were_left_out_a_row_is_told_by_where_it_stood(column, cells, options, message):
@@ -555,5 +555,5 @@ def test_huge_numbers_end_in_words_and_not_in_a_warning():
 def test_a_table_without_any_label_is_refused():
     rows = table()
     rows["readmitted"] = [None] * 240
-    with pytest.raises(DataError, match="a row must have values in 'hospital' and 'readmitted'; got 240 rows"):
+    with pytest.raises(DataError, match="at least one row must have values in 'hospital' and 'readmitted'; all 240"):
         made(rows)

@@ -186,7 +186,7 @@ def test_columns_of_hugging_face_are_several_inputs():
         (lambda i: ({"a": "text"}, 0), "must be an array of numbers"),
         (lambda i: ({"a": AGES[i] * np.nan}, 0), "must be finite"),
         (lambda i: (AGES[i], AGES[i], 0), r"a tuple of 3\. For several inputs, use a dictionary"),
-        (lambda i: {"a": AGES[i]}, "must have its label as 'labels' or 'label'"),
+        (lambda i: {"a": AGES[i]}, "must have the key 'labels' or 'label'"),
     ],
 )
 def test_inputs_that_no_model_can_be_handed_are_refused(make, message):

@@ -157,7 +157,7 @@ def test_options_out_of_range_are_refused(folder, options, message):
 
 
 def test_no_role_with_enough_samples_is_an_error(folder):
-    with pytest.raises(DataError, match=r"must have min_samples = 1000 training examples; none has\. Lower"):
+    with pytest.raises(DataError, match=r"must have min_samples = 1000 training examples; got none\. Lower"):
         load("shakespeare", folder, min_samples=1000)
 
 

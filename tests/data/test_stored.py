@@ -102,7 +102,7 @@ def test_what_is_missing_damaged_or_given_options_is_refused(tmp_path):
 
 def test_prepared_data_are_not_stored_as_they_are_one_draws():
     data = FederatedData.from_frame(table(), client="hospital", label="readmitted")
-    with pytest.raises(DataError, match="Data sets and user data can be stored"):
+    with pytest.raises(DataError, match="Only data sets and user data can be stored"):
         store(data.dataset, None)  # type: ignore[arg-type]
 
 

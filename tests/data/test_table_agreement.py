@@ -123,8 +123,8 @@ def test_a_client_without_the_target_is_named_with_its_column() -> None:
     ("cells", "why"),
     [
         (["a lot"] * 30, "column 'price' must contain numbers as a target"),
-        ([1.5] * 29 + ["a lot"], "column 'price' must contain only numbers; got 1 other rows"),
-        ([None] * 30, "a row must have values in 'price'"),
+        ([1.5] * 29 + ["a lot"], "column 'price' must contain only numbers; got other values in 1 rows"),
+        ([None] * 30, "at least one row must have values in 'price'"),
         ([1e300] * 30, "column .price. must be finite, .*got 30 infinite numbers"),
     ],
 )

@@ -165,7 +165,7 @@ def test_a_diverged_model_fails_with_what_to_change(refused: Refused, at_home: P
     """One step at an absurd server learning rate: all is finite, and far beyond the mean."""
     options = ["--set", "method.server={name='average',lr=1000}", "--set", "rounds=1"]
     said = refused(1, "run", *COLUMNS, *options, "--set", "evaluation.every=1", "--out", "r")
-    assert "The model diverged: after round 1 its predictions of participants' held-out data are" in said
+    assert "The model diverged: after round 1 its predictions for participants' held-out data are" in said
     assert "Lower local.lr" in said
     assert json.loads((at_home / "r" / "result.json").read_text())["status"] == "failed"
 

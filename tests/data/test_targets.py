@@ -92,8 +92,8 @@ def _iid():
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({}, "give either label"),
-        ({"label": "age", "target": "cost"}, "give either label"),
+        ({}, "set either label"),
+        ({"label": "age", "target": "cost"}, "set either label"),
         ({"target": []}, "must contain different columns, at least one"),
         ({"target": ["cost", "cost"]}, "must contain different columns"),
         ({"target": "csot"}, "Did you mean 'cost'"),
@@ -108,7 +108,7 @@ def test_which_column_is_meant_must_be_said(said, message):
 def test_a_row_without_its_target_is_left_out_and_told(cost, rows):
     found = of_frame({**TABLE, "cost": [*TABLE["cost"][:5], cost, *TABLE["cost"][6:]]}, "hospital", None, "t", "cost")
     assert len(found.train_y) == len(TABLE["cost"]) - rows
-    assert found.left_out == {"cost": "1 row without a value is left out, the first is row 5"}
+    assert found.left_out == {"cost": "1 row without a value is left out (first: row 5)"}
 
 
 def test_an_infinite_target_is_refused_with_its_row():

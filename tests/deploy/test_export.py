@@ -377,7 +377,7 @@ def test_a_folder_that_holds_no_fitted_rule_says_why(study: Path, tmp_path: Path
     out = tmp_path / "client.pyz"
     with pytest.raises(RunFolderError, match=r"is a comparison\. Name one of its runs, such as .*uniform.seed-0"):
         export(study / "out", out)
-    with pytest.raises(RunFolderError, match=r"get the model as it is\. Run with method\.adaptation"):
+    with pytest.raises(RunFolderError, match=r"did not fit an adaptation rule\. Run with method\.adaptation"):
         export(run_of(study, "uniform"), out)
     with pytest.raises(RunFolderError, match=r"is not a run folder: run\.json not found"):
         export(tmp_path, out)

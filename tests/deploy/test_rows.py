@@ -72,18 +72,24 @@ def test_columns_that_were_dropped_or_left_out_are_known(tmp_path: Path) -> None
     known = {"age": [1, 2], "insurer": ["A", "B"], "country": ["x", "y"], "site": ["n", "s"]}
     assert rows(csv_of(tmp_path, **known), expected, client_column="site").notes == ()
     found = rows(csv_of(tmp_path, **known, u=[1, 2], v=[1, 2], w=[1, 2], x=[1, 2]), expected, client_column="site")
-    assert found.notes == ("columns 'u', 'v', 'w' and 1 more are not used: nobody trained on them",)
+    assert found.notes == ("columns 'u', 'v', 'w' and 1 more are not in the training data and not used",)
 
 
 @pytest.mark.parametrize(
     ("values", "note"),
     [
         ([50, 60, 40, 45], None),
-        ([50, 60, 40, 251], "far from what participants had in 1 row: 251 in row 3; theirs were 50 ± 10"),
-        ([50, 60, 40, 249.9, -151], "far from what participants had in 1 row: -151 in row 4; theirs were 50 ± 10"),
+        (
+            [50, 60, 40, 251],
+            "far from the participants' values in 1 row, such as 251 in row 3; participants have 50",
+        ),
+        (
+            [50, 60, 40, 249.9, -151],
+            "far from the participants' values in 1 row, such as -151 in row 4; participants",
+        ),
         (
             [101, 102, 103, 50],
-            "half of the values are far from what participants had, 101.5 in the middle; theirs were",
+            "half of the values are far from the participants' values, with median 101.5; participants have",
         ),
         ([101, 102], None),  # too few to have a middle
     ],
@@ -123,12 +129,12 @@ def test_numbers_that_are_predicted_come_from_columns_or_from_one_array(tmp_path
 @pytest.mark.parametrize(
     ("expected", "columns", "said"),
     [
-        (IMAGES, {**PIXELS, "e": [1, 2]}, "4 columns besides client and label; got 5"),
-        (IMAGES, {**PIXELS, "b": [0.5, 1]}, "whole numbers, 0 to 255; got others in 1 rows, first in row 0"),
+        (IMAGES, {**PIXELS, "e": [1, 2]}, "4 columns in addition to client and label; got 5"),
+        (IMAGES, {**PIXELS, "b": [0.5, 1]}, "whole numbers (0 to 255); got other numbers in 1 rows, first in row 0"),
         (IMAGES, {**PIXELS, "b": [1, 256]}, "first in row 1"),
         (IMAGES, {**PIXELS, "b": [1, None]}, "column 'b' is empty in row 1"),
-        (IMAGES, {**PIXELS, "b": ["u", "v"]}, "column 'b' must hold numbers"),
-        (TOKENS, {"a": [1, -1], "b": [1, 1], "c": [1, 1]}, "whole numbers, at least 0"),
+        (IMAGES, {**PIXELS, "b": ["u", "v"]}, "column 'b' must contain numbers"),
+        (TOKENS, {"a": [1, -1], "b": [1, 1], "c": [1, 1]}, "whole numbers (at least 0)"),
         (TABLE, {"y": ["u", "v"], "ward": ["a", "b"]}, "column 'y' must contain numbers"),
         (TABLE, {"y": [1, 2], "ward": ["a", "b"], "client": ["n", None]}, "'client' is empty in 1 rows"),
     ],

@@ -377,7 +377,7 @@ def test_torch_can_follow_every_model_of_fedreach(name: str, library: str, tmp_p
 
 def test_what_torch_cannot_follow_is_refused_with_what_to_do(world: WorldNamed, tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"torch\.export cannot follow the module of this model: .*or pickle the model"
+        ConfigError, match=r"torch\.export cannot trace the module of this model: .*or pickle the model"
     ):
         world("stubborn").model().save(tmp_path / "model.pt2")
     assert list(tmp_path.iterdir()) == []
@@ -455,7 +455,7 @@ def test_tokens_have_logits_and_features_and_no_inputs_that_could_be_repaired(wo
         ("features", [[1, 2], [3]], r"must be one rectangular array"),
         ("tokens", np.zeros((3, 7), np.float32), r"integers >= 0 for tokens"),
         ("tokens", np.full((3, 7), -1), r"smallest -1"),
-        ("tokens", np.full((3, 7), 12), r"does not take these samples.*index out of range.*the range of values"),
+        ("tokens", np.full((3, 7), 12), r"rejects these examples.*index out of range.*values in the range"),
         ("table", np.zeros((3, 4)), r"table must have named columns.*got ndarray"),
         ("table", {"age": [1], "pressure": [1], "ward": ["heart"]}, r"missing column 'smoker'\. Known"),
         ("table", {"age": [1], "pressure": [1], "ward": [[2]], "smoker": ["True"]}, r"'ward' must contain words"),
@@ -503,7 +503,7 @@ def test_of_several_models_one_must_be_named(world: WorldNamed) -> None:
             said.append(w.model(cluster=number)(torch.from_numpy(w.at(index))).numpy())
         np.testing.assert_array_equal(said[-1], w.logits(index, head=f"{number}/"))
     assert not np.array_equal(*said)
-    with pytest.raises(ConfigError, match=r"has one model for all clients; got 0\. Leave `cluster` out"):
+    with pytest.raises(ConfigError, match=r"has one model for all clients; got 0\. Remove `cluster`"):
         world("features").model(cluster=0)
 
 
@@ -514,7 +514,7 @@ def test_a_module_of_ones_own_is_found_and_must_be_what_was_trained(
     monkeypatch.chdir(w.base)
     assert load("run").predict(w.at(np.arange(5))).shape == (5,)  # the current folder, where nothing is said
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"made with own\.py:Net, but .*own\.py does not exist\. Pass `base`"):
+    with pytest.raises(ConfigError, match=r"used own\.py:Net, but .*own\.py does not exist\. Pass `base`"):
         load(w.folder)
     (tmp_path / "own.py").write_text(OWN.replace("0.3", "0.4"), encoding="utf-8")
     with pytest.raises(RunFolderError, match=r"own\.py changed after the run with own\.py:Net"):
@@ -531,12 +531,12 @@ def test_a_run_that_names_no_model_takes_the_one_that_is_given(world: WorldNamed
     w = world("features")
     shutil.copytree(w.folder, tmp_path / "run")
     changed(tmp_path / "run", "run.json", lambda run: run["config"].pop("model"))
-    with pytest.raises(ConfigError, match=r"made by a program, and its folder does not name the model\. Pass `model`"):
+    with pytest.raises(ConfigError, match=r"so the run folder does not name the model\. Pass `model`"):
         load(tmp_path / "run")
     model = load(tmp_path / "run", model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(5, 4)))
     np.testing.assert_array_equal(model.predict(w.rows), w.model().predict(w.rows))
     with pytest.raises(
-        RunFolderError, match=r"weights of another model: '1\.bias' is \(4,\), and not there in the model"
+        RunFolderError, match=r"weights of another model: '1\.bias' is \(4,\) in the file and missing in the model"
     ):
         load(tmp_path / "run", model=lambda: nn.Linear(5, 4))
 
@@ -561,7 +561,7 @@ def test_a_folder_without_such_a_model_says_why(world: WorldNamed, tmp_path: Pat
     ):
         load(folder)
     changed(folder, "federation.json", lambda federation: federation["dataset"].pop("shape"))
-    with pytest.raises(RunFolderError, match=r"does not say what a sample of 'numbers' looks like: its clients kept"):
+    with pytest.raises(RunFolderError, match=r"does not describe the examples of 'numbers'\. The clients did not"):
         load(folder)
     (folder / "federation.json").unlink()
     listed(folder)

@@ -289,7 +289,7 @@ def test_stopping_needs_both_options_and_two_examples():
             ServerOnly(**options)
     simulation = made(STOPPING)
     one = replace(simulation.data, server=ServerData(simulation.data.server.x[:1], simulation.data.server.y[:1]))
-    with pytest.raises(ConfigError, match="must have at least 2; it has 1"):
+    with pytest.raises(ConfigError, match="must have at least 2 examples; got 1"):
         run(simulate(one, "linear", simulation.federation, rounds=ROUNDS, engine="sequential"), 1)
 
 

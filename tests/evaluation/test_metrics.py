@@ -197,7 +197,7 @@ def test_a_function_says_by_its_name_or_itself_whether_less_is_better():
     [
         ("lower_is_beter", True, "mine has no attribute `lower_is_beter`. Did you mean `lower_is_better`"),
         ("lower_is_better", "yes", r"mine\.lower_is_better must be True or False; got 'yes'"),
-        ("name", "Mine", "must be lowercase letters, digits and _, after a letter; got 'Mine'. Rename it"),
+        ("name", "Mine", "contain only lowercase letters, digits and _; got 'Mine'. Rename it"),
     ],
 )
 def test_what_a_function_says_of_itself_is_checked(attribute, value, said):

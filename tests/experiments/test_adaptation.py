@@ -84,7 +84,7 @@ def test_runs_that_take_the_training_of_others_are_counted(fedreach: Command, ho
     assert any(line.startswith("  Training  3/3 runs, ") for line in lines)
     add(home, '\n[methods.rlls]\nadaptation = "rlls"\n')
     lines = fedreach(*run).stderr.splitlines()
-    assert "  Resumed   3/4 runs were finished before" in lines
+    assert "  Resumed   3/4 runs were already finished" in lines
     assert any(line.startswith("  Training  4/4 runs, ") for line in lines)
 
 
@@ -210,11 +210,11 @@ def test_an_adapter_says_what_is_wrong(fedreach: Command, home: Path) -> None:
         adapter.prior_  # noqa: B018
     adapter.fit(np.zeros((3, 2)))
     with pytest.raises(
-        ConfigError, match=r"features must be given as in fit.*these came with features\. Call fit again"
+        ConfigError, match=r"features must be given as in fit.*got inputs with features\. Call fit again"
     ):
         adapter.partial_fit(np.zeros((3, 2)), np.zeros((3, 4)))
     adapter.fit(np.zeros((3, 2)), np.zeros((3, 4)))
-    with pytest.raises(ConfigError, match="these came without features"):
+    with pytest.raises(ConfigError, match="got inputs without features"):
         adapter.partial_fit(np.zeros((3, 2)))
 
 

@@ -72,7 +72,7 @@ def test_of_several_runs_in_processes_those_that_fail_are_told_and_the_others_ar
 def test_a_part_that_ends_the_program_does_not_end_it_as_if_all_was_well(refused: Refused, home: Path) -> None:
     (home / "mine.py").write_text(RAISES)
     option = "method.selection=mine.py:Leaves"
-    assert "cannot be made: SystemExit: 0." in refused(2, "run", "tiny.toml", "--set", option)
+    assert "cannot be created: SystemExit: 0." in refused(2, "run", "tiny.toml", "--set", option)
     assert "SystemExit" in refused(2, "verify", "mine.py:Leaves", "--kind", "selection")
 
 

@@ -127,7 +127,7 @@ def test_where_the_rule_asks_for_more_than_the_most_it_is_said(study: Path, tmp_
     rewrite(out / ComparisonRecord.FILE, stored)
     number, why = seeds_to_detect(out)
     assert number == 40
-    assert why.endswith("max_seeds limits them to 40")
+    assert why.endswith("max_seeds limits their number to 40")
 
 
 def stored(out: Path, e: Experiment, *, result: bool = True, **more: Any) -> ComparisonRecord:
@@ -151,7 +151,7 @@ def stored(out: Path, e: Experiment, *, result: bool = True, **more: Any) -> Com
 
 def test_a_comparison_is_not_ended_early(tmp_path: Path) -> None:
     before = stored(tmp_path, experiment(seeds=8))
-    with pytest.raises(RunFolderError, match="8 seeds were declared; 3 of them are missing now"):
+    with pytest.raises(RunFolderError, match="8 planned seeds; 3 of these seeds are missing now"):
         check_declared(experiment(seeds=5), before, tmp_path, add_seeds=False)
     with pytest.raises(RunFolderError, match="must not decide when to stop"):
         check_declared(experiment(seeds=5), before, tmp_path, add_seeds=True)
@@ -159,7 +159,7 @@ def test_a_comparison_is_not_ended_early(tmp_path: Path) -> None:
 
 def test_seeds_are_added_only_by_name_and_the_record_keeps_it(tmp_path: Path) -> None:
     before = stored(tmp_path, experiment(seeds=3))
-    with pytest.raises(RunFolderError, match=r"results of 3 seeds; now 8 are asked for.*--detect.*--add-seeds"):
+    with pytest.raises(RunFolderError, match=r"results of 3 seeds; got 8 seeds.*--detect.*--add-seeds"):
         check_declared(experiment(seeds=8), before, tmp_path, add_seeds=False)
     assert check_declared(experiment(seeds=8), before, tmp_path, add_seeds=True) == (3,)
     assert check_declared(experiment(seeds=3), before, tmp_path, add_seeds=False) == ()
@@ -182,7 +182,7 @@ def test_before_there_is_a_result_everything_may_be_changed(tmp_path: Path) -> N
     [
         (["statistics.detect_points=2.0", "seeds=[0,1,2]"], "needs a pilot of at least 10 seeds; `seeds` has 3"),
         (["statistics.detect_points=2.0", "statistics.max_seeds=5"], "at least the 10 seeds of the pilot; got 5"),
-        (["statistics.detect_points=2.0", "methods={uniform={}}"], "is a difference of two methods, and there is one"),
+        (["statistics.detect_points=2.0", "methods={uniform={}}"], "requires at least two methods; got one"),
         (["statistics.contrasts=[]"], "have at least 1 item; got []"),
         (["statistics.contrasts=[['full']]"], "contrasts[0]: must have at least 2 items; got ['full']"),
         (["statistics.contrasts=[['full','unifrom']]"], "got ['full', 'unifrom']. Did you mean 'uniform'"),
@@ -203,7 +203,7 @@ def test_questions_that_make_no_sense_are_refused(wrong: list[str], words: str) 
 
 
 def test_a_number_of_seeds_that_nobody_can_say_is_not_the_pilots(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"statistics.detect_points has the number of seeds follow from a pilot"):
+    with pytest.raises(ConfigError, match=r"statistics.detect_points requires `further`"):
         compare(experiment(*DETECT), out=tmp_path / "out", base=tmp_path)
     assert not (tmp_path / "out").exists()
 
@@ -222,7 +222,7 @@ def test_seeds_of_a_finished_comparison_stay_what_they_were(
     fedreach: Callable[..., Any], refused: Callable[..., str]
 ) -> None:
     assert fedreach("compare", "tiny.toml", "--formats", "none", "--seeds", 3).exit_code == 0
-    assert "3 seeds were declared; 1 of them are missing now" in refused(3, "compare", "tiny.toml", "--seeds", 2)
+    assert "3 planned seeds; 1 of these seeds are missing now" in refused(3, "compare", "tiny.toml", "--seeds", 2)
     assert "--add-seeds" in refused(3, "compare", "tiny.toml", "--seeds", 4)
     more = fedreach("compare", "tiny.toml", "--seeds", 4, "--add-seeds", "--formats", "none", "--json")
     told = json.loads(more.stdout)

@@ -152,7 +152,8 @@ def test_what_fails_on_another_rank_is_said_by_the_first(start: Start, home: Pat
     assert (code, said) == (1, "")
     assert told.startswith("error: Rank 1: Client ")
     assert re.search(
-        r" failed in round 1: the second process cannot count\. That was in own\.py, line \d+, in forward\.\n$", told
+        r" in round 1: the second process cannot count\. The error occurred in own\.py, line \d+, in forward\.\n$",
+        told,
     )
     assert other == (1, "", "")
     assert '"status": "failed"' in (home / "fragile" / "result.json").read_text()
@@ -188,7 +189,7 @@ def test_a_rank_that_is_killed_ends_the_run_and_nothing_is_lost(
     (code, _, told), *others = ended(ranks)
     assert code == 1
     assert told.startswith("error: ")
-    assert "was lost: its process ended, or its machine is unreachable." in told
+    assert "does not respond: its process ended, or its machine is unreachable." in told
     assert "Traceback" not in told
     assert [other[0] for other in others] == [1] * (size - 2) + [-signal.SIGKILL]
     assert not (home / out / "result.json").exists()

@@ -34,7 +34,7 @@ def explained(fedreach: Command, *more: str) -> str:
 def test_a_run_is_explained_and_nothing_is_trained_or_written(fedreach: Command, home: Path) -> None:
     lines = explained(fedreach).splitlines()
     assert lines[0].startswith("  Data      digits: 1,437 examples, 10 classes")
-    assert "6 participate (they hold out 20%), 6 never train" in lines[1]
+    assert "6 participate and hold out 20%, 6 never train" in lines[1]
     assert "s per round" in lines[-1]
     assert "sequential" in lines[-1]  # what the others would take
     told = json.loads(explained(fedreach, "--json"))
@@ -46,19 +46,19 @@ def test_a_run_notes_the_engine_that_it_takes(fedreach: Command, home: Path) -> 
     done = fedreach("run", "tiny.toml", "--out", "x")
     assert done.exit_code == 0, done.output
     assert "engine" not in done.stderr
-    assert f"engine {noted(home / 'x')}: noted in x/engine.json" in explained(fedreach)
+    assert f"engine {noted(home / 'x')}: stored in x/engine.json" in explained(fedreach)
 
 
 def test_an_engine_that_the_experiment_names_is_not_noted(fedreach: Command, home: Path) -> None:
     named = ["--set", "engine.name=sequential"]
-    assert "engine sequential: the experiment says so" in explained(fedreach, *named)
+    assert "engine sequential: set by the experiment" in explained(fedreach, *named)
     assert fedreach("run", "tiny.toml", "--out", "x", *named).exit_code == 0
     assert not (home / "x" / "engine.json").exists()
 
 
 def test_a_run_goes_on_with_the_engine_that_was_noted(fedreach: Command, home: Path) -> None:
     note(home / "x", "sequential")
-    assert "engine sequential: noted in x/engine.json" in explained(fedreach)
+    assert "engine sequential: stored in x/engine.json" in explained(fedreach)
     fedreach("run", "tiny.toml", "--out", "x")
     fedreach("run", "tiny.toml", "--out", "y", "--set", "engine.name=sequential")
     for name in ("rounds.jsonl", "last.safetensors"):
@@ -107,7 +107,7 @@ def test_methods_with_parts_that_an_engine_cannot_train_by_take_another(fedreach
 def test_a_note_that_names_no_engine_is_refused(refused: Callable[..., str], home: Path) -> None:
     for name in ("chian", None):
         note(home / "x", name)
-        assert f"x/engine.json must name an engine; got {name!r}. Remove it" in refused(
+        assert f"x/engine.json must name an engine; got {name!r}. Remove the file" in refused(
             3, "run", "tiny.toml", "--out", "x"
         )
 

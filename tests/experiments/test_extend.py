@@ -150,9 +150,9 @@ def test_an_extension_that_is_killed_goes_on(fedreach: Command, start: Start, ho
         ),
         (["budget.megabytes=0.03"], "a budget ended it after round "),
         (["evaluation.patience=1", "evaluation.every=1", UPWARD], "early stopping (evaluation.patience) ended it"),
-        (["method.solver=scaffold"], "what clients kept between rounds (memory.rows) was let go of as it finished"),
-        (["method.aggregation=mifa"], "what clients kept between rounds (sent.rows) was let go of"),
-        (["evaluation.every=3"], "its last round was evaluated as the last, and found the best model"),
+        (["method.solver=scaffold"], "it deleted what clients store between rounds (memory.rows) when it finished"),
+        (["method.aggregation=mifa"], "it deleted what clients store between rounds (sent.rows)"),
+        (["evaluation.every=3"], "the additional evaluation in its last round found the best model"),
     ],
 )
 def test_what_depends_on_the_length_says_so_and_is_left_as_it_is(home: Path, options: list[str], reason: str) -> None:
@@ -195,7 +195,7 @@ def test_a_run_is_not_made_shorter_and_what_has_its_length_is_left(
 ) -> None:
     folder = made(home, "x", 4)
     before = files(folder)
-    assert "x has 4 rounds; --rounds must be at least that; got 3." in refused(3, "extend", "x", "--rounds", "3")
+    assert "--rounds must be at least 4, the number of rounds of x; got 3" in refused(3, "extend", "x", "--rounds", "3")
     done = fedreach("extend", "x", "--rounds", "4", "--json")
     assert done.exit_code == 0
     assert '"rounds": 4' in done.stdout
@@ -234,7 +234,7 @@ def test_a_comparison_is_extended_run_by_run(home: Path) -> None:
     record = RunFolder(begun).required(ComparisonRecord)
     assert (record.config["rounds"], record.lengths) == (6, [4])
     told = find(analyse(read([begun]))).warnings
-    assert any("Results after 4 rounds could be seen before the runs were extended" in each for each in told)
+    assert any("The results after 4 rounds were known before the runs were extended" in each for each in told)
     assert extend_comparison(begun, 6, base=home, executor=Inline()).skipped == 4
     assert RunFolder(begun).required(ComparisonRecord).lengths == [4]
 
@@ -246,7 +246,7 @@ def test_what_cannot_go_on_is_made_anew_where_that_is_asked_for(home: Path) -> N
     (home / "tiny.toml").write_text(MEMORY)
     whole, begun = compared(home, "whole", 6), compared(home, "x", 4)
     before = all_files(begun)
-    with pytest.raises(RunFolderError, match=r"2 of 4 runs cannot go on\.\n.*memory\.rows(.|\n)*With --restart"):
+    with pytest.raises(RunFolderError, match=r"2 of 4 runs cannot be extended\.\n.*memory\.rows(.|\n)*Use --restart"):
         extend_comparison(begun, 6, base=home, executor=Inline())
     assert all_files(begun) == before
     extend_comparison(begun, 6, base=home, restart=True, executor=Inline())

@@ -64,7 +64,7 @@ def test_a_comparison_scores_it_beside_the_others_and_marks_it(home: Path, fedre
     assert cost == [0, 0, 0, 0]  # participants are asked for nothing
     table = (home / "out" / "report" / "table.md").read_text(encoding="utf-8")
     assert [line for line in table.splitlines() if line.startswith("| three") and "| labels" in line]
-    assert "these examples are not scored" in table
+    assert "Examples with these labels are not scored" in table
     folder = home / "out" / "runs" / "three" / "seed-0"
     for refuse in (lambda: export(folder, home / "client.pyz"), lambda: load(folder), saved.load(folder).adapter):
         with pytest.raises(ConfigError, match=r"FewLabels needs labels .* cannot be deployed"):

@@ -285,8 +285,8 @@ def test_a_run_on_replaced_data_is_not_taken_for_finished(fedreach: Command, ref
     kept = (home / "t.csv").read_bytes()
     table(home / "t.csv", 2)
     said = refused(3, *command)
-    assert said.startswith("x was made with other versions of your files: since then t.csv was changed. Put")
-    assert "Put the old versions back, or choose another folder with --out" in said
+    assert said.startswith("x was created with other versions of your files: since then, t.csv was changed. Restore")
+    assert "Restore the old versions, or choose another folder with --out" in said
     (home / "t.csv").write_bytes(kept)
     assert fedreach(*command).exit_code == 0
 
@@ -349,7 +349,7 @@ def test_data_of_a_function_are_compared_by_what_it_returned(base: Path) -> None
     np.savez(base / "hidden.npz", **arrays(1))
     job(base, 0)
     np.savez(base / "hidden.npz", **arrays(2))
-    with pytest.raises(RunFolderError, match=r"data 'mine\.py:data' are not what other runs in .*x read"):
+    with pytest.raises(RunFolderError, match=r"data 'mine\.py:data' differ from the data of other runs in .*x \("):
         job(base, 1)
     assert not (base / "x" / "1" / "rounds.jsonl").exists()
     np.savez(base / "hidden.npz", **arrays(1))
@@ -362,7 +362,7 @@ def test_a_file_that_is_changed_while_a_comparison_runs_fails_the_runs_that_begi
     files = file_digests(load(base / "tiny.toml", ["data=mine.py:data"]).resolved(), base)
     job(base, 0, files=files)
     (base / "alone.py").write_text("RATE = 9\n")
-    with pytest.raises(RunFolderError, match=r"Since the comparison began alone\.py was changed\. Put the old"):
+    with pytest.raises(RunFolderError, match=r"Since the comparison began, alone\.py was changed\. Restore the old"):
         job(base, 1, files=files)
     assert not (base / "x" / "1").exists()
 
@@ -382,7 +382,7 @@ def test_where_no_run_finished_data_may_be_others(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     check_data(folder, "1" * 64, "mine")
     check_data(folder, "1" * 64, "mine")
-    with pytest.raises(RunFolderError, match="data 'mine' are not what other runs in"):
+    with pytest.raises(RunFolderError, match="data 'mine' differ from the data of other runs in"):
         check_data(folder, "2" * 64, "mine")
     run_jobs(EngineSection(), [], ComparisonStatus([]), Resources(out=tmp_path, base=tmp_path))
     check_data(folder, "2" * 64, "mine")

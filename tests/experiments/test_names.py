@@ -50,7 +50,7 @@ def test_a_comparison_of_the_same_name_leaves_the_other_alone(fedreach: Command,
         (two / f"{file}.toml").write_text('name = "same"\n' + text, encoding="utf-8")
     assert fedreach("compare", "slow.toml", *QUICK).exit_code == 0
     before = contents(two / "runs")
-    assert "has results of another experiment. config.local.lr: 0.1 there, 0.5 now." in refused(
+    assert "has results of another experiment. config.local.lr: stored 0.1, now 0.5." in refused(
         3, "compare", "fast.toml"
     )
     others = SHORT.replace("uniform", "equal").replace("[methods.entropy]", "[methods.other]")

@@ -190,7 +190,7 @@ def test_what_cannot_leave_the_process_is_refused_with_its_name(shelf):
         with lock:
             return view.ids[:k]
 
-    with pytest.raises(ConfigError, match=r"locked cannot be handed to other processes: .*lock"):
+    with pytest.raises(ConfigError, match=r"locked cannot be sent to other processes: .*lock"):
         to_config("selection", locked, shelf)
 
 

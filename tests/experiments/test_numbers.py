@@ -109,7 +109,7 @@ def test_the_page_and_tables_speak_of_errors(study: Path) -> None:
         assert done.exit_code == 0, done.output
     page = (study / "report" / "index.html").read_text(encoding="utf-8")
     assert "Mean absolute error over rounds" in page
-    assert "the mean absolute error of unseen clients minus that of participants" in page
+    assert "the mean absolute error of unseen clients minus the mean absolute error of participants" in page
     assert "their accuracy" not in page
     table = analyse(read([study]))
     assert "Mean absolute error" in summary_text(table, 100).partition("─")[0]

@@ -63,19 +63,21 @@ def test_an_address_where_nothing_answers_is_refused_at_once(prefix: str) -> Non
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"{prefix}127.0.0.1:{server.getsockname()[1]}"
         check_reachable(address)
-    with pytest.raises(ConfigError, match=r"No Ray cluster answers at .* Start one there by `ray start --head`"):
+    with pytest.raises(ConfigError, match=r"No Ray cluster answers at .* Start a cluster there with `ray start"):
         check_reachable(address)
 
 
 def test_a_node_must_see_the_folder_and_have_the_same_versions(tmp_path: Path) -> None:
     site = Site(tmp_path, "this one", versions(), tmp_path, {})
-    assert "does not see the folder" in str(unfit(site))
+    assert "cannot read the folder" in str(unfit(site))
     (tmp_path / TOKEN).write_text("another of the same name", encoding="utf-8")
-    assert "does not see the folder" in str(unfit(site))
+    assert "cannot read the folder" in str(unfit(site))
     (tmp_path / TOKEN).write_text("this one", encoding="utf-8")
     assert unfit(site) is None
     older = site._replace(versions={**versions(), "torch": "0.1"})
-    assert re.search(r"has fedreach .*, torch [2-9].*, this one .*, torch 0\.1\. Install the same", str(unfit(older)))
+    assert re.search(
+        r"has fedreach .*, torch [2-9].*, and this machine has .*, torch 0\.1\. Install", str(unfit(older))
+    )
 
 
 # --------------------------------------------------------------------------------------------------- with a cluster
@@ -173,8 +175,8 @@ def test_dying_workers_a_killed_comparison_and_ctrl_c_change_no_byte(
     assert "failed" not in said
     assert "Warning" not in said
     told = (home / "x" / "workers.log").read_text(encoding="utf-8")
-    assert told.count("its process died (signal SIGKILL); it goes on from its last checkpoint.") == 1
-    assert told.count("its process died (Ray lost its worker or its node); it goes on") == 1
+    assert told.count("its process died (signal SIGKILL); FedReach resumes it from its last checkpoint.") == 1
+    assert told.count("its process died (Ray lost its worker or its node); FedReach resumes") == 1
     assert runs(home / "x") == whole
     assert not (home / "x" / TOKEN).exists()
 
@@ -224,9 +226,9 @@ def test_a_cluster_is_joined_by_its_address(start: Start, home: Path, cluster: s
     assert runs(home / "x") == whole
 
     for option, message in {
-        "engine.threads=3": "A run takes 3 CPUs (engine.threads), and no node of the Ray cluster has that: its 1 nodes",
-        "engine.device=cuda": "A run takes 1 CPU (engine.threads) and a GPU, and no node",
-        "engine.device=cuda:1": "each run has a GPU of its own, which it sees as 'cuda'; got engine.device = 'cuda:1'",
+        "engine.threads=3": "A run requires 3 CPUs (engine.threads), more than any node of the Ray cluster has",
+        "engine.device=cuda": "A run requires 1 CPU (engine.threads) and a GPU, more than any node",
+        "engine.device=cuda:1": "with --executor ray, because each run has its own GPU; got 'cuda:1'",
     }.items():
         process = start("compare", "tiny.toml", "--out", "y", "--set", option, *joined)
         _, said = process.communicate()
@@ -237,7 +239,7 @@ def test_a_cluster_is_joined_by_its_address(start: Start, home: Path, cluster: s
     process = start("compare", "tiny.toml", "--out", "z", *joined, before=hidden)
     _, said = process.communicate()
     assert process.returncode == 2, said
-    assert re.search(r"Node \S+ of the Ray cluster does not see the folder \S+/z of this comparison", said)
+    assert re.search(r"Node \S+ of the Ray cluster cannot read the folder \S+/z of this comparison", said)
     assert list((home / "z").glob("runs/*/*/rounds.jsonl")) == []
     assert not workers(home)
 

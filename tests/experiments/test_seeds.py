@@ -130,7 +130,7 @@ def test_a_folder_knows_what_its_run_was_pinned_to(fedreach: Command, home: Path
     assert fedreach("run", "tiny.toml", "--set", f"{pinned}=1", "--out", "x", "-q").exit_code == 0
     again = fedreach("run", "tiny.toml", "--set", f"{pinned}=2", "--out", "x", "-q")
     assert again.exit_code == 3
-    assert f"has results of another experiment. config.{pinned}: 1 there, 2 now" in again.stderr
+    assert f"has results of another experiment. config.{pinned}: stored 1, now 2" in again.stderr
     assert fedreach("run", "tiny.toml", "--set", f"{pinned}=1", "--out", "x", "-q").exit_code == 0
 
 

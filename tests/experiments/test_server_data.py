@@ -22,8 +22,8 @@ EXAMPLES = ["--set", "server_data.examples=30"]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["server_data={}"], "server_data: give either `examples` or `file`."),
-        (["server_data={examples=3,file='a.npz'}"], "server_data: give either `examples` or `file`."),
+        (["server_data={}"], "server_data: must have either `examples` or `file`."),
+        (["server_data={examples=3,file='a.npz'}"], "server_data: must have either `examples` or `file`."),
         (["server_data.examples=0"], "server_data.examples: must be greater than or equal to 1; got 0."),
         (["server_data.example=3"], "server_data.example: unknown key. Did you mean 'examples'?"),
         (["server_data=3"], "server_data: must be a table; got 3."),
@@ -36,7 +36,7 @@ def test_a_wrong_section_is_refused_before_data_are_read(refused: Refused, optio
 @pytest.mark.parametrize("step", ["safari", "server_only", "fine_tune", "feddf"])
 def test_a_method_that_trains_on_the_server_needs_data_there(refused: Refused, home: Path, step: str) -> None:
     kind = {"safari": "Safari", "server_only": "ServerOnly", "fine_tune": "FineTune", "feddf": "FedDF"}[step]
-    rule = "trains on data of the server's own, and there is none. Add `[server_data] examples = 100`."
+    rule = "trains on server data; got none. Add `[server_data] examples = 100`."
     told = refused(2, "compare", "tiny.toml", "--set", f"methods.entropy.server={step}")
     assert f"methods.entropy.server: {kind} {rule}" in told
     told = refused(2, "compare", "tiny.toml", "--set", f"method.server={step}")
@@ -48,7 +48,7 @@ def test_a_method_that_trains_on_the_server_needs_data_there(refused: Refused, h
 def test_a_run_that_may_end_early_is_not_tuned_at_the_end(fedreach: Command, home: Path, when: str) -> None:
     tuned = ["--set", f"method.server={{name='fine_tune',when='{when}'}}", *EXAMPLES]
     said = fedreach("run", "tiny.toml", *tuned, "--set", "evaluation.patience=3", "--out", "x")
-    rule = "method.server: FineTune tunes the model after the last round, which evaluation.patience may leave out."
+    rule = "method.server: FineTune tunes the model after the last round, but evaluation.patience may end the run"
     assert (said.exit_code, rule in said.stderr) == ((2, True) if when == "end" else (0, False))
 
 

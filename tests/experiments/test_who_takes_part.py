@@ -46,7 +46,7 @@ def test_two_fifths_take_part_unless_an_experiment_says_otherwise(
     (home / "e.toml").write_text(f"[population]\n{said}\n[method]\ncohort_size = 1\n", encoding="utf-8")
     done = fedreach("run", "e.toml", *SHORT)
     assert done.exit_code == 0, done.output
-    assert f"; {take_part} participate (they hold out 20%), {50 - take_part} never train" in done.stderr
+    assert f"; {take_part} participate and hold out 20%, {50 - take_part} never train" in done.stderr
     assert ("unseen_accuracy" in rows(home / "x")[-1]) == (take_part < 50)
 
 
@@ -135,7 +135,7 @@ def test_a_run_that_has_not_learned_is_told_with_what_to_try(fedreach: Command, 
     accuracy = rows(home / "slow")[-1]["unseen_accuracy"]
     (said,) = told(fedreach, "run", "tiny.toml", "--set", "local.lr=1e-6", "--out", "slow")["findings"]
     assert f"worse than a linear model: {100 * accuracy:.1f}% on unseen clients" in said
-    assert "Try another local.lr, more or fewer rounds" in said
+    assert "Try another local.lr, another number of rounds" in said
     assert f"Warning: {said}" in " ".join(slow.stdout.split())
     longer = ["--set", "rounds=20", "--set", "local.epochs=5", "--out", "longer"]
     assert f"{100 * accuracy:.1f}%" not in str(told(fedreach, "run", "tiny.toml", *longer)["findings"])

@@ -236,7 +236,7 @@ def test_a_component_without_its_methods_is_refused():
     with pytest.raises(TypeError, match=r"abstract class Mine with abstract method select"):
         made(fr.Selection)
     with pytest.raises(
-        ComponentError, match=r"^Mine must have prepare, remember, conclude; remember, conclude missing"
+        ComponentError, match=r"^Mine must define prepare, remember, conclude; not defined: remember, conclude"
     ):
         made(FedAvg, prepare=lambda self, memory, state, share: {})
     with pytest.raises(ComponentError, match=r"^Mine has no method `selects`\. Did you mean `select`\?$"):

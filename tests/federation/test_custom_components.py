@@ -105,7 +105,7 @@ def test_a_missing_method_is_found() -> None:
 
     with pytest.raises(TypeError, match="abstract class Mine with abstract method weights"):
         Mine()
-    with pytest.raises(fr.ComponentError, match=r"^Half must have trains, learn; learn missing\.$"):
+    with pytest.raises(fr.ComponentError, match=r"^Half must define trains, learn; not defined: learn\.$"):
 
         class Half(fr.server.Average):
             def trains(self, rng):

@@ -211,7 +211,7 @@ def test_what_is_not_finite_is_refused():
     rows = P.copy()
     rows[3, 1] = np.nan
     for function in (hull_distances, lambda rows: principal_points(rows, 2)):
-        with pytest.raises(ComponentError, match="row 3 does not"):
+        with pytest.raises(ComponentError, match="row 3 has other values"):
             function(rows)
 
 

@@ -143,7 +143,7 @@ def test_one_client_is_chosen_whatever_it_sent():
 def test_what_is_not_finite_is_refused(bad):
     rows = G.copy()
     rows[3, 1] = bad
-    with pytest.raises(ComponentError, match="row 3 does not"):
+    with pytest.raises(ComponentError, match="row 3 has other values"):
         first(rows, 2)
 
 

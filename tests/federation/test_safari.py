@@ -108,7 +108,7 @@ def test_the_control_leaves_clients_updates_alone():
 @pytest.mark.parametrize("inner", [Safari(), ServerOnly(), FineTune(), FedDF()])
 @pytest.mark.parametrize("kind", [Safari, FineTune, FedDF])
 def test_a_step_that_trains_itself_is_no_step_of_the_clients_rounds(kind, inner):
-    rule = rf"{kind.__name__}\.inner must be .*got {type(inner).__name__}, which trains"
+    rule = rf"{kind.__name__}\.inner must be .*got {type(inner).__name__}"
     with pytest.raises(ConfigError, match=rule):
         kind(inner)
 

@@ -121,7 +121,7 @@ def test_what_the_server_holds_out_is_a_stream_of_its_own_and_the_same_in_all_ro
         1,
         9,
     ]
-    with pytest.raises(ConfigError, match=r"must have at least 2; it has 1\. Raise server_data\.examples"):
+    with pytest.raises(ConfigError, match=r"must have at least 2 examples; got 1\. Raise server_data\.examples"):
         server_split(np.zeros(1, int), 0.5, SEED)
 
 

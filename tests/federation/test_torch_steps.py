@@ -110,7 +110,7 @@ def test_other_engines_refuse_it_and_auto_says_why(kind):
         (lambda: TorchSteps("LBFGS"), "LBFGS evaluates the loss several times"),
         (lambda: TorchSteps("SparseAdam"), "TorchSteps cannot step with torch.optim.SparseAdam"),
         (lambda: TorchSteps("RMSprop", {"alfa": 0.9}), "unexpected keyword argument 'alfa'"),
-        (lambda: TorchSteps("RMSprop", {"lr": 0.9}), "It is local.lr"),
+        (lambda: TorchSteps("RMSprop", {"lr": 0.9}), "Set local.lr instead"),
         (lambda: of("RMSprop", momentum=0.9), "LocalSGD.momentum and LocalSGD.weight_decay must be 0"),
         (lambda: of("RMSprop", weight_decay=0.1), "must be 0 under TorchSteps, which has its own options"),
         (

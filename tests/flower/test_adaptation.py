@@ -183,10 +183,10 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "silent": (lambda reply: None, "no reply within 0.3 s"),
     "failed": (fail, "it failed: OSError: disk gone"),
     "not finite": (with_array(lambda values: values * np.nan), "is not finite"),
-    "huge": (with_array(lambda values: values + 1e30), "holds numbers up to 1e+30"),
-    "of another shape": (with_array(lambda values: values[:-1]), "and most clients"),
+    "huge": (with_array(lambda values: values + 1e30), "contains numbers up to 1e+30"),
+    "of another shape": (with_array(lambda values: values[:-1]), "but most clients"),
     "of another kind": (with_array(lambda values: values.astype(np.float32)), "must be float64"),
-    "of another name": (renamed, "and most clients"),
+    "of another name": (renamed, "but most clients"),
     "without a fit": (without_a_fit, "it sent no arrays 'sums-0'"),
 }
 
@@ -270,7 +270,7 @@ def test_if_nobody_is_left_the_run_says_so_and_goes_on_from_there(tmp_path: Path
         return None if second else answer()
 
     with pytest.raises(
-        TrainingError, match=r"LabelShift cannot be fitted: 0 participants .* left in the midst\. Start"
+        TrainingError, match=r"LabelShift cannot be fitted: 0 participants .* left during the fit\. Restart"
     ):
         adapt(tmp_path / "again", answering=fall_silent)
     result = json.loads((tmp_path / "again" / "result.json").read_text(encoding="utf-8"))

@@ -138,7 +138,7 @@ def test_a_client_that_withholds_its_labels_fits_no_rule_and_is_not_a_part_of_it
     apps = {client: withholding if client == silent else setup.client_app() for client in range(CLIENTS)}
     grid = InProcess(apps, range(CLIENTS))
     setup.strategy(tmp_path, timeout=1, patience=1).run(grid)
-    assert f"Client {silent} does not help to fit the adaptation rule" in heard.text
+    assert f"Client {silent} does not contribute to the adaptation rule" in heard.text
     line = next(line for line in lines_of(tmp_path) if line["population"] == "participants")
     assert line["ids"] == [client for client in data.population.participants.tolist() if client != silent]
     assert "left" not in record_of(tmp_path)
@@ -160,7 +160,7 @@ NONSENSE: dict[str, tuple[Spoil, str]] = {
     "not a number": (with_metric(online_loss=float("nan")), "'online_loss' is not finite"),
     "a mode is missing": (with_metric(oracle_prior_accuracy=None), "it sent no number 'oracle_prior_accuracy'"),
     "half a pair": (with_metric(adapted_5_accuracy=None), "it sent no number 'adapted_5_accuracy'"),
-    "two adapted clients in one": (with_metric(adapted=2), "each is 0 or 1"),
+    "two adapted clients in one": (with_metric(adapted=2), "must be 0 or 1"),
     "failed": (fail, "it failed: OSError: disk gone"),
     "silent": (lambda reply: None, "no reply within"),
 }
@@ -252,7 +252,7 @@ def test_under_secure_aggregation_a_part_of_one_participant_is_not_left_out_of_a
         if "exchange" in m.content.config_records.get("fedreach", {})
     }
     assert fits == {(0,)}
-    assert "Participants are not adapted themselves" in heard.text
+    assert "FedReach does not evaluate adaptation on participants" in heard.text
     columns = record_of(tmp_path)["columns"]["last"]
     assert "unseen_adapted_accuracy" in columns
     assert "participant_adapted_accuracy" not in columns
@@ -285,7 +285,7 @@ def test_a_client_refuses_to_mask_two_answers_alike(tmp_path: Path) -> None:
 
     adapt(tmp_path, *SECURE, answering=ask_twice)
     assert len(replies) > 5
-    assert all("were used before" in reply for reply in replies)
+    assert all("were already used" in reply for reply in replies)
 
 
 def test_nonsense_in_secure_aggregation_ends_the_fit_with_a_reason(tmp_path: Path) -> None:
@@ -296,7 +296,5 @@ def test_nonsense_in_secure_aggregation_ends_the_fit_with_a_reason(tmp_path: Pat
             return with_array(lambda words: words + np.uint64(2**62))(reply)
         return reply
 
-    with pytest.raises(
-        ComponentError, match="makes no sense: somebody sent what is no share of it, and nobody can tell who"
-    ):
+    with pytest.raises(ComponentError, match="A client sent an invalid share, but the sum does not show which client"):
         adapt(tmp_path, *SECURE, answering=spoil)

@@ -110,7 +110,7 @@ def test_a_run_is_not_gone_on_with_on_other_data(tmp_path: Path) -> None:
     assert strategy.record is not None
     again = setup.strategy(tmp_path / "run", timeout=0.5)
     again.record = replace(strategy.record, hash="of other data")
-    with pytest.raises(RunFolderError, match="was begun on another federation"):
+    with pytest.raises(RunFolderError, match="belongs to another federation"):
         again.run(grid_of(setup))
 
 
@@ -150,7 +150,7 @@ def test_clients_without_examples_are_not_waited_for_and_never_train(tmp_path: P
         ({"timeout": float("inf")}, "timeout must be positive and finite; got inf"),
         ({"patience": -3}, "patience must be finite and not negative; got -3"),
         ({"min-clients": 99}, "min_clients must be at most the 5 participants"),
-        ({"out": ""}, "out: name the run folder"),
+        ({"out": ""}, "out: must be the run folder"),
     ],
     ids=str,
 )
@@ -183,12 +183,12 @@ def test_clients_that_train_by_another_loss_are_told_apart():
 
 @pytest.mark.parametrize("option", ["evaluation.patience=3", "budget.megabytes=1.0"])
 def test_what_would_end_a_run_early_is_refused(option: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has no effect on Flower: Flower runs a number of rounds that is fixed"):
+    with pytest.raises(ConfigError, match="has no effect on Flower: the number of rounds is fixed"):
         experiment(tmp_path, option)
 
 
 def test_training_again_on_all_rows_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"population\.refit has no effect on Flower: what a client trains on is its"):
+    with pytest.raises(ConfigError, match=r"population\.refit has no effect on Flower: each client trains on the same"):
         experiment(tmp_path, "population.refit=true")
 
 

@@ -83,7 +83,10 @@ def raising(message: Message, answer: Callable[[], Message]) -> Message:
 FAULTS: dict[str, tuple[Callable[[Message, Callable[[], Message]], Any], str]] = {
     "one NaN": (with_update(one_nan), "its 'update' is not finite"),
     "all infinite": (with_update(lambda u: u + np.float32(np.inf)), "its 'update' is not finite"),
-    "finite, but 3e38": (with_update(lambda u: u * 0 + np.float32(3e38)), r"its 'update' holds numbers up to 3e\+38"),
+    "finite, but 3e38": (
+        with_update(lambda u: u * 0 + np.float32(3e38)),
+        r"'update' contains numbers up to 3e\+38",
+    ),
     "one number more": (
         with_update(lambda u: np.append(u, u[:1])),
         r"its 'update' must be float32 \(650,\); got float",
@@ -102,9 +105,12 @@ FAULTS: dict[str, tuple[Callable[[Message, Callable[[], Message]], Any], str]] =
     "no loss": (with_metric("train_loss", None), "it sent no number 'train_loss'"),
     "other examples": (
         with_metric("num-examples", 99999),
-        r"its 'num-examples' must be \d+, as it said before; got 99999",
+        r"its 'num-examples' must be \d+, as at the start of the run; got 99999",
     ),
-    "no examples": (with_metric("num-examples", 0), r"its 'num-examples' must be \d+, as it said before; got 0"),
+    "no examples": (
+        with_metric("num-examples", 0),
+        r"its 'num-examples' must be \d+, as at the start of the run; got 0",
+    ),
     "half an example": (with_metric("num-examples", 1.5), "its 'num-examples' must be a whole number"),
     "an exception": (raising, "it failed: .*Error"),
     "an error without words": (failing("  \n "), "it failed: "),
@@ -113,7 +119,7 @@ FAULTS: dict[str, tuple[Callable[[Message, Callable[[], Message]], Any], str]] =
     "trained, and no reply": (lambda message, answer: answer() and None, "no reply within 0.4 s"),
 }
 MEMORY_FAULTS: dict[str, tuple[Callable[[Message, Callable[[], Message]], Any], str]] = {
-    "forgets again and again": (with_metric("lacks-memory-of-round", 1), "it lost what it kept"),
+    "forgets again and again": (with_metric("lacks-memory-of-round", 1), "it lost its state between rounds"),
 }
 
 
@@ -158,7 +164,7 @@ def test_a_reply_that_claims_to_be_of_a_node_that_was_not_asked_counts_for_nobod
     grid = InProcess(app_of(FEDAVG), range(CLIENTS), answering=spoiled(culprit, 2, forge))
     assert bystander in grid.node_of
     assert flower(experiment(FEDAVG), grid, tmp_path) == without_reply(FEDAVG)
-    assert_said(heard, f"Node {grid.node_of[bystander]}: a reply that nobody asked for")
+    assert_said(heard, f"Node {grid.node_of[bystander]}: an unexpected reply")
     assert_said(heard, f"Client {culprit} does not count in round 2: no reply")
 
 
@@ -180,7 +186,7 @@ def test_a_node_that_replies_twice_counts_once(method: Method, tmp_path: Path, h
         answering=spoiled(culprit_of(method), 2, lambda message, answer: [answer(), answer()]),
     )
     assert flower(experiment(method), grid, tmp_path) == undisturbed(method)
-    assert_said(heard, f"Node {grid.node_of[culprit_of(method)]}: a reply that nobody asked for")
+    assert_said(heard, f"Node {grid.node_of[culprit_of(method)]}: an unexpected reply")
 
 
 def test_an_error_of_flower_itself_loses_the_client_that_it_is_about(

@@ -95,5 +95,5 @@ def test_a_client_whose_images_are_on_another_scale_is_refused(tmp_path: Path) -
     strategy.run(InProcess(apps, range(5)))
     row = next(iter(RunFolder(tmp_path).records(RoundRow)))
     assert row.refused is not None
-    assert re.match(r'its samples are .*"mean": \[0\.5\].* most clients.* "mean": \[0\.0\]', row.refused["client 4"])
+    assert re.match(r'its examples are .*"mean": \[0\.5\].* most clients.* "mean": \[0\.0\]', row.refused["client 4"])
     assert RunFolder(tmp_path).required(FederationRecord).participants.tolist() == [0, 1, 2, 3]

@@ -136,7 +136,7 @@ def test_a_loss_that_cannot_be_is_as_good_as_none(spoil: Lie, tmp_path: Path) ->
     [
         (ENTROPY, lambda e: e * 0 - 0.1, "its label_entropy must be a list of numbers of at least 0"),
         pytest.param(COUNTS, lambda n: n + 1j, "its 'label_counts' must be float64; got complex128", marks=slow),
-        (COUNTS, lambda n: np.append(n, 0.0), "its label_counts are 11 numbers, and most clients' 10"),
+        (COUNTS, lambda n: np.append(n, 0.0), "its label_counts are 11 numbers, but most clients report 10"),
     ],
     ids=["below 0", "complex", "11 classes"],
 )
@@ -171,11 +171,13 @@ def test_where_counts_are_told_nobody_is_asked_for_entropies_too(tmp_path: Path)
         pytest.param(
             "num-examples",
             10_000,
-            r"its 'num-examples' must be \d+, as it said before; got 10000",
+            r"its 'num-examples' must be \d+, as at the start of the run; got 10000",
             marks=slow,
         ),
-        pytest.param("train-examples", 1, r"its 'train-examples' must be \d+, as it said before; got 1", marks=slow),
-        ("both-examples", 1, r"its 'both-examples' must be \d+, as it said before; got 1"),
+        pytest.param(
+            "train-examples", 1, r"'train-examples' must be \d+, as at the start of the run; got 1", marks=slow
+        ),
+        ("both-examples", 1, r"its 'both-examples' must be \d+, as at the start of the run; got 1"),
     ],
 )
 def test_scores_that_cannot_be_are_left_out(
@@ -215,7 +217,7 @@ def test_a_client_that_comes_back_with_other_examples_is_refused(
     found = flower(experiment(FEDAVG), grid, tmp_path)
     away = {number: {culprit} for number in range(2, ROUNDS + 1)}
     assert found == simulated(experiment(FEDAVG), lost={1: {culprit}}, offline=away)
-    assert_said(heard, f"client {culprit} holds 10 examples and .* held out, and said .* when the run began")
+    assert_said(heard, f"client {culprit} reports 10 training and .* examples, but reported .* at the start of the run")
 
 
 @pytest.mark.parametrize("name", ["num-examples", pytest.param("held-out-examples", marks=slow)])
@@ -231,7 +233,7 @@ def test_a_client_that_claims_more_than_there_is_is_refused(
     grid = InProcess(app_of(FEDAVG), range(CLIENTS), answering=answering)
     found = flower(experiment(FEDAVG), grid, tmp_path)
     assert found == simulated(experiment(FEDAVG), offline={n: {culprit} for n in range(1, ROUNDS + 1)})
-    assert_said(heard, rf"client {culprit} has \d+ examples, and it says .*1000000")
+    assert_said(heard, rf"client {culprit} has \d+ examples, but reports .*1000000")
     assert list(rows(tmp_path)[0]["refused"]) == [f"node {grid.node_of[culprit]}"]
 
 
@@ -251,7 +253,7 @@ def test_a_place_is_refused_while_its_holder_is_there_and_free_when_it_is_gone(
     assert flower(experiment(FEDAVG), grid, tmp_path) == undisturbed(FEDAVG)  # the data are the same
     holder, other = (grid.node_of[client] for client in (3, second))
     assert holder < other  # nodes that come at once are heard in this order
-    assert_said(heard, f"Node {other} does not participate: it reports to be client 3, as does node {holder}, which is")
+    assert_said(heard, f"Node {other} does not participate: it reports to be client 3, but node {holder}, which is")
     assert list(rows(tmp_path)[0]["refused"]) == [f"node {other}"]
     trained = [client for client, kind in grid.sent if kind == "train"]
     assert second in trained
@@ -293,5 +295,5 @@ def test_words_that_are_no_share_never_make_a_mean(seed: int) -> None:
     """Half of what is drawn at random has a weight that is not too small: that alone must not let it through."""
     words = np.random.default_rng(seed).integers(2**64, size=6, dtype=np.uint64)
     words[-1] >>= np.uint64(2)  # a weight of several clients
-    with pytest.raises(ValueError, match="makes no sense"):
+    with pytest.raises(ValueError, match="A client sent an invalid share"):
         mean_of(words, FixedPoint(3))

@@ -309,7 +309,7 @@ def test_a_strategy_of_ones_own_refuses_another_federation_too(tmp_path: Path) -
         if not refused:
             strategy.run(grid)
             continue
-        with pytest.raises(OtherExperimentError, match="seed: 0 there, 7 now"):
+        with pytest.raises(OtherExperimentError, match="seed: stored 0, now 7"):
             strategy.run(grid)
 
 
@@ -354,7 +354,7 @@ def test_a_damaged_folder_is_refused_and_not_begun_anew(
     interrupt("scaffold", tmp_path, stages("scaffold")[-1])
     damage(tmp_path / name)
     grid = InProcess(app_of("scaffold"), range(CLIENTS))
-    with pytest.raises(RunFolderError, match=r"(?i)move (the run folder|this one|it) away|put (the file|it) back"):
+    with pytest.raises(RunFolderError, match=r"(?i)move (the run|this) folder|restore (the file|it)"):
         strategy_of("scaffold", tmp_path).run(grid)
     assert "train" not in {kind for _, kind in grid.sent}
 

@@ -145,11 +145,11 @@ def test_a_client_refuses_a_sum_that_would_show_its_report(setup: FlowerExperime
 
     setup.strategy(tmp_path / "flower", timeout=5).run(InProcess(setup.client_app(), range(8), answering=ask_twice))
     assert [len(row["cohort"]) for row in rows_of(tmp_path / "flower")] == [0, 3, 3, 3, 3]
-    assert all("were used before" in reply for reply in replies)
+    assert all("were already used" in reply for reply in replies)
 
 
 def test_a_solver_for_which_the_server_looks_at_updates_is_refused(setup: FlowerExperiment, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"single updates are hidden, and .*caffold needs them"):
+    with pytest.raises(ConfigError, match=r"caffold.* needs updates of single clients, which are hidden"):
         FlowerExperiment(setup.base / "tiny.toml", overrides=(*SECURE, "method.solver=scaffold")).strategy(
             tmp_path / "flower"
         )
@@ -199,5 +199,5 @@ def test_clusters_are_refused_as_there_is_one_sum(setup: FlowerExperiment, tmp_p
     clustering = type("Clustering", (Curious,), {"clusters": lambda self, state: np.zeros(5, np.int64)})
     made = setup.simulation
     setup.simulation = replace(made, federation=replace(made.federation, selection=clustering()))
-    with pytest.raises(ConfigError, match="one sum over the cohort, and Clustering gives clusters"):
+    with pytest.raises(ConfigError, match=r"Clustering.* trains one model per cluster, but the server sees only"):
         setup.strategy(tmp_path / "flower")

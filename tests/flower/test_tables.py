@@ -196,7 +196,7 @@ def test_numbers_are_predicted_by_command_and_by_export_in_their_units(tmp_path:
 
 @pytest.mark.parametrize("targets", ["[]", '["price", "price"]'])
 def test_no_number_to_predict_or_one_twice_is_refused(tmp_path: Path, targets: str) -> None:
-    with pytest.raises(ConfigError, match=r"data\.target must name one column or more, each once"):
+    with pytest.raises(ConfigError, match=r"data\.target must name different columns, at least one"):
         FlowerTables(with_prices(tmp_path, targets=targets))
 
 

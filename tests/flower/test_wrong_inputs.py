@@ -84,7 +84,7 @@ def test_data_of_a_client_that_cannot_be_used_are_refused(data: ClientData, mess
 
 
 def test_a_server_engine_without_data_is_refused() -> None:
-    with pytest.raises(DataError, match="needs a test set, data of the server's own, or both; got neither"):
+    with pytest.raises(DataError, match="server_engine requires `test`, `own` or both; got neither"):
         server_engine(tiny_federation(), nn.Linear(2, 2), num_classes=2)
 
 
@@ -115,7 +115,7 @@ def test_what_the_data_function_raises_is_told_to_the_server(tmp_path: Path) -> 
         raise FileNotFoundError("no scans in this hospital")
 
     grid = InProcess(client_app(tiny_federation(), "linear", load), range(2))
-    with pytest.raises(TrainingError, match=r"Node 1000 was refused: it failed: .*no scans in this hospital"):
+    with pytest.raises(TrainingError, match=r"Node 1000 was rejected: it failed: .*no scans in this hospital"):
         strategy_with(tmp_path, patience=0.1, timeout=TIMEOUT).run(grid)
 
 
@@ -159,12 +159,12 @@ def test_an_app_that_trains_by_itself_is_refused_where_clients_keep_something(tm
     app = app_of_its_own()
     share_labels(app, lambda context: Y, num_classes=2)
     federation = experiment(SCAFFOLD).simulation.federation
-    with pytest.raises(TrainingError, match=r"it trains by itself, and .* need fedreach.flower.app.client_app"):
+    with pytest.raises(TrainingError, match=r"it uses a custom app, but .* need fedreach.flower.app.client_app"):
         strategy_with(tmp_path, federation=federation, patience=0.1, timeout=TIMEOUT).run(InProcess(app, range(5)))
 
 
 def test_an_app_that_told_nothing_is_refused_and_told_what_to_add(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"Node 1000 was refused: it failed: .*query"):
+    with pytest.raises(TrainingError, match=r"Node 1000 was rejected: it failed: .*query"):
         strategy_with(tmp_path, patience=0.1, timeout=TIMEOUT).run(InProcess(app_of_its_own(), range(3)))
 
 
@@ -194,7 +194,7 @@ def test_pictures_and_loaders_are_taken_or_refused_as_from_torch_does() -> None:
 
 def test_pixels_and_the_same_between_0_and_1_are_not_put_together() -> None:
     pixels, labels = np.zeros((4, 1, 8, 8), np.uint8), np.arange(4) % 2
-    with pytest.raises(DataError, match=r"of the type of train's, uint8; got float32.*255 times apart"):
+    with pytest.raises(DataError, match=r"of the same type as train, uint8; got float32.*a factor of 255"):
         ClientData((pixels, labels), ((pixels / 255).astype(np.float32), labels), num_classes=2).federated(0)
 
 
@@ -203,5 +203,5 @@ def test_an_engine_that_flower_does_not_use_is_logged(tmp_path: Path, caplog: py
         for name in ("auto", "sequential", "native"):
             FlowerExperiment(overrides=(*SIX_CLIENTS, f"engine.name={name}")).strategy(tmp_path / name)
     assert [record.getMessage() for record in caplog.records] == [
-        "engine sequential: on Flower each client trains by itself; engine.name = 'native' has no effect"
+        "engine sequential: engine.name = 'native' has no effect on Flower, where each client trains separately"
     ]

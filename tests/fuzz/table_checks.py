@@ -136,7 +136,7 @@ def lost_rows(mutant: Mutant, found: Truth, data: FederatedData) -> Iterator[str
         yield f"{kept} rows hold all that is needed, and {len(data.dataset.train_y)} are there"
     odd = {column.name: column.odd for column in data.schema.columns}
     for name, each in there.items():
-        told = re.match(r"(\d+) rows? without a value .* the first is row (\d+)", odd[name])
+        told = re.match(r"(\d+) rows? without a value .* \(first: row (\d+)\)", odd[name])
         said = (int(told[1]), int(told[2])) if told else (0, -1)
         if said != (each.count(False), each.index(False) if False in each else -1):
             yield f"{each.count(False)} rows are without {name!r}; told is {odd[name]!r}"

@@ -110,7 +110,7 @@ def test_a_killed_design_resumes_and_is_made_of_ordinary_runs(papers: Command, f
     assert 3 < len(kept) < 32
     done = papers(*command)
     assert done.exit_code == 0, done.output
-    assert re.search(r"^  Resumed +\d+/32 runs were finished before$", done.stderr, re.MULTILINE)
+    assert re.search(r"^  Resumed +\d+/32 runs were already finished$", done.stderr, re.MULTILINE)
     assert re.search(r"^  Training +32/32 runs, ", done.stderr, re.MULTILINE)
     assert "uniform and entropy, 2 x 2 x 2 x 2 draws" in done.stderr
     assert {path: path.stat().st_mtime_ns for path in kept} == kept

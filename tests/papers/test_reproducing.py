@@ -373,7 +373,7 @@ def test_a_recipe_with_training_is_a_comparison_with_its_report(home: Path, pape
     assert (out / "report" / "index.html").is_file()
     assert (out / "figure.png").is_file()
     again = papers("fig.toml", "--scale", "smoke", "--formats", "none")
-    assert "finished before" in again.stderr
+    assert "already finished" in again.stderr
     assert "numbers mean little" in again.stdout
 
 

@@ -322,7 +322,7 @@ def test_ctrl_c_gives_what_was_found_until_then(
     monkeypatch.setattr("fedreach.wireless.solve.FEW_COVERS", 0)  # else all sets are tried, without proof
     result = fedreach("allocate", "clients.csv", "--min-examples", 300, "--json")
     assert result.exit_code == 130
-    assert "Interrupted. The printed numbers were found before" in result.stderr
+    assert "Interrupted. The numbers above are complete" in result.stderr
     told = json.loads(result.stdout)
     assert told["cost"] == pytest.approx(1.008962065383, rel=1e-6)
     assert told["status"] == ("time_limit" if when == 1 else "optimal")

@@ -224,20 +224,20 @@ def test_a_finding_says_that_log_loss_gets_worse_where_accuracy_is_praised(analy
     first, second = analysis.adaptation
     worse = replace(second, change=second.change | {"loss": replace(second.change["loss"], conclusion="worse")})
     (told,) = (s for s in find(replace(analysis, adaptation=(first, worse))).bullets if "unlabeled inputs" in s)
-    assert told.endswith(f"Log loss gets worse with {second.method}.")
+    assert told.endswith(f"Log loss increases with {second.method}.")
 
 
 @pytest.mark.parametrize(
     ("conclusions", "said"),
     [
-        (("better", "better"), "adds 8 to 12 points with every method (adjusted p = 0.020)."),
+        (("better", "better"), "increases accuracy by 8 to 12 points with every method (adjusted p = 0.020)."),
         (
             ("better", "inconclusive"),
-            "adds 12.0 points with the method fedavg (adjusted p = 0.010). It has an inconclusive effect",
+            "increases accuracy by 12.0 points with the method fedavg (adjusted p = 0.010). It has an inconclusive",
         ),
         (
             ("worse", "equivalent"),
-            "costs 12.0 points with the method fedavg (adjusted p = 0.010). It changes accuracy by less than",
+            "decreases accuracy by 12.0 points with the method fedavg (adjusted p = 0.010). It changes accuracy by",
         ),
         (("", ""), "changes accuracy by +8 to +12 points with every method (not tested)."),
     ],

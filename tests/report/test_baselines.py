@@ -54,7 +54,7 @@ def test_baselines_stand_below_the_methods_with_their_spread_over_federations(se
     assert [row[0] for row in table.rows] == ["one", "two", "majority class", "pooled logistic regression"]
     unseen = table.header.index("unseen clients")
     assert [row[unseen] for row in table.rows[2:]] == ["21.0 ± 1.4", "62.0 ± 2.8"]
-    assert "Majority class: of the participants' training rows." in table.details
+    assert "Majority class: computed from the participants' training rows." in table.details
     assert not any(i >= 2 for i, _ in table.bold)
 
 
@@ -191,7 +191,7 @@ def test_one_that_is_better_on_the_rows_it_trains_on_is_not_told_to_train_longer
 
 def test_where_training_rows_were_not_scored_neither_longer_nor_shorter_training_is_advised(tmp_path: Path) -> None:
     (said,) = concerns(one_run(tmp_path, majority=0.9, pooled=0.95))
-    assert "more or fewer rounds, local.weight_decay" in said
+    assert "another number of rounds or local.weight_decay" in said
 
 
 def test_near_chance_is_told_where_no_pooled_model_can_tell(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_column_that_gives_the_label_away_is_named_with_its_number(tmp_path: P
     comparison = one_run(tmp_path, majority=0.2, pooled=0.5, leaks=[LEAK])
     assert concerns(comparison) == (
         "One column alone predicts the label: 'discharge' (AUROC 0.999), on participants' training rows. If its value "
-        "is known only after the label, remove it from the data and run again.",
+        "is known only after the label, remove it from the data and rerun.",
     )
     two = one_run(tmp_path / "two", majority=0.2, pooled=0.5, leaks=[LEAK, LEAK | {"column": "code"}])
     assert "Each of these columns alone predicts" in concerns(two)[0]
@@ -235,7 +235,7 @@ def test_two_classes_have_auroc_and_log_loss_with_the_clients_that_have_one(tmp_
     assert table.rows[0][loss] == f"{analysis.comparison.runs[0].column('unseen_loss')[-1]:.3f}"
     assert [row[loss] for row in table.rows[1:]] == ["1.000", "1.000"]
     assert (
-        "AUROC and log loss are those on unseen clients; AUROC is the mean over clients with both classes (5 of 8)."
+        "AUROC and log loss are from unseen clients; AUROC is the mean over clients with both classes (5 of 8)."
         in table.note
     )
     record = as_document(analysis)["methods"][0]
@@ -244,8 +244,7 @@ def test_two_classes_have_auroc_and_log_loss_with_the_clients_that_have_one(tmp_
 
 def test_clients_are_not_counted_where_all_have_both_classes(tmp_path: Path) -> None:
     assert (
-        "AUROC and log loss are those on unseen clients."
-        in tabulate(analyse(two_classes(tmp_path, undefined=None))).note
+        "AUROC and log loss are from unseen clients." in tabulate(analyse(two_classes(tmp_path, undefined=None))).note
     )
 
 
@@ -265,15 +264,15 @@ def test_baselines_of_another_run_are_refused(tmp_path: Path) -> None:
 
 def test_methods_that_all_of_the_participants_train_by_are_told_to_be_the_same(several: Path) -> None:
     comparison = read([several])
-    assert not [said for said in concerns(comparison) if "Identical numbers" in said]
+    assert not [said for said in concerns(comparison) if "identical numbers" in said]
     one = {run.seed: run.rounds for run in comparison.counted("one")}
     runs = [
         replace(run, rounds=one[run.seed], config={"method": {"cohort_size": 99, "selection": run.method}})
         for run in comparison.runs
     ]
-    (said,) = [each for each in concerns(replace(comparison, runs=tuple(runs))) if "Identical" in each]
+    (said,) = [each for each in concerns(replace(comparison, runs=tuple(runs))) if "identical" in each]
     assert said == (
-        "Identical numbers in every round: one, two, because all participants train in every round. Lower "
+        "one, two have identical numbers in every round, because all participants train in every round. Lower "
         "method.cohort_size."
     )
 

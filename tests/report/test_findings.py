@@ -47,11 +47,10 @@ def test_a_lead_that_costs_more_is_named_with_its_cost(tmp_path: Path) -> None:
 def test_an_unclear_lead_is_not_called_better(tmp_path: Path) -> None:
     findings = found(tmp_path, [0.50, 0.60, 0.55], [0.58, 0.56, 0.60])
     assert findings.headline == (
-        "other has the best mean on unseen clients, 58.0%, but is not significantly better than base"
+        "other has the best mean on unseen clients (58.0%) but is not significantly better than base"
     )
-    assert findings.bullets[0].startswith("For other, 3 seeds are inconclusive (MDE ")
-    assert "About " in findings.bullets[1]
-    assert "seeds would decide" in findings.bullets[1]
+    assert findings.bullets[0].startswith("The results for other are inconclusive with 3 seeds (MDE ")
+    assert "A conclusion on all pairs needs about " in findings.bullets[1]
 
 
 def test_methods_within_the_margin_are_called_equivalent(tmp_path: Path) -> None:
@@ -84,10 +83,10 @@ def test_equal_differences_are_not_tested(tmp_path: Path) -> None:
 
 def test_a_baseline_in_front_is_said_plainly(tmp_path: Path) -> None:
     clear = found(tmp_path / "clear", [0.60, 0.63, 0.64, 0.60], [0.50, 0.52, 0.54, 0.51])
-    assert clear.headline == "No method does better on unseen clients than the baseline base: 61.8%"
+    assert clear.headline == "No method is better on unseen clients than the baseline base (61.8%)"
     assert clear.bullets[0] == "other is worse than base."
     unclear = found(tmp_path / "unclear", [0.58, 0.56, 0.60], [0.50, 0.60, 0.55])
-    assert unclear.bullets[0].startswith("For other, 3 seeds are inconclusive")
+    assert unclear.bullets[0].startswith("The results for other are inconclusive with 3 seeds")
 
 
 def test_pairs_are_listed_with_the_better_one_first(comparison: RunSet) -> None:
@@ -138,7 +137,7 @@ def test_runs_left_out_are_counted(comparison: RunSet) -> None:
 def test_unfinished_results_are_called_so(tmp_path: Path) -> None:
     findings = find(analyse(read([write_comparison(tmp_path, ["a"], [0], rounds=6, finished=False)])))
     assert findings.headline.startswith("So far: a reaches")
-    assert "No run of 1 has finished" in findings.warnings[-1]
+    assert "None of the 1 runs has finished" in findings.warnings[-1]
 
 
 def test_nothing_to_say_is_said(tmp_path: Path) -> None:

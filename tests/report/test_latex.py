@@ -95,7 +95,7 @@ def test_a_name_in_brackets_is_no_option_of_the_line_above(awkward: Path) -> Non
 
 def test_letters_that_pdflatex_does_not_know_are_told() -> None:
     table = Table("C", ("method",), ("",), (("数",), ("ł",)), (0,), "")
-    assert latex(table).startswith("% Holds letters that pdflatex does not know (数)")
+    assert latex(table).startswith("% Contains letters that pdflatex does not support (数)")
     assert latex(replace(table, rows=(("ł",),))).startswith(r"% Needs \usepackage{booktabs,siunitx}")
 
 
@@ -147,7 +147,7 @@ def test_wide_tables_are_several_each_of_which_fits(awkward: Path) -> None:
     assert len(environments(text)) > 1
     heads = [cells(rows(tabular)[0])[0] for tabular in environments(text)]
     assert len(heads) == text.count(r"\label{tab:small-new-last") == len(environments(text))
-    assert text.count(r"Further columns of Table~\ref{tab:small-new-last}") == len(heads) - 1
+    assert text.count(r"More columns of Table~\ref{tab:small-new-last}") == len(heads) - 1
 
 
 def test_the_caption_says_the_seeds_of_the_runs_and_not_those_that_were_asked_for(
@@ -167,7 +167,7 @@ def test_the_caption_says_the_seeds_of_the_runs_and_not_those_that_were_asked_fo
 def test_the_caption_says_intervals_correction_and_what_could_be_seen(comparison: RunSet) -> None:
     analysis = analyse(comparison)
     text = latex(tabulate(analysis))
-    assert r"The level of each CI is that of its Holm step, 98.75\% at most." in text
+    assert r"Each CI has the level of its Holm step, at most 98.75\%." in text
     assert "adjusted for 4 comparisons (Holm)" in text
     assert "Made by hand." in text
 

@@ -125,7 +125,7 @@ def test_the_table_marks_those_who_lead_where_methods_are_judged(close: RunSet) 
     table = tabulate(analyse(close))
     marked = {(table.rows[i][0], table.header[j]) for i, j in table.bold}
     assert marked == {("one", "unseen clients"), ("two", "unseen clients")}
-    assert "Bold: significantly better than every method that is not bold on unseen clients" in table.stated
+    assert "Bold: significantly better on unseen clients than every method that is not bold" in table.stated
 
     # Without the far one nobody leads, although one of them is ahead.
     two = tabulate(analyse(replace(close, methods=("one", "two"), baseline="one")))

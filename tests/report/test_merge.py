@@ -75,7 +75,7 @@ def test_labels_that_are_noisy_in_one_are_another_setting_and_no_other_data(made
 
 def test_other_data_and_other_scores_are_refused_by_name(made: Path, refused: Refused) -> None:
     said = refused(3, "report", made / "a", made / "numbers")
-    assert "cannot be compared: another data set, digits (" in said
+    assert "cannot be compared, because they have different values of data set: digits (" in said
     assert "diabetes (" in said
     assert "is in" in refused(3, "report", made / "a", made / "a")
 

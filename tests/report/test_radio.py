@@ -163,7 +163,7 @@ def test_a_method_without_radio_has_no_time(tmp_path: Path) -> None:
         assert {str(line.get_gid())[:7] for line in figure.axes[1].lines if line.get_gid()} == {"method1"}
     assert spending(mixed) is not None
     assert round_times(mixed) is None  # nobody told who got what
-    assert said(mixed).startswith("wireless takes the least simulated time")
+    assert said(mixed).startswith("wireless needs the least simulated time")
 
 
 def test_long_times_are_told_in_hours_by_all_methods(tmp_path: Path) -> None:
@@ -210,16 +210,16 @@ def test_the_fastest_and_the_next_are_named(tmp_path: Path) -> None:
     course = [[0.1, 0.6]] * 3
     three = compared(tmp_path, {"a": course, "b": course, "c": course}, {"a": [9] * 3, "b": [1, 2, 6], "c": [4, 5, 3]})
     assert said(three) == (
-        "b takes the least simulated time to 50% on unseen clients, 3 s; c follows with 4 s. "
-        "b takes the least energy to it, 1.5 J; c follows with 2 J. Means over seeds, not tested."
+        "b needs the least simulated time to reach 50% on unseen clients, 3 s; c follows with 4 s. "
+        "b needs the least energy to reach it, 1.5 J; c follows with 2 J. These means are not tested."
     )
 
 
 def test_equal_costs_are_a_tie(tmp_path: Path) -> None:
     course = [[0.1, 0.6]]
     tie = compared(tmp_path, {"a": course, "b": course, "c": course}, {"a": [3], "b": [3 * (1 + 1e-12)], "c": [5]})
-    assert said(tie).startswith("a and b take the least simulated time to 50% on unseen clients, 3 s; c follows")
-    assert said(tie).endswith("One seed, not tested.")
+    assert said(tie).startswith("a and b need the least simulated time to reach 50% on unseen clients, 3 s; c follows")
+    assert said(tie).endswith("One seed allows no test.")
 
 
 def test_a_method_with_a_seed_that_missed_is_not_ranked(tmp_path: Path) -> None:
@@ -227,14 +227,15 @@ def test_a_method_with_a_seed_that_missed_is_not_ranked(tmp_path: Path) -> None:
     reached = [[0.1, 0.6], [0.1, 0.6]]
     courses = {"a": reached, "b": reached, "lucky": [[0.1, 0.9], [0.1, 0.2]], "slow": [[0.1, 0.2]] * 2}
     text = said(compared(tmp_path, courses, {"a": [5, 5], "b": [6, 6], "lucky": [1, 1], "slow": [1, 1]}))
-    assert text.startswith("a takes the least simulated time")
-    assert text.endswith("Not ranked, because not every seed reached it: lucky (1 of 2), slow (none of 2).")
+    assert text.startswith("a needs the least simulated time")
+    assert text.endswith("did not reach it with every seed are not ranked: lucky (1 of 2), slow (none of 2).")
 
 
 def test_the_only_method_to_reach_it_has_nobody_to_be_compared_with(small: RunSet) -> None:
     assert said(small) == (
-        "fast takes the least simulated time to 50% on unseen clients, 6 s. fast takes the least energy to it, 3 J. "
-        "Means over seeds, not tested. Not ranked, because not every seed reached it: base (1 of 2)."
+        "fast needs the least simulated time to reach 50% on unseen clients, 6 s. "
+        "fast needs the least energy to reach it, 3 J. "
+        "These means are not tested. Methods that did not reach it with every seed are not ranked: base (1 of 2)."
     )
 
 
@@ -242,7 +243,8 @@ def test_nobody_is_ranked_if_every_method_missed_it(tmp_path: Path) -> None:
     seconds = {"a": [1, 1], "b": [1, 1]}
     partly = {"a": [[0.1, 0.6], NEVER[:2]], "b": [NEVER[:2]] * 2}
     unranked = (
-        "No method is ranked by time and energy to 50% on unseen clients. Not ranked, because not every seed reached it"
+        "No method is ranked by time and energy to reach 50% on unseen clients. "
+        "Methods that did not reach it with every seed are not ranked"
     )
     assert said(compared(tmp_path / "partly", partly, seconds)) == f"{unranked}: a (1 of 2), b (none of 2)."
     never = {"a": [NEVER] * 2, "b": [NEVER] * 2}
@@ -252,11 +254,11 @@ def test_nobody_is_ranked_if_every_method_missed_it(tmp_path: Path) -> None:
 def test_a_single_method_is_told_alone(tmp_path: Path) -> None:
     one = compared(tmp_path / "one", {"a": [[0.1, 0.6], NEVER[:2]]}, {"a": [7560, 1]})
     assert said(one) == (
-        "It reaches 50% on unseen clients in 2.1 h of simulated time and 3.78 kJ, "
+        "a reaches 50% on unseen clients with 2.1 h of simulated time and 3.78 kJ, "
         "mean over the 1 of 2 seeds that reached it."
     )
     never = compared(tmp_path / "never", {"a": [NEVER]}, {"a": [1]})
-    assert said(never) == "It does not reach 50% on unseen clients."
+    assert said(never) == "a does not reach 50% on unseen clients."
 
 
 def test_without_target_or_radio_nothing_is_said_of_time(tmp_path: Path) -> None:
@@ -398,7 +400,7 @@ def test_event_files_put_seconds_and_joules_together() -> None:
 
 def test_the_table_says_how_the_band_is_shared(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "copy")
-    own = "bandwidth and CPU frequencies are allocated by the policy, or else at the least cost"
+    own = "bandwidth and CPU frequencies are allocated by the policy, or otherwise at the least cost"
     assert f"include probes; {own}." in tabulate(analyse(read([tmp_path / "copy"]))).details
     for path in (tmp_path / "copy").glob("runs/*/*/run.json"):
         stored = json.loads(path.read_text(encoding="utf-8"))
@@ -406,4 +408,4 @@ def test_the_table_says_how_the_band_is_shared(folder: Path, tmp_path: Path) -> 
             continue
         stored["config"]["method"] = {"allocation": {"name": "greedy"}}
         rewrite(path, stored)
-    assert f"{own}; but greedy for fedavg, power_of_choice." in tabulate(analyse(read([tmp_path / "copy"]))).details
+    assert f"{own}, but greedy for fedavg, power_of_choice." in tabulate(analyse(read([tmp_path / "copy"]))).details

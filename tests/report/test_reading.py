@@ -102,7 +102,7 @@ def test_a_cut_line_of_a_finished_run_is_an_error_with_its_number(run: Path) -> 
     lines[3] = lines[3][:20]
     (run / "rounds.jsonl").write_text("\n".join(lines))
     listed(run)
-    with pytest.raises(RunFolderError, match=r"rounds\.jsonl, line 4 is not JSON"):
+    with pytest.raises(RunFolderError, match=r"rounds\.jsonl, line 4 is not valid JSON"):
         read_run(run)
 
 
@@ -125,7 +125,7 @@ def test_a_run_that_failed_before_its_first_round_is_readable(tmp_path: Path) ->
 
 def test_another_format_is_refused(run: Path) -> None:
     edit(run / "run.json", format=FORMAT + 1)
-    with pytest.raises(RunFolderError, match=rf"is of format {FORMAT + 1}, .* reads format {FORMAT}\. Use"):
+    with pytest.raises(RunFolderError, match=rf"must have format {FORMAT} .*; got format {FORMAT + 1}\. Use"):
         read_run(run)
 
 
@@ -151,12 +151,12 @@ def test_rounds_written_twice_are_refused(run: Path) -> None:
 
 def test_weights_that_fit_no_report_are_refused(run: Path) -> None:
     write_rows(run, row(1, cohort=[4, 7, 9], weights=[0.5, 0.5]))
-    with pytest.raises(RunFolderError, match="got 2 weights for 3 reports"):
+    with pytest.raises(RunFolderError, match="got 2 weights for 3 replies"):
         read_run(run)
 
 
 def test_a_folder_without_a_run_says_what_to_name(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"is not a run folder.*--out"):
+    with pytest.raises(RunFolderError, match=r"is not a run folder.*output folder"):
         read([tmp_path])
     with pytest.raises(RunFolderError, match="at least one folder"):
         read([])
@@ -206,5 +206,5 @@ def test_methods_are_judged_by_unseen_clients_then_test_set_then_participants(tm
 def test_questions_that_nobody_wrote_are_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
     out = write_comparison(tmp_path, ["a", "b"], [0, 1], rounds=2)
     edit(out / "comparison.json", statistics=vars(AnalysisPlan()) | wrong)
-    with pytest.raises(RunFolderError, match=r"comparison.json: 'statistics' must be as it was written"):
+    with pytest.raises(RunFolderError, match=r"comparison.json: 'statistics' is not valid"):
         read([out])

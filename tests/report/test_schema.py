@@ -122,7 +122,7 @@ def write_lines(run: Path, shape: type[Record], lines: list[dict[str, Any]]) -> 
 
 def test_counts_that_are_no_table_are_refused(run: Path) -> None:
     edit(run / "federation.json", label_counts=[1, 2])
-    with pytest.raises(RunFolderError, match=r"federation\.json.*'label_counts' must be clients x classes"):
+    with pytest.raises(RunFolderError, match=r"federation\.json.*'label_counts' must have the shape"):
         read_run(run)
 
 

@@ -94,7 +94,7 @@ def test_runs_on_other_clients_are_no_pair(tmp_path: Path) -> None:
     one = write_curve(tmp_path / "one", "one", 0, columns, held=federation(20, 0, seed=1))
     two = write_curve(tmp_path / "two", "two", 0, columns, held=federation(20, 0, seed=2))
     difference = of(read([one, two]), "two").difference
-    assert (difference.mean, difference.note) == (None, "other clients than the baseline's")
+    assert (difference.mean, difference.note) == (None, "not the same clients as the baseline")
 
 
 def test_a_failed_run_is_planned_but_not_counted(comparison: RunSet) -> None:
@@ -138,7 +138,7 @@ def test_a_pair_and_its_mirror_are_judged_alike(comparison: RunSet) -> None:
 def test_a_contrast_that_is_not_declared_is_not_told(comparison: RunSet) -> None:
     one, other = comparison.methods[1:3]
     row = of(planned(comparison, contrasts=[[one, other]]).comparison, one)
-    assert (row.difference.mean, row.difference.note) == (None, "not among the contrasts")
+    assert (row.difference.mean, row.difference.note) == (None, "not a planned comparison")
 
 
 def test_means_over_the_last_rounds_are_of_accuracies_and_not_of_sums(small: RunSet) -> None:

@@ -213,7 +213,7 @@ def test_weights_that_belong_to_several_models_have_no_terms() -> None:
 
 def test_a_client_that_the_federation_does_not_have_is_named() -> None:
     with pytest.raises(
-        RunFolderError, match=r"reply of client 7, but federation\.json in the same folder counts 5 clients"
+        RunFolderError, match=r"reply of client 7, but federation\.json in the same folder has only 5 clients"
     ):
         of(replies({1: ([0, 7], [0.5, 0.5])}))
 
@@ -247,7 +247,7 @@ def test_what_replies_measured_is_read_with_the_round_it_is_from(tmp_path: Path)
 def test_a_measurement_that_does_not_fit_its_reports_is_refused(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rounds=2)
     edit_rows(folder, lambda rows: rows[2]["metrics"]["loss"].pop())
-    with pytest.raises(RunFolderError, match="line 3: there must be one loss per report; got 9 for 10 reports"):
+    with pytest.raises(RunFolderError, match="line 3: loss must have one number per reply; got 9 for 10 replies"):
         read_run(folder)
 
 
@@ -269,7 +269,7 @@ def test_every_term_has_a_column_a_panel_and_an_explanation(measured: RunSet) ->
     assert re.findall("<dt>([A-Z].*)</dt>", explained)[:7] == [*terms, "Rademacher score", "Clients that never train"]
     # 35 of 50 clients take part: (1 - 0.7) / 8 = 3.75 %
     assert "With 35 of 50 clients participating" in explained
-    assert "exceeds 3.8% with probability above 5%" in explained
+    assert "an error above 3.8% on all clients. This holds with probability above 5%" in explained
 
 
 def test_a_cell_is_the_mean_over_rounds_and_then_over_seeds(measured: RunSet) -> None:

@@ -178,7 +178,7 @@ def test_a_run_is_not_gone_on_with_on_another_federation(tmp_path: Path) -> None
     assert record is not None
     folder.write(replace(record, hash="of other data"))
     listed(folder.path)
-    with pytest.raises(RunFolderError, match="was begun on another federation"):
+    with pytest.raises(RunFolderError, match="belongs to another federation"):
         go_on(tmp_path / "run", rounds=2)
     assert len(folder.rows(RoundRow.FILE)) == 2  # nothing is written
 

@@ -74,7 +74,7 @@ def test_it_is_read_and_its_models_loaded(stored: Path) -> None:
 
 def test_a_report_goes_elsewhere_and_says_so(stored: Path, home: Path, fedreach: Command, refused: Refused) -> None:
     said = refused(3, "report", "stored", "--formats", "none")
-    assert "stored/report cannot be written: Read-only file system. Say where the report is to go" in said
+    assert "stored/report cannot be written: Read-only file system. Choose another folder" in said
     assert "--out" in said
     done = fedreach("report", "stored", "--formats", "none", "--out", "mine")
     assert done.exit_code == 0, done.output
@@ -83,4 +83,4 @@ def test_a_report_goes_elsewhere_and_says_so(stored: Path, home: Path, fedreach:
 
 def test_a_run_says_that_its_folder_cannot_be_written(stored: Path, refused: Refused) -> None:
     said = refused(3, "run", "tiny.toml", "--out", "stored/runs/uniform/seed-0")
-    assert "cannot be written: Read-only file system. Mount its disk for writing" in said
+    assert "cannot be written: Read-only file system. Mount the disk with write access" in said

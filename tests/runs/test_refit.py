@@ -258,7 +258,7 @@ def test_a_run_without_it_has_no_refitted_model_and_says_what_to_do(run: Callabl
 
 
 def test_run_page_and_report_say_that_scores_are_of_the_model_before(fedreach: Command, home: Path) -> None:
-    line = f"The exported model was trained on all rows for {BEST} rounds; the scores are those of the model before."
+    line = f"The exported model was trained on all rows for {BEST} rounds; the scores are from the model before this"
     done = fedreach("run", "tiny.toml", *settings(), *REFIT, "--method", "uniform", "--out", "a")
     assert done.exit_code == 0, done.output
     assert line in " ".join(done.stdout.split())
@@ -300,7 +300,7 @@ def test_where_nobody_holds_anything_out_it_is_refused_before_the_first_round(re
     chosen = ["data.name=one.csv", "data.client=who", "data.label=ill", "partition={name='natural'}"]
     words = [word for each in chosen for word in ("--set", each)]
     said = refused(2, "run", "tiny.toml", *words, "--set", "population.participants=5", *REFIT, "--out", "o")
-    assert "population.refit needs held-out examples of participants; there are none" in said
+    assert "population.refit needs held-out examples of participants; got none" in said
     assert not (home / "o" / "rounds.jsonl").exists()
 
 

@@ -203,7 +203,7 @@ def test_one_that_fails_is_told_of_once_and_left_out_and_the_run_is_the_same(
     assert warning[0] == "own.py:Notes"
     kind = "SystemExit" if leaves else "RuntimeError"
     assert f"tracker 'own.py:Notes' failed in `{method}`: {kind}: no room in {method} (own.py, line 15)." in warning[1]
-    assert f"`fedreach report {folder} --track own.py:Notes` sends it the whole run." in warning[1]
+    assert f"`fedreach report {folder} --track own.py:Notes` to send the complete run to the tracker." in warning[1]
     called = [line[0] for line in notes(folder)]
     assert called.count(method) == 1  # and no more after it than that it is closed
     assert called[called.index(method) :] == [method, "close"][: 1 + (method != "close")]

@@ -95,7 +95,7 @@ def test_a_failure_names_component_check_input_and_what_happened():
     failure = caught.value
     assert (failure.component, failure.check) == ("AllOfThem", "valid choice")
     assert failure.case == "6 different clients, 0 to 5; cohort 2"
-    assert failure.happened.startswith("FedReach rejected it: AllOfThem.select must return at most the 2 clients")
+    assert failure.happened.startswith("FedReach rejected it: AllOfThem.select must return at most k = 2 clients")
     assert str(failure).splitlines() == [
         'AllOfThem fails the check "valid choice": In every round, a policy returns a `Cohort` of available '
         "participants, each at most once.",

@@ -153,7 +153,7 @@ def test_the_server_lr_of_the_corollary_is_allowed_from_1920_rounds_per_step_on(
 
 
 def test_a_rate_beyond_the_theorem_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"server_lr must be at most .*0\.0076.*got 0\.1.*nothing about larger"):
+    with pytest.raises(ConfigError, match=r"server_lr must be at most .*0\.0076.*got 0\.1.*not cover larger"):
         convergence_bound(**SETTING | {"server_lr": 0.1})
 
 

@@ -81,7 +81,7 @@ def test_drawn_signs_come_near_all_signs() -> None:
     [
         (np.zeros(3), None, "functions x examples; got shape"),
         (np.full((1, 3), np.nan), None, "must be finite losses"),
-        (np.zeros((1, 40)), None, "at most 12 examples; got 40. Hand in `signs`"),
+        (np.zeros((1, 40)), None, "at most 12 examples; got 40. Pass `signs`"),
         (np.zeros((1, 3)), np.zeros((5, 3)), "signs must be -1 or 1"),
         (np.zeros((1, 3)), np.ones((5, 2)), "draws x 3 examples"),
     ],

@@ -95,7 +95,7 @@ def scale_rows(numbers: AnyArray, exponents: AnyArray) -> Float32s:
 
 
 def finite_rows(update: Float32s) -> Bools:
-    """Return (k,) whether all numbers of each row are finite.
+    """Return (k,) flags of the rows in which all numbers are finite.
 
     Example:
         >>> finite_rows(np.array([[1.0, 2.0], [np.nan, 0.0], [3e38, 3e38], [np.inf, -np.inf]], np.float32))
@@ -115,8 +115,8 @@ BLOCK = 65_536  # numbers of a vector that are summed at a time
 def weighted_sum(weights: Floats, update: Float32s) -> Floats:
     """Return ``weights @ update`` in float64, summed row by row.
 
-    A matrix product would sum in an order that depends on the number of threads; this function gives the same bits on
-    every machine, and both are limited by memory.
+    A matrix product sums in an order that depends on the number of threads. This function returns the same bits on
+    every machine. Memory limits the speed of both.
     """
     total = np.zeros(update.shape[1])
     product = np.empty(min(len(total), BLOCK))

@@ -18,7 +18,7 @@ from typing import Any
 # Only the syntax tree is read; nothing is imported or run.
 
 AT_RUN_TIME = frozenset({"exec", "eval", "globals", "locals", "vars", "__import__", "__builtins__"})
-"""Builtins that can bind or read names at run time, invisible in the syntax tree."""
+"""Builtins that bind or read names at run time, which the syntax tree does not show."""
 CHANGERS = frozenset({"setattr", "delattr"})
 BUILTINS = frozenset(dir(builtins)) | {"__name__", "__annotations__", "__class__"}
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -80,7 +80,7 @@ def definition_of(tree: ast.Module, name: str) -> Definition:
 
 
 def imports_for_effect(tree: ast.Module) -> list[ast.stmt]:
-    """Return the imports whose names the module never uses; they may be there for their side effects."""
+    """Return the imports whose names the module never uses; such imports may have side effects."""
     statements = [_Statement(node) for statement in tree.body for node in _one_by_one(statement)]
     read = {name for statement in statements for name in statement.reads}
     return [
@@ -207,20 +207,21 @@ def _is_builtin(function: ast.expr) -> bool:
 # ---- Digests of code that layout, comments and docstrings do not change
 
 READS_ITSELF = re.compile(rb"__doc__|__file__|__code__|\b(inspect|linecache|tokenize|traceback|jit)\b")
-"""Names in code that may read its own text or path; the digest of such code includes every byte."""
+"""Names that code uses to read its own text or path; the digest of code with such a name includes every byte."""
 
 
 def digest_of_code(path: Path, name: str = "") -> str:
     """Return the SHA-256 digest of a Python file's syntax tree, without comments, layout and docstrings.
 
-    The digest includes all bytes of other files, of invalid Python, and of code that may read its own text (see
-    `READS_ITSELF`). It does not depend on the version of Python.
+    For other files, for invalid Python, and for code that may read its own text (see `READS_ITSELF`), the digest
+    includes all bytes. The digest does not depend on the version of Python.
 
     Args:
         path: Path of the file.
         name: Name of a function or class in the file. The digest includes only its definition and the code that it
-            refers to. With ``""``, the digest includes the whole file. If it includes the whole file in spite of a
-            name, the reason follows the digest. Run folders store these reasons, so their text must not change.
+            refers to. With ``""``, the digest includes the whole file. If the digest includes the whole file although a
+            name is given, the reason is appended to the digest. Run folders store these reasons, so their text must not
+            change.
 
     Raises:
         OSError: If the file cannot be read.

@@ -73,12 +73,12 @@ def _is_rule(metadata: object) -> bool:
 class Component(Options, ABC):
     """Base class of components; class attributes declare what a component needs and supports.
 
-    Derive a component from the base class of its type, such as `fedreach.Selection`. That class lists more attributes.
-    FedReach checks attributes when the class is defined. A misspelled name, a value of the wrong type and a missing
-    method raise ComponentError.
+    Derive a component from the base class of its type, such as `fedreach.Selection`. The documentation of that class
+    lists further attributes. FedReach checks attributes when the class is defined. A misspelled name, a value of the
+    wrong type and a missing method raise ComponentError.
 
-    A promise such as `affine` covers certain methods. A subclass that overrides one of them loses the promise unless
-    it declares the promise again.
+    A promise such as `affine` describes the behavior of certain methods. If a subclass overrides one of these methods,
+    the promise no longer applies unless the subclass declares it again.
 
     Example:
         >>> class Mine(Component):
@@ -89,7 +89,7 @@ class Component(Options, ABC):
 
     component_type: ClassVar[str] = ""
     abilities: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
-    """Attribute -> optional methods. FedReach sets it to True if a class defines the first; the others are required."""
+    """Attribute -> optional methods. Defining the first method sets the attribute to True and requires the others."""
     promises: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
     """Attribute -> methods whose behavior it promises."""
 
@@ -113,7 +113,7 @@ class Component(Options, ABC):
             if methods[0] in defined or vars(cls).get(flag) is True:
                 if missing:
                     raise ComponentError(
-                        f"{cls.__name__} must have {', '.join(methods)}; {', '.join(missing)} missing."
+                        f"{cls.__name__} must define {', '.join(methods)}; not defined: {', '.join(missing)}."
                     )
                 if depth[methods[0]] < depth[flag]:
                     setattr(cls, flag, True)
@@ -170,7 +170,7 @@ class Component(Options, ABC):
 
 
 def name_of(component: object) -> str:
-    """Return the name that messages use for a component: its `name`, else the name of its function or class."""
+    """Return the name of a component in messages: its `name`, or else the name of its function or class."""
     name = getattr(component, "name", None) or getattr(component, "__name__", None)
     return str(name or component.__class__.__name__)
 

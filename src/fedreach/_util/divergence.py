@@ -39,9 +39,8 @@ def label_divergences(counts: AnyArray, direction: Direction = "global_to_local"
 
     Without smoothing, KL(p || p_i) is inf for a client that lacks a class. The pooled p is never smoothed.
 
-    Classes without any examples are ignored, so that they change neither z nor the result. Negative counts, which
-    noise can cause, are replaced by 0. A client without counts has divergence inf; with smoothing, its distribution is
-    uniform.
+    Classes without any examples are ignored and do not count in z. Negative counts, which noise can cause, are replaced
+    by 0. The divergence of a client without counts is inf. With smoothing, the distribution of this client is uniform.
 
     Args:
         counts: (n, c) label counts.

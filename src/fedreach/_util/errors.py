@@ -1,6 +1,6 @@
 """The errors of FedReach, and checks of options and arguments.
 
-A message names the option or file, the rule, the value and what to do. `FedReachError.exit_code` is the exit status of
+A message names the option or file, the rule, the value and a remedy. `FedReachError.exit_code` is the exit status of
 the command: 2 for wrong options, 3 for unusable data or stored files, 1 for a failed run.
 """
 
@@ -24,7 +24,7 @@ RELATIVE = "Paths in a TOML file are relative to that file; other paths are rela
 
 
 class FedReachError(Exception):
-    """Base class of all FedReach errors; the message gives the cause and a remedy."""
+    """Base class of all FedReach errors; the message states the cause and a remedy."""
 
     exit_code = 1
 
@@ -40,7 +40,7 @@ class ComponentError(FedReachError, ValueError):
 
 
 class InfeasibleError(FedReachError, ValueError):
-    """No set of clients satisfies a constraint; the message gives the nearest value that can be satisfied."""
+    """No set of clients satisfies a constraint; the message states the nearest value that is feasible."""
 
     exit_code = 2
 
@@ -58,7 +58,7 @@ class RunFolderError(FedReachError):
 
 
 class TrainingError(FedReachError):
-    """Local training failed; the message gives the client's id, the round and the cause."""
+    """Local training failed; the message states the client's id, the round and the cause."""
 
 
 MAX_LISTED = 8  # names in a message
@@ -68,7 +68,7 @@ DISK = {
     errno.ENOSPC: "Free some space",
     errno.EFBIG: "Free some space",
     errno.EDQUOT: "Free some space in your disk quota",
-    errno.EROFS: "Mount its disk for writing",
+    errno.EROFS: "Mount the disk with write access",
     errno.EMFILE: "Raise the limit of open files (ulimit -n) or lower --workers",
     errno.ENFILE: "Close other programs, because this machine has reached its limit of open files",
     errno.EIO: "Check the disk, which reports an input/output error",
@@ -107,7 +107,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     if close := _did_you_mean(name, names):
         return close
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    return f" Known: {', '.join(map(repr, names[:MAX_LISTED]))}{more}." if names else " There are none."
+    return f" Known: {', '.join(map(repr, names[:MAX_LISTED]))}{more}." if names else " No names are available."
 
 
 def require(part: Any, /, **rules: str | Sequence[str]) -> None:
@@ -117,8 +117,8 @@ def require(part: Any, /, **rules: str | Sequence[str]) -> None:
 
     Args:
         part: Dataclass whose fields are the options.
-        rules: For each option, an interval such as ``"(0, 1]"`` or ``"[1, inf)"``, or the allowed names. NaN is in no
-            interval. Advice for the message can follow the interval after a colon.
+        rules: For each option, an interval such as ``"(0, 1]"`` or ``"[1, inf)"``, or the allowed names. NaN is always
+            rejected. After a colon, the interval can contain advice for the message.
 
     Example:
         >>> from dataclasses import dataclass
@@ -166,7 +166,7 @@ def violation(value: object, rule: str | Sequence[str]) -> str | None:
 
 
 def check(function: str, name: str, value: float, interval: str) -> None:
-    """Raise ConfigError unless a function's argument is in an interval such as ``"(0, 1]"``; NaN is in no interval.
+    """Raise ConfigError unless a function's argument is in an interval such as ``"(0, 1]"``; NaN is always rejected.
 
     Example:
         >>> check("excess_risk", "delta", 0.05, "(0, 1)")
@@ -211,7 +211,7 @@ def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
 
 
 def check_type(function: str, name: str, value: object, *types: type) -> None:
-    """Raise ConfigError unless a function's argument has one of these types; a Boolean is not a number.
+    """Raise ConfigError unless a function's argument has one of these types; a Boolean does not count as a number.
 
     Example:
         >>> check_type("load", "name", "digits", str)

@@ -34,7 +34,7 @@ def open_unbuffered(path: Path, mode: str) -> IO[bytes]:
 
 
 def write(file: IO[bytes], content: Content) -> None:
-    """Write all of the content; one call of `file.write` may write only part of it."""
+    """Write all of the content, even if one call of `file.write` writes only a part."""
     remaining = memoryview(content)
     while remaining:
         remaining = remaining[file.write(remaining) :]
@@ -64,7 +64,7 @@ def sync_folder(path: Path) -> None:
 
 
 def truncate(path: Path, length: int) -> None:
-    """Cut a file to `length` bytes."""
+    """Truncate a file to `length` bytes."""
     os.truncate(path, length)
 
 
@@ -246,7 +246,7 @@ class Folder:
         return self._written[name]
 
     def cut(self, name: str, size: int) -> None:
-        """Cut a line file to this size in bytes if it is longer."""
+        """Truncate a line file to this size in bytes if it is longer."""
         if name in self._files:
             self._files.pop(name).close()
         path = self.plain(name)
@@ -260,7 +260,7 @@ class Folder:
         return self._files[name]
 
     def lines(self, name: str) -> Iterator[str]:
-        """Yield the complete lines of a file; a missing file has none, and an incomplete last line is skipped."""
+        """Yield the complete lines of a file; skip an incomplete last line, and treat a missing file as empty."""
         path = self.plain(name)
         if path.exists():
             # Invalid bytes are replaced here; the caller checks the lines.
@@ -269,10 +269,10 @@ class Folder:
 
 
 def below(folder: Path, place: str) -> Path:
-    """Return the path of a folder inside another one, such as that of a run in its comparison.
+    """Return the path of a folder inside another folder, such as a run folder in the folder of its comparison.
 
     Raises:
-        RunFolderError: If the path leads out of `folder`, by its parts or by a link.
+        RunFolderError: If the path leads out of `folder`, for example through ``..`` or a link.
     """
     parts = PurePosixPath(place).parts
     if not parts or PurePosixPath(place).is_absolute() or ".." in parts:
@@ -293,7 +293,7 @@ def reject_link(path: Path) -> None:
 def plain_file(path: Path) -> Path:
     """Return the path if it is a regular file or missing.
 
-    Links are rejected because they can lead outside of the folder, pipes because they block the reader.
+    Links are rejected because they can lead out of the folder. Pipes are rejected because they block the reader.
 
     Raises:
         RunFolderError: If the path is a link, a pipe, a folder or a device.
@@ -305,8 +305,8 @@ def plain_file(path: Path) -> Path:
     if not stat.S_ISREG(mode):
         kind = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder"}.get(stat.S_IFMT(mode))
         raise RunFolderError(
-            f"{path} must be a regular file; got {kind or 'a device or socket'}. Replace it by the file itself, or "
-            "move it away."
+            f"{path} must be a regular file; got {kind or 'a device or socket'}. Replace it with a regular file, or "
+            "move it to another place."
         )
     return path
 
@@ -360,7 +360,7 @@ def _try_lock(file: IO[str]) -> bool:
 
 
 def content_of(path: Path, listed: FileDigest | None = None) -> bytes | None:
-    """Return the content of a file; None if it is missing.
+    """Return the content of a file; None if the file is missing.
 
     Args:
         path: Path of the file.
@@ -400,13 +400,13 @@ def altered_error(path: Path) -> RunFolderError:
 
 
 def signed(name: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record with a last field `sha256`, the digest of the record and of its file name."""
+    """Return the record with a last field `sha256`, the digest of the record and its file name."""
     unsigned = {key: value for key, value in record.items() if key != "sha256"}
     return {**unsigned, "sha256": digest_of({}, {"file": name, "record": unsigned})}
 
 
 def check_signature(path: Path, record: Mapping[str, Any]) -> None:
-    """Raise RunFolderError if a record differs from what `signed` returned."""
+    """Raise RunFolderError if the field `sha256` does not match the record (see `signed`)."""
     if record != signed(path.name, record):
         raise altered_error(path)
 
@@ -425,7 +425,7 @@ def digest_of(arrays: Mapping[str, AnyArray], record: Mapping[str, Any]) -> str:
 
 
 def cache_folder() -> Path:
-    """Return FedReach's folder in the user's cache, such as ``~/.cache/fedreach``; the folder may not exist yet.
+    """Return the user's cache folder for FedReach, such as ``~/.cache/fedreach``; the folder may not exist yet.
 
     Raises:
         RuntimeError: If the user has no home folder, as in some containers.

@@ -82,7 +82,7 @@ def fork() -> int:
 def free_processes() -> int:
     """Return the number of processes for independent work: one per core, at most `MAX_PROCESSES`.
 
-    The number is 1 if other threads run, because a child could wait forever for a lock of one of them.
+    The number is 1 if other threads run, because a child could wait forever for a lock that another thread holds.
     """
     return min(cores(), MAX_PROCESSES) if can_fork() and threading.active_count() == 1 else 1
 
@@ -90,13 +90,13 @@ def free_processes() -> int:
 def map_forked(function: Callable[[T], R], items: Sequence[T], processes: int | None = None) -> list[R]:
     """Return `function(item)` for each item, in order, computed by forked processes.
 
-    Children share this process's memory and return pickled results. If an item fails in a child, this process runs it
-    again. So the same exception is raised as with one process.
+    Children share this process's memory and return pickled results. If an item fails in a child, this process runs the
+    item again, so that the exception is the same as without children.
 
     Args:
         function: Function of one item, without side effects.
         items: Arguments of the calls.
-        processes: Number of processes, including this one. It changes no result. Default: `free_processes()`.
+        processes: Number of processes, including this one, which does not affect results. Default: `free_processes()`.
 
     Example:
         >>> map_forked(len, ["a", "bcd", ""], processes=2)

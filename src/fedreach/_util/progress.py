@@ -1,6 +1,6 @@
 """Progress bars at the bottom of the terminal, with other output above them.
 
-Import this module only to draw a bar, because it imports rich.
+Import this module only to draw a bar, because it imports rich, which is slow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLUMNS = (
 
 
 class Bar:
-    """A progress bar; a thread of `Progress` draws it, so that updates do not slow a round."""
+    """A progress bar; a thread of `Progress` draws it, so that updates do not slow down a round."""
 
     def __init__(self, progress: Progress, text: str, total: int | None) -> None:
         self.progress = progress
@@ -34,7 +34,7 @@ class Bar:
         self.task: Task = next(task for task in progress.tasks if task.id == number)
 
     def show(self, done: int, total: int | None, after: str, count: str | None = None) -> None:
-        """Set the progress, the text after the bar, and `count`, the progress as text. Default: ``"done/total"``."""
+        """Set the progress, the text after the bar, and `count`, the progress as text (default: ``"done/total"``)."""
         self.task.completed, self.task.total = done, total
         self.task.fields.update(count=f"{done}/{total}" if count is None else count, after=after)
 
@@ -49,7 +49,7 @@ class Bar:
 
 
 Add = Callable[..., Bar]
-"""Function that adds a bar below the others, given its text and the total, if known.
+"""Function that adds a bar below existing bars, given the text and, if known, the total of the bar.
 
 With ``leave=False``, the bar is removed at the end.
 """

@@ -1,9 +1,9 @@
 """The component types, and the lookup of components by name.
 
-A name refers to a built-in component, to an installed package's component, or to a custom one, ``FILE.py:NAME``.
-Custom components without an importable name, such as functions of a notebook, have names like ``DIGEST.pkl:NAME``.
-`fedreach.experiment.naming` writes these files. Loading a ``.py`` or ``.pkl`` file runs code: load only files that you
-trust.
+A name refers to a built-in component, to a component of an installed package, or to a custom component,
+``FILE.py:NAME``. Custom components without an importable name, such as functions of a notebook, have names like
+``DIGEST.pkl:NAME``. `fedreach.experiment.naming` writes these files. Loading a ``.py`` or ``.pkl`` file runs code: load
+only files that you trust.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedreach._util.errors import RELATIVE, ConfigError, FedReachError, nearest
 class ComponentType:
     """A component type.
 
-    Objects are named as ``"module:NAME"`` and imported on first use.
+    Attributes refer to objects as ``"module:NAME"``. FedReach imports an object when it is first used.
     """
 
     table: str  # dictionary of the built-in components
@@ -243,14 +243,14 @@ def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
         return result
     built_in = table(kind)
     if name not in built_in:
-        hint = nearest(name, built_in) + (" A custom one is named 'FILE.py:NAME'." if row.users_own else "")
+        hint = nearest(name, built_in) + (" Name a custom component as 'FILE.py:NAME'." if row.users_own else "")
         raise ConfigError(f"unknown {kind} {name!r}.{hint}")
     thing: Callable[..., Any] = built_in[name]
     return thing
 
 
 def wrapper(kind: str, target: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return the wrapper class that turns this function into a component; None if it needs no wrapper."""
+    """Return the wrapper class that turns this function into a component; None if the function needs no wrapper."""
     row = COMPONENT_TYPES[kind]
     is_part = inspect.isclass(target) or isinstance(target, Instance)
     return import_object(row.function) if row.function and not is_part else None
@@ -260,7 +260,7 @@ def supplied_arguments(kind: str, name: str, target: Callable[..., Any]) -> tupl
     """Return the names of the arguments that FedReach passes to a callable; all other arguments are options.
 
     Raises:
-        ConfigError: If the callable takes too few arguments, or Python cannot read its signature.
+        ConfigError: If the callable accepts too few arguments, or Python cannot read its signature.
     """
     row = COMPONENT_TYPES[kind]
     handed = row.handed if not (inspect.isclass(target) or isinstance(target, Instance)) else ()
@@ -281,9 +281,9 @@ def supplied_arguments(kind: str, name: str, target: Callable[..., Any]) -> tupl
 FILES = (".py", ".pkl")  # suffixes of files with custom components
 SHORT = 12  # hex digits of the digest in the names of ``.pkl`` files and data folders
 BY_CONTENT = re.compile(rf"[^/]*-[0-9a-f]{{{SHORT}}}(/own\.json|\.pkl:.*)$")
-"""Names of data and components that contain a digest of the content, so that their folder does not matter."""
+"""Names of data and components that contain a digest of the content, so that the folder is irrelevant."""
 LOADED_OBJECTS: dict[Path, Any] = {}
-"""Objects that this process stores in ``.pkl`` files, by path: it does not load them from disk."""
+"""Objects that this process has stored in ``.pkl`` files, by path. FedReach does not load them from disk."""
 
 
 @dataclass(frozen=True)
@@ -341,8 +341,8 @@ _UNTRUSTED: ContextVar[str] = ContextVar("untrusted", default="")  # file or fol
 def code_of(place: Path | str, *, trust_code: bool) -> Iterator[None]:
     """Reject code that a stored file or folder names, unless the user trusts it.
 
-    A run folder names code as text, so somebody else's folder could name any function that Python can import. Code that
-    this process has stored, or loaded for another reason, is always allowed.
+    A run folder refers to code by name. A folder from another person could therefore refer to any function that Python
+    can import. Code that this process has already stored or loaded is always allowed.
     """
     token = _UNTRUSTED.set("" if trust_code else str(place))
     try:
@@ -372,7 +372,7 @@ CODE_NAME = re.compile(r"[\w./ -]+:[A-Za-z_]\w*")
 
 
 def require_trust(config: Any, base: Path) -> None:
-    """Raise ConfigError if a table of options names code that is not trusted, see `code_of`."""
+    """Raise ConfigError if a table of options names code that is not trusted (see `code_of`)."""
     if isinstance(config, Mapping | list | tuple):
         for value in config.values() if isinstance(config, Mapping) else config:
             require_trust(value, base)
@@ -384,7 +384,7 @@ def load_users(name: str, base: Path) -> Any:
     """Import and return the object ``FILE.py:NAME`` or ``module:NAME``.
 
     Raises:
-        ConfigError: If the file is missing, the import fails, or the code is not trusted, see `code_of`.
+        ConfigError: If the file is missing, the import fails, or the code is not trusted (see `code_of`).
     """
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:

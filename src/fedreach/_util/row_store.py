@@ -25,7 +25,7 @@ NO_DIGEST = bytes(DIGEST)  # for rows in an unnamed file, which is never opened 
 
 
 class RowFile:
-    """Records of equal length in a file; the place of an unreferenced record is reused.
+    """File of records of equal length, which reuses the space of unreferenced records.
 
     Args:
         path: Path of the file. An existing file is replaced unless `occupied` lists records. None: an unnamed temporary
@@ -98,7 +98,7 @@ def _unnamed_file() -> IO[bytes]:
 
 
 class StoredRow:
-    """A record of a file; its position becomes free when the last reference to the record is gone."""
+    """A record of a file; its position becomes free when the record is no longer referenced."""
 
     def __init__(self, file: RowFile, number: int) -> None:
         self.file, self.number, self.digest = file, number, NO_DIGEST
@@ -144,7 +144,10 @@ class Block:
 
 
 class Backing:
-    """The file that a table shares with tables made from it; a table in memory gets a file at its first checkpoint."""
+    """The file that a table shares with the tables derived from it.
+
+    A table in memory is written to a file at its first checkpoint.
+    """
 
     def __init__(self, file: RowFile | None, *, on_disk: bool) -> None:
         self.file, self.on_disk = file, on_disk
@@ -169,7 +172,7 @@ class Backing:
 
 
 class RowTable:
-    """A table with a (p,) vector for each of n clients, initially 0; unwritten vectors take no space.
+    """A table with a (p,) vector for each of n clients, initially 0; unwritten vectors use no space.
 
     Writing returns a new table that shares all unchanged vectors with the old one. The old table stays valid, so that
     the state of an earlier round can be restored. A table can be indexed like an (n, p) float32 array.
@@ -203,7 +206,7 @@ class RowTable:
             n: Number of clients.
             width: Length p of a vector.
             path: File for the vectors. None: main memory, or an unnamed temporary file if `on_disk` is true.
-            dtype: Type of the stored numbers. ``"float16"`` takes half the space (see `fedreach._util.arrays` for the
+            dtype: Type of the stored numbers. ``"float16"`` needs half the space (see `fedreach._util.arrays` for the
                 rounding error).
             each: Number of vectors per block. Writing one vector copies its block. Default: 1.
             on_disk: Store the vectors on disk instead of in main memory. Default: true if `path` is given.
@@ -225,7 +228,7 @@ class RowTable:
         each: int = 1,
         on_disk: bool = True,
     ) -> RowTable:
-        """Return the table of the blocks at these positions of a file (see `zeros` for the other arguments).
+        """Return the table of the blocks at these positions of a file (`zeros` describes the other arguments).
 
         Args:
             path: File of the vectors.
@@ -288,7 +291,7 @@ class RowTable:
     # ---- Reading and writing
 
     def read(self, positions: Ints, columns: slice = ALL) -> Float32s:
-        """Return the (k, p) vectors of these clients, or these columns of them."""
+        """Return the (k, p) vectors of these clients, or only these columns of the vectors."""
         begin, end, _ = columns.indices(self.layout.width)
         result = np.zeros((len(positions), max(0, end - begin)), np.float32)
         for number, members, inside in self._by_block(positions):
@@ -313,11 +316,11 @@ class RowTable:
         return RowTable(self.layout, tuple(blocks), self.backing)
 
     def kept(self, values: Float32s) -> Float32s:
-        """Return the (k, p) vectors rounded as writing and reading would round them."""
+        """Return the (k, p) vectors with the rounding of a write and a read."""
         return unpack_rows(pack_rows(values)) if self.layout.dtype == "float16" else values
 
     def only(self, positions: Ints) -> RowTable:
-        """Return a table of these clients only; it shares their vectors if each block contains one client."""
+        """Return a table of these clients only, which shares their vectors if each block contains one client."""
         layout = replace(self.layout, n=len(positions))
         if layout.each == 1:
             return RowTable(layout, tuple(self.blocks[i] for i in positions.tolist()), self.backing)

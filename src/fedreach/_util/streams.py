@@ -1,7 +1,8 @@
 """Random streams, keyed by seed, purpose, round and client.
 
-This module makes all generators. A stream depends only on its key. So a resumed run and any number of workers give the
-same numbers. All methods of a comparison share the partition, the initial model and the batch order.
+This module creates all generators. A stream depends only on its key. Resuming a run or changing the number of workers
+therefore does not change the numbers. All methods of a comparison share the partition, the initial model and the batch
+order.
 """
 
 import hashlib
@@ -46,7 +47,7 @@ def generator(seed: int, purpose: str, round_: int = 0, client: int = 0) -> np.r
 def number_of(name: str) -> int:
     """Return the client number for the random streams of a client with this name.
 
-    The name of a whole number maps to that number. So the client with id 7 and a client named "7" share a stream.
+    A name that is a whole number maps to that number, so the client with id 7 and a client named "7" share a stream.
 
     Example:
         >>> number_of("7"), number_of("007") > 2**63, number_of("north") == number_of("north")
@@ -58,11 +59,11 @@ def number_of(name: str) -> int:
 
 
 def uniforms(seed: int, purpose: str, clients: Sequence[int], sizes: Ints) -> Floats:
-    """Return `sizes` random numbers in [0, 1) per client, concatenated in the order of the clients.
+    """Return random numbers in [0, 1), `sizes[i]` for the i-th client, concatenated in the order of the clients.
 
-    A client's numbers depend on the seed, the purpose and its number. A larger size extends the same sequence. The
-    generator is SplitMix64 (Steele et al., 2014) with one state per client. One NumPy generator per client would take a
-    minute for a million clients.
+    The random numbers of a client depend on the seed, the purpose and the client's number. A larger size extends the
+    same sequence. The generator is SplitMix64 (Steele et al., 2014) with one state per client. One NumPy generator per
+    client would take a minute for a million clients.
 
     Example:
         >>> uniforms(0, "held-out", [7, 2], np.array([2, 1])).round(3)
@@ -92,7 +93,7 @@ def check_seed(seed: object) -> None:
 
 
 def torch_seed(seed: int, purpose: str, round_: int = 0, client: int = 0) -> int:
-    """Return a 63-bit seed for torch from the same keys."""
+    """Return a 63-bit seed for torch from the key of a stream (see `generator`)."""
     return int(generator(seed, purpose, round_, client).integers(2**63 - 1))
 
 

@@ -1,4 +1,4 @@
-"""Tables and wrapped text for the terminal. Functions import rich on use, because the import is slow."""
+"""Tables and wrapped text for the terminal. Functions import rich when they are called, because the import is slow."""
 
 from __future__ import annotations
 

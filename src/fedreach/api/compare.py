@@ -28,15 +28,15 @@ from fedreach.report.read import seeds_to_detect
 # ---- Methods as Python describes them
 
 Part = Any
-"""A name, a table ``{"name": ..., option: value}``, a class, an instance, or a function if the type allows it."""
+"""Component: name, table ``{"name": ..., option: value}``, class, instance, or function if the type allows it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """The components of one federated method; by default, those of the argument `method` of `compare`.
+    """The components of one federated method; the argument `method` of `compare` sets the defaults.
 
-    Each component may be a name of ``fedreach list``, a dictionary with a ``name`` and options, a built-in or custom
-    class, an instance, or, if its type allows it, a plain function.
+    Each component may be a name from ``fedreach list``, a dictionary with a ``name`` and options, a built-in or custom
+    class, or an instance. Some component types also accept a plain function.
 
     Example:
         >>> from fedreach.federation.selection.losses import PowerOfChoice
@@ -83,7 +83,7 @@ class ExperimentRequest:
             return Builder(self.experiment, self.base).compared(self.dataset)
 
     def written(self) -> ExperimentRequest:
-        """Write what other processes need: components without names, and custom data."""
+        """Write the files that other processes need: components without names, and custom data."""
         self.shelf.write()
         if self.experiment.data.name != FILE:
             return self
@@ -107,7 +107,7 @@ def build_request(
     trackers: Sequence[Any] = (),
     **tables: Any,
 ) -> ExperimentRequest:
-    """Return the experiment that arguments of Python describe.
+    """Return the experiment that the arguments of a Python function describe.
 
     Args:
         data: Data of the clients.
@@ -116,14 +116,14 @@ def build_request(
         model: Model to train.
         metrics: Additional metrics.
         seeds: Number of seeds, or a list of them.
-        cohort_size: Clients per round; None: 10, or all participants if they are fewer.
+        cohort_size: Number of clients per round. None: 10, or all participants if there are fewer than 10.
         out: Folder for components and data without names.
         function_name: Name of the calling function, for messages.
         trackers: Trackers of the runs.
-        **tables: Other keys of an experiment file; None values are left out.
+        **tables: Other keys of an experiment file. Keys with the value None are ignored.
 
     Raises:
-        ConfigError: If arguments are invalid; lists all problems by their keys in an experiment file.
+        ConfigError: If arguments are invalid. The message lists all problems by their keys in an experiment file.
     """
     shelf, origin = PickleStore(out / "parts"), provenance_of(data)
     raw: dict[str, Any] = {key: _to_raw(key, value, shelf) for key, value in tables.items() if value is not None}
@@ -162,7 +162,7 @@ def provenance_of(data: FederatedData | PartitionSpec | Dataset) -> Provenance:
     if isinstance(data, Dataset):
         if data.owners is None:
             raise ConfigError(
-                f"{data.name} has no clients of its own: say how it is divided, such as "
+                f"{data.name} has no natural clients. Divide it among clients, for example with "
                 'data.partition("dirichlet_by_class", clients=50, alpha=0.3).'
             )
         data = data.partition("natural")
@@ -185,7 +185,7 @@ def provenance_of(data: FederatedData | PartitionSpec | Dataset) -> Provenance:
 
 
 def _participants(data: FederatedData | PartitionSpec | Dataset) -> int:
-    """Return the number of participants, as far as it is known before the data are divided."""
+    """Return the number of participants if it is known before the data are partitioned."""
     if isinstance(data, FederatedData):
         return len(data.population.participants)
     if isinstance(data, PartitionSpec):
@@ -266,46 +266,49 @@ def compare(
 ) -> Comparison:
     """Train several methods with several seeds, and return the comparison.
 
-    The same as ``fedreach compare`` with a TOML file: the same checks, the same run folders. Repeat an interrupted call
-    to resume it; finished runs are not repeated. A component without a name, such as a lambda, is identified by its
-    code and values: if they change, so does the comparison.
+    This function corresponds to ``fedreach compare`` with a TOML file. It performs the same checks and writes the same
+    run folders. Repeat an interrupted call to resume it. FedReach does not repeat finished runs. It identifies a
+    component without a name, such as a lambda, by its code and values. If these change, the comparison is a different
+    one.
 
     Args:
         data: Data of the clients. With custom FederatedData, clients keep their examples for all seeds, and each seed
-            draws the participants unless they are named. With a data set and ``partition``, each seed draws a new
+            draws the participants unless you name them. With a data set and ``partition``, each seed draws a new
             partition.
         methods: Methods by name, each a `Method` or a dictionary of its fields.
-        model: A name, ``{"name": ..., option: value}``, or a function or class that returns a ``torch.nn.Module`` and
-            may take `sample_shape` and `num_classes`. Or a module, which is copied; each seed draws new weights,
-            except with ``{"name": module, "keep_weights": True}``.
+        model: Name, ``{"name": ..., option: value}``, module, or function or class that returns a ``torch.nn.Module``.
+            A function or class may accept `sample_shape` and `num_classes`. A module is copied. Each seed draws new
+            weights, except with ``{"name": module, "keep_weights": True}``.
         rounds: Maximum number of training rounds.
-        cohort_size: Clients per round. Default: 10, or all participants if they are fewer.
+        cohort_size: Number of clients per round. Default: 10, or all participants if there are fewer than 10.
         seeds: Number of seeds (0, 1, ...), or a list of them.
-        metrics: Metrics in addition to accuracy (for numeric targets the mean absolute error) and loss: names,
-            functions ``f(y_true, probabilities) -> float``, or metrics.
+        metrics: Metrics in addition to loss and accuracy (for numeric targets, mean absolute error): names, functions
+            ``f(y_true, probabilities) -> float``, or metric objects.
         out: Folder of the comparison. Default: ``runs/NAME``.
         method: Components and options that all methods share.
-        local: Options of local training, see `fedreach.federation.local_sgd.LocalSGD`.
-        baseline: Method that others are compared with. Default: the first.
-        name: Name in tables and on the page. Default: that of the folder, or "comparison".
-        target_accuracy: Accuracy in [0, 1]; the cost of reaching it is reported. Not for numeric targets.
-        population: Other options of that table, such as ``{"participation": "always"}``.
+        local: Options of local training (see `fedreach.federation.local_sgd.LocalSGD`).
+        baseline: Method with which the other methods are compared. Default: the first method.
+        name: Name in tables and in the HTML report. Default: the name of the folder, or "comparison".
+        target_accuracy: Accuracy in [0, 1]. FedReach reports the cost of reaching it. Not available for numeric
+            targets.
+        population: Options of the table `population`, such as ``{"participation": "always"}``.
         augmentation: Augmentation of training batches: a name, or a function ``f(inputs) -> inputs``.
-        noise: Noise of training labels, such as ``{"name": "symmetric", "rate": 0.2}``.
+        noise: Label noise on training data, such as ``{"name": "symmetric", "rate": 0.2}``.
         shift: Distribution shift of unseen clients.
         server_data: Data of the server, such as ``{"examples": 100}``.
-        budget: Limits of a run, such as ``{"megabytes": 100.0}``; it ends with the round that reaches one.
-        radio: Channels and devices; seconds and joules are then simulated.
+        budget: Limits of a run, such as ``{"megabytes": 100.0}``. A run ends with the round that reaches a limit.
+        radio: Channels and devices, from which FedReach simulates seconds and joules.
         engine: Engine that computes training, and its options.
-        evaluation: Rounds and populations of evaluations.
-        statistics: Planned comparisons, such as ``{"detect_points": 2.0}``, with which `seeds` are those of the pilot.
-        tune: Settings from which each method is given its best one, by validation data of its participants:
-            ``{"local.lr": [0.01, 0.1]}``, or drawn: ``{"samples": 20, "local.lr": {"min": 0.001, "max": 1.0,
-            "log": True}}``.
-        trackers: Trackers of each run: "tensorboard", "mlflow", or a custom `fedreach.Callback`, of which each
-            run has a copy. Does not affect results.
-        workers: Number of processes. Does not affect results.
-        add_seeds: Add seeds even though results exist; no conclusion is given then.
+        evaluation: Options of evaluations, such as ``{"every": 10}``.
+        statistics: Planned comparisons and their analysis. With ``{"detect_points": 2.0}``, for example, `seeds` are
+            the seeds of the pilot.
+        tune: Settings from which FedReach chooses the best one for each method, on validation data: ``{"local.lr":
+            [0.01, 0.1]}``, or drawn at random: ``{"samples": 20, "local.lr": {"min": 0.001, "max": 1.0, "log":
+            True}}``.
+        trackers: Trackers of each run: "tensorboard", "mlflow", or a custom `fedreach.Callback`, which is copied for
+            each run. Trackers do not affect results.
+        workers: Number of processes, which does not affect results.
+        add_seeds: Add seeds to existing results. The report then draws no conclusion.
         rerun: Methods whose runs are moved into ``rerun/`` and rerun.
         progress: Show progress on stderr.
 
@@ -313,10 +316,11 @@ def compare(
         The comparison, as `fedreach.open` returns it later.
 
     Raises:
-        ConfigError: If arguments are invalid; lists all problems, before any data are read or written.
+        ConfigError: If arguments are invalid. The message lists all problems. FedReach checks arguments before it reads
+            or writes data.
         DataError: If the data cannot be used.
-        RunFolderError: If `out` holds another comparison.
-        TrainingError: If a run failed; the others are kept.
+        RunFolderError: If `out` contains another comparison.
+        TrainingError: If a run failed. The results of other runs are kept.
 
     Example:
         >>> import tempfile
@@ -377,7 +381,7 @@ def run_call(
     if status.failed:
         failures = "\n  ".join(f"{job.label}: {cause}" for job, cause in status.failed.items())
         raise TrainingError(
-            f"{len(status.failed)} of {len(status.jobs)} runs failed. fedreach.open({str(out)!r}) shows the others; "
-            f"repeat the call to try again.\n  {failures}"
+            f"{len(status.failed)} of {len(status.jobs)} runs failed. fedreach.open({str(out)!r}) shows the finished "
+            f"runs. Repeat the call to rerun the failed runs.\n  {failures}"
         )
     return out

@@ -1,4 +1,4 @@
-"""A finished comparison: tables, page, rows, models and bibliography."""
+"""A finished comparison: tables, HTML report, rows, models and bibliography."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ ROUND_COLUMNS = (
     *(column.name for column in fields(RoundRow) if column.name not in ("round", RoundRow.REST)),
     *SECONDS,
 )
-"""First columns of every frame of rounds; the columns of evaluations follow, see `Evaluator`."""
+"""First columns of every DataFrame of rounds; the columns of evaluations follow (see `Evaluator`)."""
 CLIENT_COLUMNS = ("method", "seed", "round", "client", "population", "id", "examples")
-"""First columns of every frame of clients; the metrics follow."""
+"""First columns of every DataFrame of clients; the columns of metrics follow."""
 COUNTS = {"seed", "round", "id", "examples", "bytes_down", "bytes_up", "bytes_total", "probe_bytes"}
 LISTS = {"cohort", "weights", "lost", "metrics", "allocation", "refused", "clusters"}
 OBJECTS = LISTS | {"method", "client", "population", "remark"}
@@ -65,7 +65,7 @@ class RunAt(NamedTuple):
 
 
 def rounds_of(runs: Iterable[RunAt]) -> pd.DataFrame:
-    """Return a row for each round of each run, round 0 first, with `ROUND_COLUMNS` and those of evaluations.
+    """Return a row for each round of each run, round 0 first, with `ROUND_COLUMNS` and the columns of evaluations.
 
     Rounds without an evaluation have missing values: nan in numeric columns.
 
@@ -86,8 +86,9 @@ def rounds_of(runs: Iterable[RunAt]) -> pd.DataFrame:
 def clients_of(runs: Iterable[RunAt]) -> pd.DataFrame:
     """Return a row for each client of each evaluation of each run, with `CLIENT_COLUMNS` and a column for each metric.
 
-    The population is "participants" (on held-out data), "unseen", or "local": a client of the cohort, scored by its own
-    model before aggregation. With an adaptation rule, rows of the last round also have ``adapted_MODE_SCORE``.
+    The population is "participants" (scored on held-out data), "unseen", or "local" (clients of the cohort, scored with
+    their local models before aggregation). With an adaptation rule, rows of the last round also contain the columns
+    ``adapted_MODE_SCORE``.
 
     Raises:
         ConfigError: If pandas is not installed.
@@ -129,7 +130,7 @@ def _frame(rows: list[dict[str, Any]], first: tuple[str, ...]) -> pd.DataFrame:
         import pandas
     except ImportError as error:
         raise ConfigError(
-            "rounds() and clients() return a DataFrame of pandas, which is not installed. Run: pip install pandas"
+            "rounds() and clients() need pandas, which is not installed. Run: pip install pandas"
         ) from error
     names = dict.fromkeys([*first, *(name for row in rows for name in row)])
     return pandas.DataFrame(
@@ -156,7 +157,7 @@ CORRECTIONS = {"holm": "holm1979", "max_t": "westfall1993"}
 
 @dataclass(frozen=True)
 class Entry:
-    """A paper."""
+    """A paper in `references.bib`."""
 
     key: str
     text: str  # BibTeX entry of the file
@@ -186,8 +187,8 @@ def entries() -> tuple[Entry, ...]:
 def bibliography(comparison: RunSet) -> str:
     """Return BibTeX entries for the sources of a comparison's methods, data and statistics.
 
-    A comment above each entry lists what it is cited for. The first comment lists what has no reference, such as custom
-    components.
+    A comment above each entry lists the components, data or statistics for which it is cited. The first comment lists
+    components without a known reference, such as custom components.
     """
     used: dict[str, list[str]] = {key: [what] for key, what in ALWAYS_CITED.items()}
     if len(comparison.methods) > 1 and len(comparison.seeds) > 1:
@@ -199,20 +200,20 @@ def bibliography(comparison: RunSet) -> str:
             used.setdefault(key, []).append(what)
         without += [] if keys else [what]
     parts = [f"% For {'; '.join(used[entry.key])}\n{entry.text}\n" for entry in entries() if entry.key in used]
-    head = "% What this comparison's parts, data and statistics are from; please check before you print it.\n"
+    head = "% Sources of this comparison's components, data and statistics. Check them before you publish.\n"
     note = f"% No reference is known for {', '.join(without)}.\n" if without else ""
     return f"{head}{note}\n" + "\n".join(parts)
 
 
 def write_bibliography(comparison: RunSet, folder: Path) -> Path:
-    """Write `bibliography` into a folder and return the file."""
+    """Write `bibliography` into a folder and return the path of the file."""
     path = folder / "references.bib"
     path.write_text(bibliography(comparison), encoding="utf-8", newline="\n")
     return path
 
 
 def reference(kind: str, name: str) -> str:
-    """Return the reference of a built-in component or data set from its docstring; empty if it has none."""
+    """Return the reference in the docstring of a built-in component or data set; "" if it contains no reference."""
     if kind == "data":
         return sources()[name].reference if name in sources() else ""
     component = registry.table(kind).get(name)
@@ -266,8 +267,8 @@ class Comparison:
             raise RunFolderError(f"{self.path} is a sweep. Open it with fedreach.Sweep({str(path)!r}).")
         if record is None:
             raise RunFolderError(
-                f"{self.path} is not a comparison: {ComparisonRecord.FILE} not found. Give the folder `out` of "
-                "compare(), or --out."
+                f"{self.path} is not a comparison: {ComparisonRecord.FILE} not found. Pass the folder that you set as "
+                "`out` or --out."
             )
         self.record = record
 
@@ -288,26 +289,27 @@ class Comparison:
 
     @cached_property
     def analysis(self) -> Analysis:
-        """All numbers of the page."""
+        """All numbers of the HTML report."""
         return analyse(read([self.path]))
 
     def table(self) -> pd.DataFrame | list[dict[str, Any]]:
         """Return a row of numbers for each method, with the keys of ``fedreach report --json``.
 
-        A DataFrame by method if pandas is installed, else a list of dictionaries. Accuracies and differences are
-        fractions.
+        The result is a DataFrame indexed by method if pandas is installed, else a list of dictionaries. Accuracies and
+        differences are fractions.
         """
         return to_frame(as_records(self.analysis), "method")
 
     def contrasts(self) -> pd.DataFrame | list[dict[str, Any]]:
-        """Return the planned differences with interval, p-value and conclusion, likewise."""
+        """Return a row for each planned comparison: difference, confidence interval, p-value and conclusion."""
         return to_frame(contrast_records(self.analysis))
 
     def rounds(self) -> pd.DataFrame:
         """Return a row for each method, seed and round, round 0 first: cohort, costs and scores.
 
-        The columns are those of `fedreach.api.comparison.ROUND_COLUMNS`, then those of the evaluations, see
-        `fedreach.evaluation.evaluator.Evaluator`. They do not depend on the number of runs. Needs pandas.
+        The first columns are `fedreach.api.comparison.ROUND_COLUMNS`. The columns of evaluations follow (see
+        `fedreach.evaluation.evaluator.Evaluator`). The columns do not depend on the number of runs. This method
+        requires pandas.
 
         Example:
             >>> import tempfile
@@ -323,8 +325,8 @@ class Comparison:
     def clients(self) -> pd.DataFrame:
         """Return a row for each client at each evaluation of each method and seed.
 
-        The columns are method, seed, round, client, population, id and examples, then one column per metric, see
-        `fedreach.api.comparison.clients_of`. Needs pandas.
+        The columns are method, seed, round, client, population, id and examples, then one column per metric (see
+        `fedreach.api.comparison.clients_of`). This method requires pandas.
         """
         return clients_of(self._runs())
 
@@ -338,18 +340,18 @@ class Comparison:
         return [run for run in runs if (run.folder / RunRecord.FILE).exists()]
 
     def page(self, *formats: str) -> Path:
-        """Write the page and its tables, and return the path of the page.
+        """Write the HTML report and its tables, and return the path of the report.
 
         Args:
-            *formats: File formats in which figures are also written: "svg", "png", "pdf".
+            *formats: Additional file formats of figures: "svg", "png", "pdf".
         """
         return write_report([self.path], self.path, formats=formats).page
 
     def paper(self, width: str | float = "single", *formats: str) -> Path:
-        """Write the page, and figures for a paper with captions and references; return the folder of the figures.
+        """Write the HTML report and figures for a paper with captions and references; return the folder of the figures.
 
-        ``paper.tex`` includes all figures and ``table.tex``, which is in the parent folder; ``references.bib`` has the
-        bibliography.
+        ``paper.tex`` includes all figures and ``table.tex``, which is in the parent folder; ``references.bib`` contains
+        the bibliography.
 
         Args:
             width: Width of the figures: "single" or "double" column, or inches.
@@ -359,10 +361,11 @@ class Comparison:
         return write_bibliography(written.analysis.comparison, written.paper[0].parent).parent
 
     def to_toml(self, path: Path | str | None = None) -> str:
-        """Return the comparison as a TOML file, by which ``fedreach compare`` gives the same numbers elsewhere.
+        """Return the text of a TOML file with which ``fedreach compare`` computes the same numbers on another machine.
 
-        Components without names and data from Python are referenced as files of this comparison. With `path`, the text
-        is also written there, and paths are relative to its folder; else they are relative to the current folder.
+        The text refers to components without names and to data from Python as files of this comparison. If `path` is
+        given, this method also writes the text to `path`, and paths in the text are relative to the folder of `path`.
+        Otherwise, paths are relative to the current folder.
         """
         return toml_of({**self.record.config, "seeds": list(self.record.pilot or self.seeds)}, self.kept, path)
 
@@ -414,10 +417,10 @@ class ComparedMethod:
         return to_frame(RunFolder(self.folder(seed)).kept_rows(RoundRow.FILE), "round")
 
     def clients(self, seed: int = 0) -> pd.DataFrame | list[dict[str, Any]]:
-        """Return the scores of single clients by the last model: their name, population, examples, and each metric.
+        """Return a row for each client, scored with the last model: name, population, examples, and each metric.
 
-        With an adaptation rule, ``adapted_RUNG_SCORE`` are scores by prediction mode, see `fedreach.evaluation.modes`;
-        None if a client has too few inputs for a mode.
+        With an adaptation rule, the columns ``adapted_MODE_SCORE`` contain the scores of each prediction mode (see
+        `fedreach.evaluation.modes`). A score is None if the client has too few inputs for the mode.
         """
         folder = RunFolder(self.folder(seed))
         last = {line.population: line for line in folder.records(ClientLine) if line.population != "local"}
@@ -437,15 +440,15 @@ class ComparedMethod:
         base: Path | str | None = None,
         trust_code: bool = False,
     ) -> TrainedModel:
-        """Return the complete model of a seed, a torch module that takes raw inputs; see `fedreach.deploy.load`.
+        """Return the complete model of a seed, a torch module that accepts raw inputs (see `fedreach.deploy.load`).
 
         Args:
             seed: Seed of the run.
             which: As for `fedreach.deploy.load`. Default: the refitted model of a comparison with `population.refit`,
-                else the last.
-            cluster: Number of the model, if the method has one per cluster.
-            base: Folder of the comparison's TOML file, if that names custom code by a path. Default: the current
-                folder.
+                else the last model.
+            cluster: Number of the cluster, if the method trains one model per cluster.
+            base: Folder of the comparison's TOML file, if that file refers to custom code by a path. Default: the
+                current folder.
             trust_code: Run the custom code that the run names. Default: False; code of this process always runs.
         """
         return model_of(self.folder(seed), which, cluster, self.comparison.kept, base, trust_code=trust_code)
@@ -455,7 +458,7 @@ class ComparedMethod:
 
 
 def toml_of(config: Mapping[str, Any], parts_folder: Path, path: Path | str | None) -> str:
-    """Return an experiment as a TOML file; `parts_folder` has its components and data from Python."""
+    """Return the text of a TOML file for an experiment; `parts_folder` contains components and data from Python."""
     import tomli_w
 
     experiment = Experiment.model_validate(config)
@@ -480,7 +483,7 @@ def model_of(
     *,
     trust_code: bool = False,
 ) -> TrainedModel:
-    """Return the model of a run; a module from Python without a name is in ``parts/`` of `parts_folder`."""
+    """Return the model of a run; modules from Python without a name are stored in ``parts/`` of `parts_folder`."""
     from fedreach.deploy.saved import load  # imported late: it loads torch
 
     record = RunFolder(folder).read(RunRecord)

@@ -25,12 +25,12 @@ def open(path: Path | str) -> Comparison | Sweep | Run:  # noqa: A001  # fedreac
         path: Folder of a run (`Run`), a comparison (`Comparison`) or a sweep (`Sweep`).
 
     Raises:
-        RunFolderError: If the folder does not hold any of them.
+        RunFolderError: If the folder contains no run, comparison or sweep.
 
     Example:
         >>> open("runs/nowhere")
         Traceback (most recent call last):
-        fedreach.RunFolderError: runs/nowhere holds no run, comparison or sweep: ...
+        fedreach.RunFolderError: runs/nowhere must contain a run, a comparison or a sweep: ...
     """
     folder = Path(path)
     if (folder / SweepRecord.FILE).exists():
@@ -42,8 +42,8 @@ def open(path: Path | str) -> Comparison | Sweep | Run:  # noqa: A001  # fedreac
     if (folder / RunRecord.FILE).exists():
         return Run(folder)
     raise RunFolderError(
-        f"{folder} holds no run, comparison or sweep: {RunRecord.FILE}, {ComparisonRecord.FILE} and {SweepRecord.FILE} "
-        "not found. Name the folder that was given as `out`, or --out."
+        f"{folder} must contain a run, a comparison or a sweep: {RunRecord.FILE}, {ComparisonRecord.FILE} and "
+        f"{SweepRecord.FILE} not found. Pass the folder that you set as `out` or --out."
     )
 
 
@@ -54,7 +54,7 @@ class Run:
         path: Run folder.
 
     Raises:
-        RunFolderError: If the folder does not hold a run.
+        RunFolderError: If the folder is not a run folder.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -87,7 +87,7 @@ class Run:
         base: Path | str | None = None,
         trust_code: bool = False,
     ) -> TrainedModel:
-        """Return the complete model; see `fedreach.api.comparison.ComparedMethod.model` for the arguments."""
+        """Return the complete model. `fedreach.api.comparison.ComparedMethod.model` describes the arguments."""
         return model_of(self.path, which, cluster, self._parts_folder, base, trust_code=trust_code)
 
     @property

@@ -52,11 +52,12 @@ def run(
     round; ``evaluation={"every": 10}`` is faster.
 
     Args:
-        data: As for `fedreach.compare`, as are all arguments that are not listed here.
+        data: Data of the clients. For this and all arguments that are not listed here, see `fedreach.compare`.
         method: Method to run. Default: FedAvg with uniform selection.
         seed: Seed of all random draws.
-        out: Run folder. An interrupted run in it is resumed, after its earlier rounds. Default: no folder is kept.
-        trackers: Trackers of the run, as for `fedreach.compare`; an object is used itself, not copied.
+        out: Run folder. If it contains an interrupted run, the iterator returns the stored rounds and then resumes the
+            run. Default: a temporary folder.
+        trackers: Trackers of the run, as for `fedreach.compare`, except that objects are not copied.
 
     Example:
         >>> import fedreach as fr
@@ -84,8 +85,8 @@ def run(
 class Loop:
     """Iterator over the rounds of a run; iterating again resumes it.
 
-    `folder` is the run folder. Without `out`, it is temporary: it is removed with this object, or at the end of a
-    ``with`` block.
+    `folder` is the run folder. Without `out`, the folder is temporary. FedReach removes it with this object, or at the
+    end of a ``with`` block.
     """
 
     def __init__(self, question: ExperimentRequest, folder: Path, *, keep: bool) -> None:
@@ -104,7 +105,7 @@ class Loop:
         return model_of(self.folder, which, cluster, self.folder)
 
     def close(self) -> None:
-        """Stop the run; if `out` was given, the folder keeps the rounds so far, and another loop resumes them."""
+        """Stop the run; if `out` was given, the folder keeps the finished rounds, and a new loop resumes the run."""
         self._end()
 
     def __enter__(self) -> Loop:

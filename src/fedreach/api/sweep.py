@@ -34,19 +34,19 @@ def sweep(
 ) -> Sweep:
     """Compare methods at each of several settings, and return one comparison per setting.
 
-    The same as ``fedreach compare`` with a table ``[sweep]``. To choose settings instead of comparing them, use the
-    argument `tune`.
+    This function corresponds to ``fedreach compare`` with a table ``[sweep]``. To choose settings instead of comparing
+    them, use the argument `tune`.
 
     Args:
         data: As for `fedreach.compare`.
         methods: As for `fedreach.compare`.
         settings: Option -> values, such as ``{"partition.alpha": [0.1, 1.0]}``, with the keys of an experiment file.
-            Several options form all combinations. ``{"samples": 20, "partition.alpha": {"min": 0.01, "max": 10.0,
-            "log": True}}`` draws 20 settings at random.
+            With several options, the settings are all combinations of their values. ``{"samples": 20,
+            "partition.alpha": {"min": 0.01, "max": 10.0, "log": True}}`` draws 20 settings at random.
         **options: All other arguments of `fedreach.compare`.
 
     Raises:
-        ConfigError: If arguments are invalid. Other errors are those of `fedreach.compare`.
+        ConfigError: If arguments are invalid. This function also raises the other errors of `fedreach.compare`.
 
     Example:
         >>> import tempfile
@@ -74,7 +74,7 @@ class Sweep:
         path: Folder of the sweep, from Python or ``fedreach compare``.
 
     Raises:
-        RunFolderError: If the folder does not hold a sweep.
+        RunFolderError: If the folder contains no sweep.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -82,7 +82,7 @@ class Sweep:
         record = RunFolder(self.path).read(SweepRecord)
         if record is None:
             raise RunFolderError(
-                f"{self.path} is not a sweep: {SweepRecord.FILE} not found. fedreach.open opens a comparison."
+                f"{self.path} is not a sweep: {SweepRecord.FILE} not found. Open a comparison with fedreach.open."
             )
         self.record = record
 
@@ -93,14 +93,14 @@ class Sweep:
 
     @cached_property
     def comparisons(self) -> dict[str, Comparison]:
-        """Started comparisons, by their settings in words."""
+        """The comparisons that have started, by setting as text."""
         folders = [below(self.path, cell) for cell in self.record.cells]
         cells = zip(map(format_setting, self.record.settings), folders, strict=True)
         return {name: Comparison(cell, self.path) for name, cell in cells if (cell / ComparisonRecord.FILE).exists()}
 
     @cached_property
     def swept(self) -> SweepAnalysis:
-        """All numbers of the page."""
+        """All numbers of the HTML report."""
         by_words = {format_setting(setting): setting for setting in self.record.settings}
         cells = [
             SweptComparison(
@@ -133,7 +133,7 @@ class Sweep:
         return pandas.concat(frames.values(), ignore_index=True) if frames else pandas.DataFrame()
 
     def page(self, *formats: str) -> Path:
-        """Write the pages of the sweep and its comparisons; return the path. `formats` is as for `Comparison.page`."""
+        """Write the HTML reports of the sweep and its comparisons, and return the path (see `Comparison.page`)."""
         return write_sweep_report(self.path, self.path, formats=formats).page
 
     def paper(self, width: str | float = "single", *formats: str) -> Path:
@@ -166,5 +166,5 @@ class Sweep:
         return f"Sweep({self.name}: {', '.join(self.record.keys)}; {count} setting{'s' * (count != 1)})"
 
     def __str__(self) -> str:
-        """Return the table, as wide as the terminal."""
+        """Return the table of the sweep in the width of the terminal."""
         return to_text(tabulate_sweep(self.swept), get_terminal_size((120, 0)).columns)

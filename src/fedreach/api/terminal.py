@@ -57,13 +57,13 @@ def clock(seconds: float | None) -> str:
 
 
 def score_text(row: Mapping[str, Any], population: str) -> str:
-    """Return the main score of a population with its unit, or a dash if the row does not have it."""
+    """Return the main score of a population with its unit, or a dash if the row contains no score."""
     score = main_score_of(row)
     return score.shown(row.get(f"{population}_{score.name}"))
 
 
 def summary_line(label: str, text: str) -> str:
-    """Return a line of a summary: a label in a column of its own, then the text.
+    """Return a line of a summary, with the label and the text in separate columns.
 
     Example:
         >>> summary_line("Runs", "6 methods"), summary_line("", "20 seeds")
@@ -73,7 +73,7 @@ def summary_line(label: str, text: str) -> str:
 
 
 def summary(experiment: Experiment, data: FederatedData) -> str:
-    """Return a summary of the federation, which is shown before the first round."""
+    """Return the summary of the federation to show before the first round."""
     d, population = data.dataset, data.population
     sizes, unseen = data.partition.sizes, len(population.unseen)
     options = {} if experiment.partition.file else experiment.partition.options
@@ -82,7 +82,7 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
     remarks = [f"held-out rows: {data.together}"] if str(data.together) else []
     inputs = () if data.schema is None else tuple(column.name for column in data.schema.used)
     if data.together.time in inputs:
-        remarks.append(f"{data.together.time!r} is an input, too; data.columns.drop removes it")
+        remarks.append(f"{data.together.time!r} is also an input; data.columns.drop can remove it")
     if experiment.population.refit:
         remarks.append("the exported model trains again on all rows")
     if d.target_scale is not None:
@@ -102,8 +102,8 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
         ),
         summary_line(
             "Clients",
-            f"{data.num_clients} with {_range_text(sizes)}; {len(population.participants)} "
-            f"participate (they hold out {experiment.population.held_out:.0%}), {unseen} never train",
+            f"{data.num_clients} with {_range_text(sizes)}; {len(population.participants)} participate and hold out "
+            f"{experiment.population.held_out:.0%}, {unseen} never train",
         ),
         *(summary_line("", text) for text in remarks),
         *(summary_line("Note", text) for text in _remarks(data)),
@@ -135,23 +135,23 @@ def _remarks(data: FederatedData) -> list[str]:
     remarks, nothing = [], participants[data.held_out.sizes[participants] == 0]
     class_names = d.class_names or ()
     if np.median(data.partition.sizes) == 1:
-        remarks.append("half of the clients have a single row. Check that each row names its client")
+        remarks.append("half of the clients have a single row. Check that each row contains its client")
     if len(class_names) > MAX_CLASSES and all(re.match(NUMBER, name) for name in class_names):
         remarks.append(f"the {len(class_names)} classes are numbers. To predict the number, use --target, not --label")
     empty = np.flatnonzero(np.bincount(d.train_y, minlength=d.num_classes) == 0) if d.example_classes else np.empty(0)
     if empty.size:
         which = ", ".join(map(str, empty[:10])) + (", ..." if empty.size > 10 else "")
-        remarks.append(f"no training example is of class {which}; labels should be 0 to {d.num_classes - 1}")
+        remarks.append(f"no training example has class {which}; labels should be from 0 to {d.num_classes - 1}")
     if len(nothing) == len(participants):
-        remarks.append("no participant holds out examples, so no score of participants is measured")
+        remarks.append("no participant holds out examples, so FedReach cannot score participants")
     elif len(nothing):
         who = ", ".join(data.name_of(client) for client in nothing[:5].tolist()) + ", ..." * (len(nothing) > 5)
-        remarks.append(f"participants without held-out examples train and are not tested: {who}")
+        remarks.append(f"participants without held-out examples train but are not scored: {who}")
     return remarks
 
 
 def columns(data: FederatedData, *, verbose: bool = True) -> list[str]:
-    """Return a line for each prepared column of a table, or only those on columns that are not used as expected."""
+    """Return a line for each prepared column of a table; without `verbose`, only for columns with an unexpected use."""
     if data.schema is None:
         return []
     if verbose:
@@ -176,8 +176,8 @@ def baselines_table(run: RunSet, last: Mapping[str, Any], width: int) -> str:
 
     Args:
         run: RunSet of the single run, as read by `fedreach.report.read.read`.
-        last: Last evaluated row, see `last_evaluation`.
-        width: Width of the table in letters.
+        last: Last evaluated row (see `last_evaluation`).
+        width: Width of the table in characters.
     """
     records, by = baselines_of(run), main_score_of(last).name
     if not records:
@@ -212,7 +212,7 @@ def _adapted_row(run: RunSet) -> dict[str, dict[str, Any]]:
 def outcome_sentence(row: Mapping[str, Any], result: Result) -> str:
     """Return the outcome of a run in one sentence."""
     gap, score = row.get("participation_gap"), main_score_of(row)
-    best = f"The lowest held-out loss is that of round {result.best_round}."
+    best = f"Round {result.best_round} has the lowest held-out loss."
     if result.best_round is None:
         best = "The best round is unknown, because no participant holds out examples."
     points = "" if gap is None else f", gap {score.number(gap, sign=True)}{score.points}"
@@ -238,13 +238,13 @@ def _size_text(num_bytes: float) -> str:
 
 
 class Steps:
-    """Decides when a line of progress is due: once in each tenth of the work."""
+    """Schedule of progress lines: one line in each tenth of the work."""
 
     def __init__(self) -> None:
         self.step = 0
 
     def due(self, share: float) -> bool:
-        """Return whether the done share of the work has entered another tenth."""
+        """Return whether the finished share of the work has reached a new tenth."""
         before, self.step = self.step, max(self.step, int(share * STEPS + 1e-9))
         return self.step > before
 
@@ -272,7 +272,7 @@ class RunProgress(Callback):
         self.began = time.monotonic()
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
-        """Show progress, the latest evaluation, and clients that are lost for the first time."""
+        """Show progress, the latest evaluation, and each client whose update does not count for the first time."""
         rounds, scores = self.experiment.rounds, row.evaluated
         self.trained += 1
         remaining = clock((time.monotonic() - self.began) / self.trained * (rounds - row.round))
@@ -288,7 +288,7 @@ class RunProgress(Callback):
         self.lost.update(lost)
 
     def refit_round(self, round_: int, rounds: int) -> None:
-        """Show a bar of the refit on a terminal, else one line."""
+        """Show a progress bar of the refit on a terminal, or else one line."""
         if self.refit_began is None:
             self.refit_began = time.monotonic(), round_  # after round 0, unless it is resumed
             if self.add is None:
@@ -325,7 +325,7 @@ def run_progress(
 
 
 class ComparisonStart(ComparisonCallback):
-    """Shows a summary before the first run, and loads the data so that errors in them come first."""
+    """Callback that shows a summary before the first run, and loads the data so that data errors appear first."""
 
     def __init__(
         self,
@@ -364,7 +364,7 @@ class ComparisonProgress(ComparisonCallback):
     def update(self, status: ComparisonStatus) -> None:
         if status.skipped and status.ended is None and not status.running and not status.fresh_rounds:
             self.steps = Steps()  # of another stage, as after a pilot
-            _line(summary_line("Resumed", f"{status.skipped}/{len(status.jobs)} runs were finished before"))
+            _line(summary_line("Resumed", f"{status.skipped}/{len(status.jobs)} runs were already finished"))
         if status.ended is not None and status.ended in status.failed:
             _line(summary_line("Failed", f"{status.ended.label}: {status.failed[status.ended]}"))
         over = len(status.finished) + len(status.failed)

@@ -1,6 +1,6 @@
-"""The command ``fedreach``, with one file per command, which parses options and prints results.
+"""The command ``fedreach``, with one file per subcommand, which parses options and prints results.
 
-Files of commands import heavy modules only inside functions, so that help and completion are fast.
+These files import slow modules only inside functions, so that help and completion are fast.
 """
 
 import io
@@ -22,7 +22,7 @@ from fedreach.cli.options import InterruptError, promise_json, say_json
 
 
 class Commands(click.Group):
-    """Commands whose errors are printed as one message instead of a traceback, with --json as one JSON document."""
+    """Group of commands that prints an error as one message instead of a traceback, or as JSON with --json."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command = super().get_command(ctx, cmd_name)

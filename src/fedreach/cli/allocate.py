@@ -1,4 +1,4 @@
-"""``fedreach allocate``: plan one round over a shared band."""
+"""``fedreach allocate``: plan one round with shared bandwidth."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ MAX_LISTED = 10  # clients in the table on the terminal without --verbose
 @click.option("--min-examples", type=int, required=True, help="Require this total number of examples.")
 @click.option("--bandwidth", "bandwidth_hertz", type=float, metavar="HERTZ", help="Set the shared bandwidth.")
 @click.option("--report-bits", type=float, metavar="BITS", help="Set the size of a client's upload.")
-@click.option("--model-parameters", type=int, metavar="N", help="Set the upload: 32 bits per parameter.")
+@click.option("--model-parameters", type=int, metavar="N", help="Set the upload to 32 bits per parameter.")
 @click.option("--bits-per-example", type=float, metavar="BITS", help="Set the size of an example (32x32 RGB: 24576).")
-@click.option("--epochs", type=int, metavar="N", help="Set the passes over the examples (default: 1).")
+@click.option("--epochs", type=int, metavar="N", help="Set the number of local epochs (default: 1).")
 @click.option("--max-divergence", type=float, metavar="NATS", help="Exclude clients with a larger label divergence.")
 @click.option("--smoothing", type=float, metavar="N", help="Add pseudo-examples to each class (default: 1).")
 @click.option("--time-weight", type=float, default=1.0, show_default=True, help="Set the cost of a second.")
 @click.option("--energy-weight", type=float, default=1.0, show_default=True, help="Set the cost of a joule.")
-@click.option("--capacitance", type=float, default=1e-27, show_default=True, help="Set that of CPUs, J/(cycle Hz^2).")
-@click.option("--noise-dbm", type=float, metavar="DBM", help="Set the noise per hertz (default: -174).")
+@click.option("--capacitance", type=float, default=1e-27, show_default=True, help="Set capacitance, J/(cycle Hz^2).")
+@click.option("--noise-dbm", type=float, metavar="DBM", help="Set the noise power per hertz (default: -174).")
 @click.option(
     "--carrier", "carrier_hertz", type=float, metavar="HERTZ", help="Set the carrier frequency (default: 2.4e9)."
 )
-@click.option("--path-loss", type=float, metavar="N", help="Set the exponent of path loss (default: 2.7).")
-@click.option("--tolerance", type=float, default=1e-6, show_default=True, help="Stop at this gap of the bound.")
+@click.option("--path-loss", type=float, metavar="N", help="Set the path loss exponent (default: 2.7).")
+@click.option("--tolerance", type=float, default=1e-6, show_default=True, help="Set the relative optimality gap.")
 @click.option(
     "--time-limit",
     "time_limit_seconds",
     type=float,
     default=30.0,
     show_default=True,
-    help="Limit the seconds of each search.",
+    help="Stop each search after N seconds.",
 )
 @click.option("--figure", type=options.path, help="Draw the allocation into this svg, png or pdf file.")
 @click.option("--out", type=options.path, help="Write the selected clients to this CSV file.")
@@ -64,9 +64,9 @@ MAX_LISTED = 10  # clients in the table on the terminal without --verbose
 def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, as_json: bool, **settings: Any) -> None:
     """Plan a round: clients, bandwidth and CPU frequencies.
 
-    Finds the clients that hold MIN_EXAMPLES together at the least cost, with a proven lower bound on the cost of all
-    other choices. The cost is TIME_WEIGHT x seconds until the last client is ready + ENERGY_WEIGHT x joules of all
-    clients. Also prints the effect of 10% more bandwidth or examples.
+    Finds the cheapest set of clients with MIN_EXAMPLES in total, and a proven lower bound on the cost of any set. The
+    cost is TIME_WEIGHT x seconds until the last client is ready + ENERGY_WEIGHT x joules of all clients. Also prints
+    the effect of 10% more bandwidth or examples.
     """
     from fedreach.wireless import planning
     from fedreach.wireless.planning import Question, plan, read_clients
@@ -96,7 +96,7 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
 
         options.save_figure(allocation(record["clients"], record["seconds"]), figure, as_json=as_json)
     if answer.interrupted:
-        raise InterruptError("Interrupted. The printed numbers were found before; the others are missing.")
+        raise InterruptError("Interrupted. The numbers above are complete; later results are missing.")
 
 
 _COLUMNS = (  # in `client_rows`, head, unit, scale
@@ -110,7 +110,7 @@ _COLUMNS = (  # in `client_rows`, head, unit, scale
 
 
 def text(plan: Plan, record: Mapping[str, Any], width: int, limit: int | None = None) -> str:
-    """Return the plan, and its record, as tables and sentences."""
+    """Return the plan and its record as tables and sentences."""
     table = _table(record["clients"], width, limit)
     return "\n".join([*_counts(plan, record), table, *_outcome(plan), "", *_changes(plan)])
 

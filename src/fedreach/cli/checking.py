@@ -28,17 +28,17 @@ def check_all(
     options: Sequence[str] = (),
     without: Sequence[str] = (),
 ) -> Iterator[CheckResults]:
-    """Check components, one after the other.
+    """Check components, one after another.
 
     Args:
         names: Names of built-in components, ``FILE.py:NAME`` or ``module:NAME``; empty: all built-in components.
         base: Folder that files are relative to.
-        kind: Type of the components, if it does not follow from the name or the methods.
-        options: Options of the component as ``"name=value"``, the value as in TOML.
-        without: Names of checks to leave out.
+        kind: Type of the components, if the name or the methods do not determine it.
+        options: Options of the component as ``"name=value"``, where the value is written as in TOML.
+        without: Names of checks to skip.
 
     Raises:
-        ConfigError: If a component, type, option or check is not known, or a component cannot be made.
+        ConfigError: If a component, type, option or check is unknown, or if a component cannot be created.
     """
     if kind is not None and kind not in registry.VERIFIED:
         raise ConfigError(f"Unknown component type {kind!r}.{nearest(kind, registry.VERIFIED)}")
@@ -55,7 +55,7 @@ def check_all(
 
 
 def list_checks() -> list[dict[str, str]]:
-    """Return type, name and statement of all checks."""
+    """Return the type, name and description of all checks."""
     return [
         {"kind": kind, "check": check.name, "statement": check.statement}
         for kind in registry.VERIFIED
@@ -74,7 +74,7 @@ def list_text(checks: Sequence[Mapping[str, str]]) -> str:
 
 
 def result_line(results: CheckResults) -> str:
-    """Return the results of a component in one line, with its failures below; each cause is printed once."""
+    """Return the results of a component in one line, followed by its failures; each cause is listed once."""
     head = f"{results.kind:<16} {results.name:<24} "
     if results.skipped:
         return f"{head}skipped: {results.skipped}"
@@ -91,7 +91,7 @@ def result_line(results: CheckResults) -> str:
 
 
 def counts_text(results: Sequence[CheckResults]) -> str:
-    """Return how many components of each type pass all checks, a line per type."""
+    """Return a line per type with the number of components that pass all checks."""
     passed: dict[str, list[bool]] = {}
     for result in results:
         passed.setdefault(result.kind, []).append(result.passed and not result.skipped)
@@ -125,7 +125,9 @@ def _targets(name: str, base: Path, kind: str | None) -> list[tuple[str, str, An
     kinds = [of for of in ([kind] if kind else registry.VERIFIED) if name in registry.table(of)]
     if not kinds:
         part_names = dict.fromkeys(part for _, part, _ in _all(kind))
-        raise ConfigError(f"Unknown component {name!r}.{nearest(name, part_names)} A custom one is FILE.py:NAME.")
+        raise ConfigError(
+            f"Unknown component {name!r}.{nearest(name, part_names)} Name a custom component as FILE.py:NAME."
+        )
     return [(of, name, None) for of in kinds]
 
 
@@ -133,7 +135,7 @@ def _build(kind: str, name: str, thing: Any, options: dict[str, Any], base: Path
     """Return the component: an object unchanged, a class or function with its options."""
     if not inspect.isclass(thing) and not inspect.isfunction(thing):
         if options:
-            raise ConfigError(f"--set is for classes and functions; {name!r} is an object.")
+            raise ConfigError(f"--set requires a class or a function; {name!r} is an object.")
         return thing
     model = options_model(thing, registry.supplied_arguments(kind, name, thing))
     if model is not None:

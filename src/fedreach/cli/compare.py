@@ -27,9 +27,13 @@ if TYPE_CHECKING:
 @run.add_table_options
 @click.option("--seeds", type=click.IntRange(1, 10_000), help="Use the seeds 0, 1, ..., N-1.")
 @click.option(
-    "--detect", type=float, metavar="POINTS", help="Run the seeds that detect this difference, after a pilot."
+    "--detect", type=float, metavar="POINTS", help="Run enough seeds to detect this difference, after a pilot."
 )
-@click.option("--max-seeds", type=click.IntRange(1, 10_000), help="Limit the seeds of --detect (default: 200).")
+@click.option(
+    "--max-seeds",
+    type=click.IntRange(1, 10_000),
+    help="Limit the number of seeds of --detect (default: 200).",
+)
 @click.option("--add-seeds", is_flag=True, help="Add seeds to finished results. The report then draws no conclusion.")
 @click.option("--rerun", multiple=True, metavar="METHOD", help="Rerun a method; keep its old runs. Repeatable.")
 @click.option("--out", type=options.path, help="Write the comparison to this folder (default: runs/NAME).")
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Run on this machine or on a Ray cluster.",
 )
-@click.option("--address", help="Connect to Ray: auto, HOST:PORT, ray://HOST:PORT (default: start it here).")
+@click.option("--address", help="Connect to Ray at auto, HOST:PORT or ray://HOST:PORT (default: start Ray here).")
 @options.formats
 @options.device
 @options.track
@@ -69,13 +73,13 @@ def compare(
 ) -> None:
     """Compare methods on the same clients, and write an HTML report.
 
-    Runs every [methods.NAME] with every seed in parallel processes. Rerun the command to resume it; after you add a
-    method, only its runs are computed. Exits with status 1 if a run failed.
+    Runs every [methods.NAME] with every seed in parallel processes. Rerun the command to resume it. If you add a
+    method, only the runs of this method are computed. Exits with status 1 if a run failed.
 
-    With a table [sweep], FedReach runs a comparison for each setting. With [tune], it first chooses a setting for each
-    method by validation data of the participants.
+    With [sweep], FedReach runs a comparison for each setting. With [tune], it first chooses a setting for each method
+    on validation data of the participants.
 
-    With --detect, the spread of a pilot determines the number of seeds (Stein's two-stage procedure).
+    With --detect, FedReach computes the number of seeds from the spread of a pilot (Stein's two-stage procedure).
     """
     from fedreach.api import terminal
     from fedreach.experiment.compare import compare as compare_all
@@ -125,7 +129,7 @@ def compare(
 
 
 def print_outcome(status: ComparisonStatus, out: Path, figure_formats: tuple[str, ...] | None, as_json: bool) -> None:
-    """Print the report of finished runs, and raise FedReachError if a run failed."""
+    """Print the report of finished runs; raise FedReachError if a run failed."""
     if status.finished:
         write([out], out, figure_formats, as_json)
     for job, cause in status.failed.items():

@@ -26,11 +26,11 @@ class Diagnosis:
     """Result of one check of this machine.
 
     Args:
-        name: Name of what was checked.
-        works: Whether it works.
+        name: Name of the checked item.
+        works: Whether the item works.
         found: Finding in a few words.
-        fix: How to fix it if it does not work.
-        core: Whether training is impossible without it.
+        fix: How to fix the item if it does not work.
+        core: Whether training is impossible without the item.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Diagnosis:
 
 
 def checks(folder: Path) -> list[Diagnosis]:
-    """Return the results of all checks; `folder` is the folder for runs."""
+    """Return the results of all checks, where `folder` is the folder for runs."""
     from fedreach.data.sets.download import data_folder
 
     return [
@@ -55,7 +55,7 @@ def checks(folder: Path) -> list[Diagnosis]:
 
 
 def packages() -> list[Diagnosis]:
-    """Check that the required packages and those of each extra are installed; `pip check` compares their versions."""
+    """Check that required and optional packages are installed; `pip check` compares their versions."""
     names_by_extra: dict[str, list[str]] = {}
     for line in metadata.requires("fedreach") or []:
         name, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
@@ -72,7 +72,7 @@ def packages() -> list[Diagnosis]:
 
 
 def torch() -> list[Diagnosis]:
-    """Check the build of torch, its threads, and its GPUs."""
+    """Check the build of torch, its number of threads, and its GPUs."""
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: a library that torch needs is missing
@@ -87,7 +87,12 @@ def torch() -> list[Diagnosis]:
     )
     return [
         Diagnosis("torch", True, f"{torch.__version__} built {built}, {threads}", core=True),
-        Diagnosis("GPU", bool(gpus), ", ".join(gpus) or "none that torch sees: CPUs train", f"if there is one, {what}"),
+        Diagnosis(
+            "GPU",
+            bool(gpus),
+            ", ".join(gpus) or "torch sees no GPU, so CPUs train",
+            f"if this machine has a GPU, {what}",
+        ),
     ]
 
 
@@ -99,12 +104,12 @@ def compiler() -> Diagnosis:
     try:
         library()
     except NoLibraryError as error:
-        return Diagnosis("C engine", False, f"{error}: a slower engine trains", fix)
+        return Diagnosis("C engine", False, f"{error}, so a slower engine trains", fix)
     return Diagnosis("C engine", True, "compiled and loaded")
 
 
 def check_writable(name: str, folder: Path, instead: str, *, core: bool = False) -> Diagnosis:
-    """Check that files can be written to a folder, or to the parent in which it would be created."""
+    """Check that files can be written to a folder, or, if it does not exist, to its parent folder."""
     place = folder.absolute()
     while not (place.exists() or place.is_symlink()):
         place = place.parent
@@ -154,12 +159,14 @@ def _is_installed(name: str) -> bool:
 
 
 @click.command(epilog="Examples:\n\n\b\n  fedreach doctor\n  fedreach doctor --out comparison/runs --json")
-@click.option("--out", type=options.path, default=Path("runs"), show_default=True, help="Check this folder for runs.")
+@click.option(
+    "--out", type=options.path, default=Path("runs"), show_default=True, help="Check write access to this folder."
+)
 @options.as_json
 def doctor(out: Path, as_json: bool) -> None:
     """Check this machine, and show how to fix what is missing.
 
-    Exits with status 0 if the core works, even if other checks fail, else with status 1.
+    Exits with status 1 if training is impossible, else with status 0, even if other checks fail.
     """
     from fedreach._util.errors import FedReachError
     from fedreach._util.tables import visible_lines

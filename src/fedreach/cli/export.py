@@ -32,9 +32,9 @@ WHAT = {
     "form",
     type=click.Choice(list(WHAT)),
     required=True,
-    help="Choose the form. " + "; ".join(f"{form}: {what}" for form, what in WHAT.items()) + ".",
+    help="Choose the format. " + "; ".join(f"{form}: {what}" for form, what in WHAT.items()) + ".",
 )
-@click.option("--out", type=options.path, help="Write this folder (default: model) or adapter (default: adapter.pyz).")
+@click.option("--out", type=options.path, help="Write to this folder (default: model) or file (default: adapter.pyz).")
 @options.of_run
 @click.option("--unadapted", is_flag=True, help="Export the model without its adaptation rule.")
 @click.option("--force", is_flag=True, help="Export an adaptation rule even if it did not help participants.")

@@ -16,12 +16,12 @@ from fedreach.cli import options
 )
 @click.argument("folder", type=options.path)
 @click.option("--rounds", type=click.IntRange(1), required=True, help="Extend to this total number of rounds.")
-@click.option("--restart", is_flag=True, help="Rerun those runs of a comparison that cannot be extended.")
+@click.option("--restart", is_flag=True, help="Rerun the runs of a comparison that cannot be extended.")
 @click.option(
     "--base",
     type=options.path,
     default=Path(),
-    help="Resolve file names of the experiment in this folder (default: current).",
+    help="Resolve the experiment's file names in this folder (default: current folder).",
 )
 @options.trust_code
 @options.workers
@@ -44,9 +44,9 @@ def extend(
 ) -> None:
     """Extend finished runs to more rounds.
 
-    FOLDER then equals that of a run of this length, except for timing. A run cannot be extended if its result depends
-    on its length: with a cosine schedule, a budget, early stopping, or client state, which finished runs do not keep.
-    Rerun an interrupted command to resume it.
+    The result is the same as for a run of this length, except for timing. Runs with a cosine schedule, a budget or
+    early stopping cannot be extended, because their results depend on their length. Nor can runs with client state,
+    which is not kept. Rerun an interrupted command to resume it.
     """
     from fedreach._util import registry
     from fedreach._util.errors import ConfigError
@@ -81,8 +81,8 @@ def extend(
         return
     if restart:
         raise ConfigError(
-            f"--restart is for comparisons. To run it again: fedreach run {folder}/run.json --set rounds={rounds} "
-            "--out OTHER"
+            f"--restart requires a comparison; {folder} is a single run. To rerun it: fedreach run {folder}/run.json "
+            f"--set rounds={rounds} --out OTHER"
         )
     stored = run_of(RunFolder(folder))
     length = Experiment.model_construct(**{**dict(Experiment()), "name": stored.method, "rounds": rounds})

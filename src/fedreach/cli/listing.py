@@ -31,8 +31,8 @@ INDENT = 18  # letters of the column of types
 def list_(kind: str | None, as_json: bool) -> None:
     """List components and data sets.
 
-    Without TYPE, prints the names of all types; with TYPE, a line for each component. --verbose adds options, when to
-    use a component, and its reference.
+    Without TYPE, prints the component names of all types. With TYPE, prints a line per component. --verbose adds
+    options, use cases and references.
     """
     if kind is not None and kind not in registry.COMPONENT_TYPES:
         raise ConfigError(f"Unknown component type {kind!r}.{nearest(kind, registry.COMPONENT_TYPES)}")
@@ -51,7 +51,7 @@ def list_(kind: str | None, as_json: bool) -> None:
 @click.argument("folder", default=".", type=click.Path(path_type=Path, file_okay=False))
 @options.as_json
 def init(folder: Path, as_json: bool) -> None:
-    """Write templates: an experiment, a custom policy, custom data."""
+    """Write templates for an experiment, a custom policy and custom data."""
     from fedreach.experiment.templates import write_templates
 
     written = write_templates(folder)
@@ -63,7 +63,7 @@ def init(folder: Path, as_json: bool) -> None:
 
 
 def entries(kinds: Sequence[str]) -> list[dict[str, Any]]:
-    """Return type, name, summary, when to use it, options and reference of all components of these types."""
+    """Return the type, name, summary, use case, options and reference of all components of these types."""
     return [_entry(kind, name, thing) for kind in kinds for name, thing in registry.table(kind).items()]
 
 

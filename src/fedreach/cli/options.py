@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 # ---- Completion in shells
 
 PLACES = {".".join((*row.path, kind)): kind for kind, row in COMPONENT_TYPES.items() if row.path is not None}
-"""Key of an experiment that names a component -> type of the component."""
+"""Key of an experiment that refers to a component -> type of the component."""
 
 
 Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def complete(names: Callable[[], Iterable[str]]) -> Completion:
-    """Return the completion of one of these names."""
+    """Return a function that completes one of these names."""
     return lambda context, parameter, incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
 def complete_components(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a component whose type has checks, or else a file."""
+    """Complete the name of a component whose type has checks, or else a file name."""
     chosen_kind = ctx.params.get("kind")
     names = dict.fromkeys(
         name
@@ -56,7 +56,7 @@ def complete_components(ctx: click.Context, param: click.Parameter, incomplete: 
 
 
 def settings(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete ``method.selection=uniform``: the key, and once only one key matches, its value."""
+    """Complete ``method.selection=uniform``: first the key, then, if only one key matches, its value."""
     key, equals, _ = incomplete.partition("=")
     if equals:
         kind = _kind_at(key)
@@ -127,7 +127,7 @@ overrides = click.option(
     help="Set an option, such as local.lr=0.05. Repeatable.",
 )
 seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Use this seed (default: the first of `seeds`).")
-workers = click.option("--workers", type=click.IntRange(1), help="Run N processes at a time (default: cores).")
+workers = click.option("--workers", type=click.IntRange(1), help="Use N processes (default: one per core).")
 formats = click.option(
     "--formats",
     default="page",
@@ -154,14 +154,14 @@ verbose = click.option(
     callback=lambda context, _, value: context.meta.update({VERBOSE: value}),
     help="Print all tables, columns and file names.",
 )
-trust_code = click.option("--trust-code", is_flag=True, help="Run the custom code that the folder or file names.")
+trust_code = click.option("--trust-code", is_flag=True, help="Run custom code named in the folder or file.")
 _OF_RUN = (
     click.option("--method", help="Choose the run of this method in a comparison."),
     click.option("--seed", type=click.IntRange(0), help="Choose the run of this seed in a comparison."),
     click.option(
         "--which", type=click.Choice(["last", "best", "refit"]), help="Choose the model (default: refit, else last)."
     ),
-    click.option("--cluster", type=click.IntRange(0), help="Choose the model of a cluster of clients."),
+    click.option("--cluster", type=click.IntRange(0), help="Choose the model of this client cluster."),
     click.option("--base", type=path, help="Resolve FILE.py:NAME in this folder (default: current folder)."),
     trust_code,
 )
@@ -170,7 +170,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, incl
 
 @dataclass(frozen=True)
 class ChosenModel:
-    """The model of a run that the options of `of_run` choose."""
+    """The model that the options of `of_run` choose."""
 
     method: str | None
     seed: int | None
@@ -180,7 +180,7 @@ class ChosenModel:
     trust_code: bool
 
     def folder(self, run: Path) -> Path:
-        """Return the folder of the run in a folder, which may be that of a comparison."""
+        """Return the run folder that the options choose in a run folder or in the folder of a comparison."""
         from fedreach.runs.identity import folder_of_run
 
         return folder_of_run(run, self.method, self.seed)
@@ -193,7 +193,7 @@ class ChosenModel:
 
 
 def of_run(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose a model of a run to a command, which gets them as `chosen`."""
+    """Add the options that choose a model of a run to a command, which receives them as `chosen`."""
 
     @functools.wraps(command)
     def with_chosen(**arguments: Any) -> Any:
@@ -204,7 +204,7 @@ def of_run(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class InterruptError(FedReachError):
-    """Ctrl-C interrupted a command, with a message of its own."""
+    """Ctrl-C interrupted a command; the command provides the message."""
 
     exit_code = 130
 
@@ -240,7 +240,7 @@ def load(
     tracked: Sequence[str] = (),
     default: Path | None = None,
 ) -> tuple[Experiment, Path]:
-    """Return the experiment and the folder that its files are relative to; `default` is used without a file."""
+    """Return the experiment and the folder that its files are relative to; without a file, load `default`."""
     from fedreach.experiment.components import folder_of
     from fedreach.experiment.load import load
 
@@ -252,7 +252,7 @@ def load(
 
 
 def first_seed_data(experiment: Experiment, base: Path, *, shared: bool = False) -> FederatedData:
-    """Return the data of an experiment's first seed; with `shared`, as all methods of its comparison share them."""
+    """Return the data of an experiment's first seed; with `shared`, check that all its methods accept the data."""
     from fedreach.experiment.build import Builder
     from fedreach.experiment.components import locate_user_errors
 
@@ -263,7 +263,7 @@ def first_seed_data(experiment: Experiment, base: Path, *, shared: bool = False)
 
 
 def figure_formats(text: str) -> tuple[str, ...] | None:
-    """Return the checked file formats of a comma-separated list; None for "none", which draws no figures."""
+    """Return the file formats of a comma-separated list; None for "none", which draws no figures."""
     from fedreach.report.figures.style import check_formats
 
     names = tuple(part.strip().lower() for part in text.split(",") if part.strip())
@@ -279,7 +279,7 @@ def figure_formats(text: str) -> tuple[str, ...] | None:
 
 
 def check_figure(path: Path | None) -> None:
-    """Raise ConfigError, before any work, if the path of a figure does not end in a known format."""
+    """Raise ConfigError, before any other work, if the path of a figure does not end in a known format."""
     from fedreach.report.figures.style import check_formats
 
     if path is not None:
@@ -296,10 +296,10 @@ def save_figure(figure: Figure, path: Path, *, as_json: bool) -> None:
 
 
 def is_verbose() -> bool:
-    """Return whether the command has the flag --verbose."""
+    """Return whether the flag --verbose is set."""
     return bool(click.get_current_context().meta.get(VERBOSE))
 
 
 def width() -> int:
-    """Return the width of tables in letters."""
+    """Return the width of tables in characters."""
     return get_terminal_size().columns if sys.stdout.isatty() else LOG_WIDTH

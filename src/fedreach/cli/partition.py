@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @options.config
 @options.overrides
 @options.seed
-@click.option("--save", type=options.path, help="Save the partition to this file, for [partition] file.")
+@click.option("--save", type=options.path, help="Save the partition to this file (see partition.file).")
 @click.option("--plot", type=options.path, help="Draw label distributions into this svg, png or pdf file.")
 @options.verbose
 @options.as_json
@@ -55,7 +55,7 @@ def partition(
         from fedreach.report.figures.clients import partition_heatmap
 
         if not data.dataset.num_classes:
-            raise ConfigError("--plot needs targets that are classes; these are numbers. Remove --plot.")
+            raise ConfigError("--plot needs classes as targets; these targets are numbers. Remove --plot.")
         figure = partition_heatmap(
             record.label_counts, record.participants, record.unseen, record.client_names, record.class_names
         )

@@ -1,4 +1,4 @@
-"""``fedreach predict``: predict the rows of a file by the model of a finished run."""
+"""``fedreach predict``: make predictions for the rows of a file with the model of a finished run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fedreach.cli import options
 )
 @click.argument("run", type=options.path)
 @click.argument("file", type=options.path, required=False)
-@click.option("--schema", is_flag=True, help="Print what each column must contain, and predict nothing.")
+@click.option("--schema", is_flag=True, help="Print what each column must contain, without making predictions.")
 @click.option("--out", type=options.path, help="Write predictions to this CSV file (default: stdout).")
-@click.option("--client", metavar="COLUMN", help="Name the column with clients (default: that of the run's data).")
-@click.option("--label", metavar="COLUMN", help="Name the column with the truth, used only for scores.")
+@click.option("--client", metavar="COLUMN", help="Name the column with clients (default: as in the run's data).")
+@click.option("--label", metavar="COLUMN", help="Name the column with true labels, used only for scores.")
 @click.option("--unadapted", is_flag=True, help="Predict without the adaptation rule of the run.")
 @options.of_run
 @options.as_json
@@ -39,15 +39,15 @@ def predict(
     """Make predictions for the rows of a file with the model of a run.
 
     FILE is a .csv, .parquet or .npz file. RUN is a run folder, the folder of a comparison, or a model written by
-    `fedreach export --to safetensors`. If the run has an adaptation rule, the model adapts to each client by all of its
-    rows, without labels.
+    `fedreach export --to safetensors`. If the run has an adaptation rule, the model adapts to each client with all rows
+    of that client, without labels.
     """
     from fedreach.deploy import deployed
     from fedreach.deploy.export import predict_file
     from fedreach.deploy.weights import write_whole
 
     if file is None and not schema:
-        raise click.UsageError("Missing argument 'FILE', the rows to predict. --schema prints its columns.")
+        raise click.UsageError("Missing argument 'FILE', the table to predict. --schema prints the required columns.")
     if out is not None and out.suffix.lower() != ".csv":
         raise ConfigError(f"--out must end with .csv; got {out.name}.")
     if out is not None and file is not None and out.resolve() == file.resolve():

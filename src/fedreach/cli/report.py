@@ -1,4 +1,4 @@
-"""``fedreach report``: table, figures and page from stored rows."""
+"""``fedreach report``: write tables, figures and HTML report of stored results."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ MAX_ROWS = 12  # rows of a sweep that are printed without --verbose
     type=click.Choice(["page", "paper"]),
     default="page",
     show_default=True,
-    help="Write figures for a paper, too (PDF and LaTeX).",
+    help="Write the page, or also figures for a paper (PDF and LaTeX).",
 )
 @click.option(
-    "--width", metavar="INCHES", help="Set the width for a paper: single, double, or inches (default: single)."
+    "--width", metavar="INCHES", help="Set the width of paper figures: single, double, or inches (default: single)."
 )
 @options.track
 @options.verbose
@@ -51,8 +51,8 @@ def report(
 ) -> None:
     """Write the HTML report, tables and figures of runs.
 
-    FOLDERS are those of comparisons, runs or one sweep. Several comparisons become one report that lists the options
-    in which they differ. They must use the same data and scores.
+    FOLDERS are folders of comparisons, runs or one sweep. Several comparisons are combined in one report, which lists
+    the options in which they differ. All comparisons must use the same data and scores.
     """
     out = out or folders[0]
     if width is not None and style != "paper":
@@ -87,12 +87,14 @@ def _track(folders: Sequence[Path], names: Sequence[str]) -> None:
 def write(
     folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, as_json: bool, paper: str | None = None
 ) -> None:
-    """Write the report of comparisons, runs or one sweep, and print its main table, or its numbers as JSON."""
+    """Write the report of comparisons, runs or one sweep, and print the main table, or the numbers as JSON."""
     from fedreach.runs.schema import SweepRecord
 
     swept = [folder for folder in folders if (folder / SweepRecord.FILE).exists()]
     if swept and len(folders) > 1:
-        raise click.UsageError(f"{swept[0]} is a sweep and has its own report. Name its cells: {swept[0]}/cells/....")
+        raise click.UsageError(
+            f"{swept[0]} is a sweep and has its own report. Report its cells instead: {swept[0]}/cells/...."
+        )
     written, comparison, document, text = (_write_sweep if swept else _write_runs)(folders, out, formats, paper)
     if written.paper and comparison is not None:
         from fedreach.api.comparison import write_bibliography

@@ -35,17 +35,17 @@ _OPTIONS = (
         multiple=True,
         help="Name the column with the number to predict. Repeatable.",
     ),
-    click.option("--group", metavar="COLUMN", help="Hold out rows of the same group together, such as a patient."),
-    click.option("--time", metavar="COLUMN", help="Hold out the latest rows by this column."),
+    click.option("--group", metavar="COLUMN", help="Hold out all rows of a group, such as a patient, together."),
+    click.option("--time", metavar="COLUMN", help="Hold out the latest rows according to this column."),
     click.option(
         "--participants",
-        help='Train this number of clients of --data, or these: north,"St. Mary, London" (default: 40%).',
+        help='Train on this number of clients of --data, or on these: north,"St. Mary, London" (default: 40%).',
     ),
 )
 
 
 def add_table_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the user's own table to a command."""
+    """Add the options for a user's table to a command."""
     return functools.reduce(lambda inner, option: option(inner), reversed(_OPTIONS), command)
 
 
@@ -64,7 +64,7 @@ def load_experiment(
     """Return the experiment of a command with `add_table_options`, and the folder that its files are relative to.
 
     Raises:
-        ConfigError: If an option is given without the others, or a column or client is missing.
+        ConfigError: If an option is given without the options that it requires, or if a column or client is missing.
         DataError: If the table cannot be used.
     """
     from fedreach.experiment.load import CLASSES_TEMPLATE, NUMBERS_TEMPLATE
@@ -147,7 +147,7 @@ def _toml(value: object) -> str:
 @click.option("--resume", is_flag=True, help="Fail if there is no checkpoint to resume from.")
 @options.device
 @options.track
-@click.option("--explain", is_flag=True, help="Show which engine would train, and run nothing.")
+@click.option("--explain", is_flag=True, help="Show which engine would train, without running it.")
 @options.quiet
 @options.verbose
 @options.as_json
@@ -202,7 +202,7 @@ def run(
 
 
 def print_result(folder: Path, result: Result, as_json: bool) -> None:
-    """Print the outcome of a run, and where it is stored."""
+    """Print the outcome of a run, and the folder in which it is stored."""
     from fedreach._util.text_tables import folded
     from fedreach.api import terminal
     from fedreach.report.analysis import baselines_of

@@ -22,7 +22,7 @@ from fedreach.cli import options
 )
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set an option. Repeatable.")
 @click.option("--without", multiple=True, metavar="CHECK", help="Skip a check. Repeatable.")
-@click.option("--list", "only_list", is_flag=True, help="List all checks, and run none.")
+@click.option("--list", "only_list", is_flag=True, help="List all checks without running them.")
 @options.verbose
 @options.as_json
 def verify(
@@ -35,8 +35,8 @@ def verify(
 ) -> None:
     """Check that components satisfy their contract.
 
-    COMPONENTS are built-in names, FILE.py:NAME or module:NAME: a class, an object, or a function that selects or
-    weighs. Without COMPONENTS, all built-in ones are checked. Exits with status 1 if a check fails.
+    COMPONENTS are built-in names, FILE.py:NAME or module:NAME. They refer to classes, objects, or functions for
+    selection or weighting. Default: all built-in components. Exits with status 1 if a check fails.
     """
     if "numpy" not in sys.modules:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # inputs are small, for which threads cost more than they save

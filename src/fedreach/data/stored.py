@@ -256,7 +256,7 @@ def store(data: Dataset | OwnData, folder: Path) -> Path:
     """
     words, arrays = _split_parts(data)
     if isinstance(data, Dataset) and data.preparation is not None:
-        raise DataError("Data sets and user data can be stored; got a table that is already prepared.")
+        raise DataError("Only data sets and user data can be stored; got a prepared table.")
     stem = re.sub(r"[^\w-]+", "-", data.name).strip("-")[:40] or "data"
     target = folder / f"{stem}-{_digest(words, arrays)[:SHORT]}"
     if not (target / FILE).exists():
@@ -351,7 +351,7 @@ def _split_parts(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, Any
         array_names = STORED_ARRAYS if len(data.test_y) else ("train_x", "train_y", "owners")
         arrays = {key: getattr(data, key) for key in array_names}
     else:
-        raise DataError(f"Data sets and user data can be stored; got {type(data).__name__}.")
+        raise DataError(f"Only data sets and user data can be stored; got {type(data).__name__}.")
     return words, {key: array for key, array in arrays.items() if array is not None}
 
 

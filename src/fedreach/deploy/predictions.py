@@ -273,7 +273,7 @@ def _describe_unused(preparation: Preparation, names: Sequence[str]) -> list[str
     if not strange:
         return []
     columns, are = ("columns", "are") if len(strange) > 1 else ("column", "is")
-    return [f"{columns} {_quote_names(strange)} {are} not used, because no participant had {columns}"]
+    return [f"{columns} {_quote_names(strange)} {are} not in the training data and not used"]
 
 
 def _count_rows(rows: int) -> str:

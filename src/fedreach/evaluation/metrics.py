@@ -411,7 +411,8 @@ def additional_metrics(metrics: Sequence[Metric]) -> list[Metric]:
             nameless = isinstance(metric, FunctionMetric) and name in ("<lambda>", "")
             how = "Define the function with `def` to name it" if nameless else "Rename it"
             raise ComponentError(
-                f"The name of a metric must be lowercase letters, digits and _, after a letter; got {name!r}. {how}."
+                "The name of a metric must start with a letter and contain only lowercase letters, digits and _; got "
+                f"{name!r}. {how}."
             )
         is_taken = name in used_names or name in RESERVED_NAMES or name.split("_")[0] == "accuracy"
         if is_taken or name.endswith(tuple(f"_{ending}" for ending in ENDINGS)):

@@ -1,4 +1,4 @@
-"""The only place where names in an experiment become objects."""
+"""Builder of the objects that an experiment names."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,13 +32,13 @@ from fedreach.runs.simulation import Simulation, simulate
 
 @dataclass(frozen=True)
 class Builder:
-    """Builds the objects of an experiment; paths in it are relative to `base`."""
+    """Builder of the objects of an experiment; paths in the experiment are relative to `base`."""
 
     experiment: Experiment
     base: Path
 
     def dataset(self, *, progress: bool = False) -> Dataset | OwnData:
-        """Read the data set, downloading it where the experiment allows."""
+        """Read the data set, and download missing files if the experiment allows it."""
         data = self.experiment.data
         folder = None if data.folder is None else self.base / data.folder
         if ":" in data.name:
@@ -52,11 +52,11 @@ class Builder:
         return load(name, folder, download=data.download, progress=progress, **data.options)
 
     def federated(self, dataset: Dataset | OwnData, seed: int) -> FederatedData:
-        """Partition the data set, choose participants, hold data out, give the server its share, add noise and shift.
+        """Partition the data set, choose participants, draw held-out and server data, and add noise and shift.
 
-        The result depends on ``population.seed`` alone, or on `seed` where that is not set. All methods of a comparison
-        share it. A ``partition.seed`` replaces it, except for the choice of participants, the shift and the validation
-        data.
+        The result depends only on ``population.seed``, or on `seed` if ``population.seed`` is not set. All methods of a
+        comparison share the data. If ``partition.seed`` is set, FedReach uses it for everything except the choice of
+        participants, the shift and the validation data.
         """
         e = self.experiment
         p, server_data = e.population, e.server_data
@@ -83,7 +83,8 @@ class Builder:
             }.items():
                 if value is not None:
                     raise ConfigError(
-                        f"{option} needs classes as targets; those of {data.dataset.name} are numbers. Leave it out."
+                        f"{option} needs classes as targets; the targets of {data.dataset.name} are numbers. Remove "
+                        f"{option}."
                     )
         if e.shift is not None:
             data = shift_unseen(data, components.make("shift", e.shift, self.base), share=e.shift.share, seed=seed)
@@ -110,12 +111,12 @@ class Builder:
         return components.federation(self.experiment, seed, self.base)
 
     def compared(self, dataset: Dataset | OwnData) -> FederatedData:
-        """Return the data of a comparison's first seed, after checking that all its methods and metrics accept them.
+        """Return the data of a comparison's first seed, after checking that all methods and metrics accept the data.
 
-        Where settings are swept or tuned, they define the methods, so each run checks its own.
+        If settings are swept or tuned, they define the methods, so each run checks its own method.
 
         Raises:
-            ConfigError: If a method or metric needs classes and the targets are numbers, or the reverse.
+            ConfigError: If a method or metric needs classes and the targets are numbers, or vice versa.
         """
         e = self.experiment
         data = self.federated(dataset, e.seeds[0])
@@ -139,7 +140,7 @@ class Builder:
         if self.experiment.population.refit and next_query(federation.adaptation, UNFITTED) is not None:
             raise ConfigError(
                 f"population.refit trains on held-out examples, to which adaptation {name_of(federation.adaptation)} "
-                "is fitted; the fit would be biased. Leave population.refit out, or use adaptation = 'none'."
+                "is fitted; the fit would be biased. Remove population.refit, or use adaptation = 'none'."
             )
         if data.held_out.sizes[data.population.participants].any():
             return
@@ -147,12 +148,12 @@ class Builder:
             raise no_held_out_error(federation.adaptation)
         if self.experiment.evaluation.patience is not None:
             raise ConfigError(
-                "evaluation.patience needs held-out examples of participants; there are none. Leave it out."
+                "evaluation.patience needs held-out examples of participants; got none. Remove evaluation.patience."
             )
         if self.experiment.population.refit:
             raise ConfigError(
-                "population.refit needs held-out examples of participants; there are none, so the model already "
-                "trains on all rows. Leave it out."
+                "population.refit needs held-out examples of participants; got none, so the model already trains on "
+                "all rows. Remove population.refit."
             )
 
     def choice(self, data: FederatedData, seed: int, threads: int = 1) -> EngineChoice:
@@ -161,7 +162,7 @@ class Builder:
         return choose(task, e.engine.device, threads, e.engine.precision, cohort_size=self.federation(seed).cohort_size)
 
     def examine_named_engine(self, data: FederatedData, seed: int) -> str | None:
-        """Return the warning that another engine replaces the named one, see `engines.choice.examine_named`."""
+        """Return a warning if another engine replaces the named engine (see `engines.choice.examine_named`)."""
         engine = self.experiment.engine
         return examine_named(engine.name, self._task(data, seed), engine.device)
 
@@ -175,21 +176,21 @@ class Builder:
         return tuple(components.make("metric", choice, self.base) for choice in self.experiment.evaluation.metrics)
 
     def metrics_of(self, dataset: Dataset | OwnData) -> tuple[Metric, ...]:
-        """Return the metrics for models of a data set: with two classes also `AUROC`, unless metrics are named."""
+        """Return the metrics for a data set; for two classes, they include `AUROC` unless metrics are named."""
         named = self.experiment.evaluation.metrics != EvaluationSection().metrics
         return self.metrics() if named or dataset.num_classes != 2 else (*self.metrics(), AUROC())
 
     def model(self) -> str | Callable[..., nn.Module]:
-        """Return the model's name, or the user's function that makes it."""
+        """Return the model's name, or the user's function that creates the model."""
         name = self.experiment.model.name
         return name if ":" not in name else registry.find("model", name, self.base)
 
     def model_options(self) -> dict[str, Any]:
-        """Return the model's options, with the function itself where `output` names one."""
+        """Return the model's options; if `output` names a function, the options contain the function itself."""
         return with_functions(self.experiment.model.options, self.base)
 
     def simulation(self, data: FederatedData, seed: int, threads: int = 1, *, examined: bool = False) -> Simulation:
-        """Return the federation on its data, with model and engine; see `simulate` for `examined`."""
+        """Return the simulation of the federation, with data, model and engine; `simulate` describes `examined`."""
         e, federation = self.experiment, self.federation(seed)
         self._check_held_out(data, federation)
         n = len(data.population.participants)
@@ -201,7 +202,7 @@ class Builder:
         return self._build_simulation(data, federation, threads, examined=examined)
 
     def refit_simulation(self, data: FederatedData, seed: int, threads: int = 1) -> Simulation:
-        """Return the simulation on data of which participants hold nothing out, see `on_all_rows`."""
+        """Return the simulation of a refit, which also trains on held-out examples (see `on_all_rows`)."""
         return self._build_simulation(data, self.federation(seed), threads, examined=True)  # by the run before
 
     def _build_simulation(

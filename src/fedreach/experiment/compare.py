@@ -1,4 +1,4 @@
-"""Comparisons and sweeps: methods by seeds."""
+"""Comparisons and sweeps: runs of each method with each seed."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from fedreach.runs.schema import ComparisonRecord, Result, RoundRow, SweepRecord
 
 # -------------------- The declared questions of a comparison, and changes to them
 
-DECLARE = f"What is asked is said before results can be seen: choose {ANOTHER_FOLDER}."
+DECLARE = f"The planned comparisons are fixed before the first result. Choose {ANOTHER_FOLDER}."
 
 
 def check_declared(
     experiment: Experiment, stored: ComparisonRecord | None, out: Path, *, add_seeds: bool
 ) -> Sequence[int]:
-    """Return the numbers of seeds before seeds were added; reject changes that results could have suggested.
+    """Return the earlier numbers of seeds, if seeds were added; reject changes that results could have suggested.
 
-    Before the first result, everything may change. Afterwards the questions are fixed and no seed may be dropped:
-    choosing the number of seeds by the results (optional stopping) finds differences that do not exist.
-    Methods may be added or removed. If both happen, it is another comparison, and its report is not overwritten.
-    Changed options of the same methods make other runs, which FedReach recognizes.
+    Before the first result, everything may change. After the first result, the planned comparisons are fixed, and no
+    seed may be removed. Choosing the number of seeds based on results (optional stopping) finds differences that do not
+    exist. You may add or remove methods. If you do both, FedReach treats the comparison as a new one and does not
+    overwrite the report. If options of the same methods change, FedReach recognizes that the runs differ.
     """
     if stored is None:
         return ()
@@ -59,32 +59,33 @@ def check_declared(
     if changed:
         stored_plan = stored.statistics
         changes = "; ".join(
-            f"statistics.{key}: {stored_plan.get(key)!r} there, {questions[key]!r} now" for key in changed
+            f"statistics.{key}: stored {stored_plan.get(key)!r}, now {questions[key]!r}" for key in changed
         )
-        raise RunFolderError(f"{out} has results of other questions. {changes}. {DECLARE}")
+        raise RunFolderError(f"{out} has results of other planned comparisons. {changes}. {DECLARE}")
     pilot = experiment.plan.detect_points is not None
     before, now = list(stored.pilot or []) if pilot else list(stored.seeds), list(experiment.seeds)
     if pilot and before != now:
         raise RunFolderError(f"{out} has results of a pilot with the seeds {before}; got {now}. {DECLARE}")
     if left_out := sorted({*before} - {*now}):
         raise RunFolderError(
-            f"{out} has results, and {len(before)} seeds were declared; {len(left_out)} of them are missing now. "
-            f"Results must not decide when to stop: use all {len(before)} seeds, or choose {ANOTHER_FOLDER}."
+            f"{out} has results of a comparison with {len(before)} planned seeds; {len(left_out)} of these seeds are "
+            f"missing now. Results must not decide when to stop. Use all {len(before)} seeds, or choose "
+            f"{ANOTHER_FOLDER}."
         )
     if len(now) == len(before):
         return seed_counts_before
     if not add_seeds:
         raise RunFolderError(
-            f"{out} has results of {len(before)} seeds; now {len(now)} are asked for. Seeds added once results "
-            "can be seen make p-values too small. With --detect (in Python, detect_points), in a new folder, the "
-            "number follows from the spread; --add-seeds (in Python, add_seeds) adds them all the same, and the report "
-            "gives no conclusion then."
+            f"{out} has results of {len(before)} seeds; got {len(now)} seeds. Seeds that are added after the first "
+            "result make p-values too small. Use --detect (in Python, detect_points) in a new folder, which chooses "
+            "the number of seeds from a pilot. Or use --add-seeds (in Python, add_seeds); the report then draws no "
+            "conclusion."
         )
     return (*seed_counts_before, len(before))
 
 
 def has_results(stored: ComparisonRecord, out: Path) -> bool:
-    """Return whether a run of a comparison has ended."""
+    """Return whether any run of a comparison has ended."""
     return any((out / place / Result.FILE).exists() for places in stored.runs.values() for place in places.values())
 
 
@@ -106,15 +107,15 @@ def _has_ended_well(folder: Path) -> bool:
 
 
 class SeedPlanner(Protocol):
-    """Plans the number of seeds of a comparison, once its pilot is finished."""
+    """Planner of the number of seeds of a comparison after its pilot."""
 
     def __call__(self, out: Path) -> tuple[int, str]:
-        """Return the number of seeds, including those of the pilot, and the reason in words."""
+        """Return the number of seeds, including the seeds of the pilot, and the reason as text."""
 
 
 @dataclass
 class LockedComparison:
-    """One comparison; this process has locked its folder."""
+    """A comparison whose folder this process has locked."""
 
     experiment: Experiment
     out: Path
@@ -126,7 +127,7 @@ class LockedComparison:
     tuned: TunedSettings = field(default_factory=TunedSettings)
 
     def record(self) -> ComparisonRecord:
-        """Return the record that the comparison's folder stores."""
+        """Return the record to store in the folder of the comparison."""
         experiment, seeds, runs = self.experiment, self.recorded_seeds, dict[str, dict[str, str]]()
         for job in plan(experiment, self.out, seeds):
             runs.setdefault(job.method, {})[str(job.seed)] = job.folder.relative_to(self.out).as_posix()
@@ -148,18 +149,16 @@ class LockedComparison:
 def plan(
     experiment: Experiment, out: Path, seeds: Sequence[int] | None = None, tuned: TunedSettings | None = None
 ) -> list[Job]:
-    """Return the runs of a comparison, all methods of one seed before the next seed.
+    """Return the runs of a comparison, ordered by seed and then by method.
 
     Args:
         experiment: Experiment with its methods.
         out: Folder of the comparison.
-        seeds: Seeds of the runs; default: those of the experiment.
+        seeds: Seeds of the runs. Default: the seeds of the experiment.
         tuned: Chosen setting of each method with each seed, if settings were tuned.
     """
     if not experiment.methods:
-        raise ConfigError(
-            "There is nothing to compare: the experiment has no [methods.NAME] table. Use `fedreach run`."
-        )
+        raise ConfigError("A comparison must have a [methods.NAME] table; got none. Use `fedreach run`.")
     tuned_experiments = {} if tuned is None else tuned.chosen
     return [
         Job(
@@ -183,28 +182,30 @@ def compare(
     further: SeedPlanner | None = None,
     **resources: Any,
 ) -> ComparisonStatus:
-    """Run all methods with all seeds, at each setting of ``[sweep]`` where the experiment has one.
+    """Run all methods with all seeds, for each setting of ``[sweep]`` if the experiment has this table.
 
     Args:
         experiment: Experiment with its methods.
         out: Folder of the comparison or sweep.
-        add_seeds: Allow more seeds after the first result; the report then gives no conclusion.
-        rerun: Methods whose runs are moved aside, into ``rerun/``, and run again.
-        further: Planner of the number of seeds, required with `statistics.detect_points`; `experiment.seeds` are then
-            the pilot.
-        **resources: The other fields of `fedreach.experiment.workers.Resources`; `base` is required.
+        add_seeds: Allow more seeds after the first result. The report then draws no conclusion.
+        rerun: Methods whose runs are moved to ``rerun/`` and repeated.
+        further: Planner of the number of seeds, required with `statistics.detect_points`. `experiment.seeds` are then
+            the seeds of the pilot.
+        **resources: Other fields of `fedreach.experiment.workers.Resources`. `base` is required.
 
     Returns:
-        The finished and the failed runs. A failing run does not stop the others.
+        The finished and the failed runs. A failed run does not stop other runs.
 
     Raises:
-        RunFolderError: If `out` holds another comparison, if its questions changed after the first result, or if
-            another process writes to it. Nothing is changed then.
-        ConfigError: If the executor's machines cannot run this experiment, or `statistics.detect_points` is set without
-            `further`.
+        RunFolderError: If `out` contains another comparison, if the planned comparisons changed after the first result,
+            or if another process writes to `out`. No file has been changed then.
+        ConfigError: If the executor's machines cannot run the experiment, or if `statistics.detect_points` is set
+            without `further`.
     """
     if experiment.plan.detect_points is not None and further is None:
-        raise ConfigError("statistics.detect_points has the number of seeds follow from a pilot: give `further`.")
+        raise ConfigError(
+            "statistics.detect_points requires `further`, which chooses the number of seeds from a pilot."
+        )
     how = Resources(out=out, **resources)
     if experiment.sweep is not None:
         return _sweep(experiment, how, add_seeds=add_seeds, rerun=rerun)
@@ -219,14 +220,14 @@ def compare_several(
     rerun: Sequence[str] = (),
     further: SeedPlanner | None = None,
 ) -> ComparisonStatus:
-    """Run several comparisons with the same workers, each as `compare` does into its own folder.
+    """Run several comparisons with the same workers, each in its own folder, as `compare` does.
 
     Args:
         experiments: Experiments, each with the folder of its comparison.
-        resources: What runs are computed with.
+        resources: Executor, callbacks and other resources of the runs.
         add_seeds: As in `compare`.
         rerun: As in `compare`.
-        further: As in `compare`, of the only comparison.
+        further: As in `compare`; allowed for a single comparison only.
     """
     status = ComparisonStatus([])
     with ExitStack() as locks:
@@ -255,7 +256,7 @@ def _open_comparison(
     plan(experiment, out)  # reject an experiment without methods before anything is written
     check_rerun_methods(experiment, rerun)
     if (out / SweepRecord.FILE).exists():
-        raise RunFolderError(f"{out} holds a sweep, whose comparisons lie in {out}/cells. Choose {ANOTHER_FOLDER}.")
+        raise RunFolderError(f"{out} contains a sweep, whose comparisons are in {out}/cells. Choose {ANOTHER_FOLDER}.")
     folder = RunFolder(out)
     locks.enter_context(folder.locked())
     stored = folder.read(ComparisonRecord)
@@ -321,7 +322,9 @@ def _sweep(experiment: Experiment, resources: Resources, *, add_seeds: bool, rer
         stored = folder.read(SweepRecord)
         if (out / ComparisonRecord.FILE).exists() or (stored is not None and [*stored.keys] != record.keys):
             what = "one comparison" if stored is None else f"a sweep over {', '.join(stored.keys)}"
-            raise RunFolderError(f"{out} holds {what}; now {', '.join(record.keys)} is swept. Choose {ANOTHER_FOLDER}.")
+            raise RunFolderError(
+                f"{out} contains {what}; got a sweep over {', '.join(record.keys)}. Choose {ANOTHER_FOLDER}."
+            )
         folder.write(record)
         experiments = [(cell.experiment, out / place) for cell, place in zip(sweep_cells, places, strict=True)]
         return compare_several(experiments, resources, add_seeds=add_seeds, rerun=rerun)

@@ -1,4 +1,4 @@
-"""Components that an experiment names, built in or custom."""
+"""Built-in and custom components that an experiment names."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from fedreach.federation.local_sgd import Adam, AdamW, LocalSGD, TorchSteps, Une
 # Paths in a TOML file are relative to its folder, all others to the current folder.
 
 PATH_KEYS: tuple[Path_, ...] = (("data", "folder"), ("partition", "file"), ("server_data", "file"))
-"""Options that are paths, in addition to files of code (``FILE.py:NAME`` anywhere) and of data."""
+"""Options that are paths, in addition to files of code (``FILE.py:NAME`` in any option) and of data."""
 DATA_ENDINGS = (".npz", ".npy", *FILES)
 
 
 def folder_of(source: Path | None) -> Path:
-    """Return the folder that paths are relative to: that of the TOML file, or the current one without such a file."""
+    """Return the folder that paths are relative to: the TOML file's folder, or the current folder without a file."""
     return Path.cwd() if source is None or source.suffix == ".json" else source.resolve().parent
 
 
 def relative_to_base(base: Path, key: Path_, value: Any) -> Any:
-    """Return the value of a key with its paths, which are relative to the current folder, relative to `base`."""
+    """Make the paths in the value of a key, which are relative to the current folder, relative to `base`."""
     if isinstance(value, dict):
         return {name: relative_to_base(base, (*key, name), inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -66,10 +66,10 @@ def relative_to_base(base: Path, key: Path_, value: Any) -> Any:
 
 
 def nested_choices(options: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Yield where options name nested components, and the value there.
+    """Yield the position of each nested component in the options, and the value at this position.
 
-    A component that nests others of its type takes one as its option ``inner`` or a list as ``parts``. Each is a name
-    or a table with a name.
+    A component that contains components of its type has an option ``inner`` for one component or ``parts`` for a list.
+    Each nested component is a name or a table with a name.
 
     Example:
         >>> list(nested_choices({"max": 0.3, "inner": "entropy"}))
@@ -84,14 +84,14 @@ def nested_choices(options: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int
 
 
 def with_nested(choice: Choice) -> Iterator[Choice]:
-    """Yield a component and all that it nests."""
+    """Yield a component and all components nested in it."""
     yield choice
     for _, value in nested_choices(choice.options):
         yield from with_nested(Choice.model_validate(value))
 
 
 def make(kind: str, choice: Choice, base: Path) -> Any:
-    """Return a component; a user's function is wrapped, and lists become tuples, which never change.
+    """Return a component; a user's function is wrapped, and lists are converted to tuples, which are immutable.
 
     Raises:
         ConfigError: If the name is unknown or an option is invalid.
@@ -112,14 +112,14 @@ def make(kind: str, choice: Choice, base: Path) -> Any:
     try:
         return target(**options) if wrapper is None else wrapper(_with_options(target, options))
     except SystemExit as error:  # otherwise the program would end here, with status 0
-        raise ConfigError(f"{choice.name!r} cannot be made: SystemExit: {error}.") from error
+        raise ConfigError(f"{choice.name!r} cannot be created: SystemExit: {error}.") from error
 
 
 OPTIMIZERS: Mapping[str, Callable[..., Any]] = {"sgd": lambda: None, "adam": Adam, "adamw": AdamW, "torch": TorchSteps}
 
 
 def local_of(section: LocalSection, base: Path | None = None) -> LocalSGD:
-    """Return how clients train; the path of a custom schedule is relative to `base`."""
+    """Return the local training; the path of a custom schedule is relative to `base`."""
     arguments = section.model_dump()
     if ":" in section.schedule:
         arguments["schedule"] = registry.load_users(
@@ -153,7 +153,7 @@ def federation(experiment: Experiment, seed: int, base: Path) -> Federation:
 
 
 def hints(target: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of the arguments of a class or function, as far as they are known."""
+    """Return the known types of the arguments of a class or function."""
     function: Any = target
     if inspect.isclass(target):
         function = vars(target).get("__init__", target)
@@ -170,7 +170,7 @@ def hints(target: Callable[..., Any]) -> dict[str, Any]:
 
 
 def is_tuple(hint: Any) -> bool:
-    """Return whether a type is or may be a tuple, which a TOML file can only write as a list."""
+    """Return whether a type is or includes a tuple, which is a list in a TOML file."""
     return typing.get_origin(hint) is tuple or any(map(is_tuple, typing.get_args(hint)))
 
 
@@ -194,12 +194,13 @@ LIBRARY = Path(fedreach.__file__).parent
 
 
 def digest(path: Path, name: str | None = None) -> str:
-    """Return the sha256 of a file of data, or the digest of the meaning of code; an unchanged file is not read again.
+    """Return the SHA-256 digest of a data file, or the digest of code; an unchanged file is not read again.
 
     Args:
-        path: The file.
-        name: Name of code in a run, see `fedreach._util.code`. For ``FILE.py:NAME`` and ``module:NAME``, NAME and what
-            it refers to count; for an imported module, everything does. None: the file is data.
+        path: Path of the file.
+        name: Name of code in a run (see `fedreach._util.code`). For ``FILE.py:NAME`` and ``module:NAME``, the digest
+            includes NAME and the code that NAME refers to. For an imported module, it includes the whole file. None:
+            the file is data.
 
     Raises:
         DataError: If the file cannot be read.
@@ -207,7 +208,7 @@ def digest(path: Path, name: str | None = None) -> str:
     try:
         return _digest(path, name, *_stamp(path))
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}. Make it readable.") from error
+        raise DataError(f"{path} cannot be read: {error.strerror}. Make the file readable.") from error
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -224,10 +225,10 @@ def _digest(path: Path, name: str | None, *stamp: int) -> str:
 
 
 def data_files(experiment: Experiment, base: Path, parts: list[Choice]) -> dict[str, Path]:
-    """Return the data files of an experiment, by their names in it.
+    """Return the data files of an experiment, by their names in the experiment.
 
-    For a folder of arrays, and for data passed from Python, all files count; for a component, the files that its
-    options name.
+    For a folder of arrays, and for data passed from Python, the result includes all files. For a component, it includes
+    the files that the component's options name.
     """
     e = experiment
     named = [e.partition.file, None if e.server_data is None else e.server_data.file]
@@ -255,8 +256,8 @@ def _is_file(path: Path) -> bool:
 def code_files(name: str, base: Path) -> dict[str, Path]:
     """Return the files of a user's ``FILE.py:NAME`` or ``module:NAME``.
 
-    The file itself has that name as its key. The user's modules that it imports, directly or not, have their path
-    from `base`. The module is imported first, since it may change where Python finds others.
+    The key of the file is this name. The keys of the user's modules that the file imports, directly or indirectly, are
+    paths relative to `base`. The module is imported first, because it may change Python's search path.
     """
     if name.rpartition(":")[0].endswith(".pkl"):  # its name contains a digest
         return {}
@@ -276,12 +277,12 @@ def _key(path: Path, base: Path) -> str:
 
 
 def imported_by(file: Path, module: str = "", of: str = "") -> list[Path]:
-    """Return a file of code and the files of the user's modules that it imports, directly or not.
+    """Return a file of code and the files of the user's modules that it imports, directly or indirectly.
 
     Args:
         file: The file.
-        module: Its name as a module; "" if it is not in a package.
-        of: Function or class of the file whose imports count; "": all imports.
+        module: Name of the file's module; "" if the file is not in a package.
+        of: Function or class of the file whose imports are followed; "": all imports.
     """
     files: dict[Path, None] = {}
     waiting, first = [(file.resolve(), module)], file.resolve()
@@ -354,7 +355,7 @@ def _find_modules(module: str, importing_folder: Path) -> Iterator[tuple[Path, s
 
 
 def module_files(name: str) -> set[Path]:
-    """Return the files of a user's module by its full name, with those that it imports; none for installed modules."""
+    """Return the files of a user's module, given its full name, and of its imports; none for installed modules."""
     importing_folder = Path.cwd()  # searched if Python does not find the module
     return {path for file, module in _find_modules(name, importing_folder) for path in imported_by(file, module)}
 
@@ -374,7 +375,7 @@ def _find_top_module(name: str, importing_folder: Path) -> ModuleSpec | None:
 def identity(experiment: Experiment, seed: int, method: str, base: Path) -> dict[str, Any]:
     """Return the identity of a run: its method, seed, options, the user's code and data.
 
-    Code passed from Python is already identified by its name, which contains a digest.
+    The name of code that is passed from Python already identifies the code, because it contains a digest.
 
     Raises:
         DataError: If a file cannot be read.
@@ -390,7 +391,7 @@ def identity(experiment: Experiment, seed: int, method: str, base: Path) -> dict
 def file_digests(experiment: Experiment, base: Path) -> dict[str, dict[str, str] | None]:
     """Return the digests of the user's ``code`` and ``data`` in the experiment; data is None without data files.
 
-    The digest of code is that of its meaning, see `fedreach._util.code`.
+    The digest of code does not depend on comments or layout (see `fedreach._util.code`).
 
     Raises:
         DataError: If a file cannot be read.
@@ -403,7 +404,7 @@ def file_digests(experiment: Experiment, base: Path) -> dict[str, dict[str, str]
 
 
 def users_code(experiment: Experiment, base: Path) -> dict[str, Path]:
-    """Return the files of the user's code in the experiment, by their names there; imported files by their path."""
+    """Return the files of the user's code by their names in the experiment, or, for imported files, by their paths."""
     files: dict[str, Path] = {}
     for choice in _parts(experiment):
         if ":" in (name := registry.code_name(choice.name)):
@@ -421,20 +422,20 @@ def _parts(experiment: Experiment) -> list[Choice]:
 
 @contextmanager
 def locate_user_errors(experiment: Experiment, base: Path) -> Iterator[None]:
-    """Add to an exception from the user's code its place in that code.
+    """Add the line of the user's code to an exception that this code raised.
 
-    Errors that FedReach raised from such an exception, such as that of a failing client, also get the place. Ctrl-C
-    passes unchanged, since a component may not have raised it.
+    FedReach also adds the line to errors caused by such an exception, such as the error of a failing client.
+    KeyboardInterrupt does not change, because Ctrl-C may have caused it.
 
     Raises:
-        ComponentError: In place of such an exception, which is its cause.
+        ComponentError: If the user's code raised an exception, which becomes the cause of this error.
     """
     try:
         yield
     except FedReachError as error:
         place = None if isinstance(error, ComponentError) else _place(error.__cause__, experiment, base)
         if place is not None:
-            error.args = (f"{str(error).rstrip('.')}. That was in {place}.", *error.args[1:])
+            error.args = (f"{str(error).rstrip('.')}. The error occurred in {place}.", *error.args[1:])
         raise
     except (Exception, SystemExit) as error:
         # Python turns a StopIteration that leaves a generator into a RuntimeError with that cause.

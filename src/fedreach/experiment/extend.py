@@ -1,4 +1,4 @@
-"""Extend finished runs to more rounds, with the same bits as runs of that length, or reject with a reason."""
+"""Extend finished runs to more rounds; the results are identical to runs of that length, bit for bit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedreach.runs.identity import finished_result, run_of
 from fedreach.runs.schema import CHECKPOINT, AdaptationRecord, AdaptedLine, ComparisonRecord, Result, RunRecord
 
 LAST_ROUND_REPLACED_BEST = (
-    "its last round was evaluated as the last, and found the best model: the one before it is gone"
+    "the additional evaluation in its last round found the best model, and the best model before that is not stored"
 )
 ON_FLOWER = "client_statistics.json"  # client statistics of a Flower run, which the simulator cannot reproduce
 
@@ -42,19 +42,20 @@ def extend_run(
 ) -> Result:
     """Extend a run to a number of rounds and return its result.
 
-    Except for timing, the folder then equals that of a single run of this length. Repeat an interrupted call to resume
-    it.
+    Except for timing, the folder is then identical to the folder of a single run of this length. Repeat an interrupted
+    call to resume it.
 
     Args:
         path: The run folder.
         rounds: Total number of rounds.
-        base: Folder that paths in the experiment are relative to, that of its TOML file.
+        base: Folder that paths in the experiment are relative to: the folder of its TOML file.
         callbacks: Callbacks that follow the progress.
         threads: As in `fedreach.experiment.run.run`.
-        trackers: Names of trackers that replace those of the run; default: the run's own.
+        trackers: Names of trackers that replace the trackers of the run. Default: the trackers of the run.
 
     Raises:
-        RunFolderError: If the folder does not hold a run, or the run cannot be extended, with the reason.
+        RunFolderError: If the folder is not a run folder, or if the run cannot be extended. The message states the
+            reason.
     """
     folder = RunFolder(path)
     experiment = with_trackers(_experiment(run_of(folder).config, path), trackers, base)
@@ -77,26 +78,27 @@ def extend_comparison(
         out: The comparison's folder.
         rounds: Total number of rounds.
         base: Folder that paths in the experiment are relative to.
-        restart: Move runs that cannot be extended aside, see `set_aside`, and run them again at this length.
+        restart: Move runs that cannot be extended to a backup folder (see `set_aside`), and repeat them with this
+            length.
         trackers: As in `extend_run`.
         **resources: The other fields of `fedreach.experiment.workers.Resources`.
 
     Raises:
-        RunFolderError: If a run cannot be extended and `restart` is false. Nothing is changed then.
-        ConfigError: If the number of seeds was chosen by a pilot's results.
+        RunFolderError: If a run cannot be extended and `restart` is false. No file has been changed then.
+        ConfigError: If the number of seeds was chosen from the results of a pilot.
     """
     record = RunFolder(out).required(ComparisonRecord)
     experiment = with_trackers(_experiment(record.config, out), trackers, base)
     if experiment.plan.detect_points is not None:
         raise ConfigError(
-            f"{out} has as many seeds as followed from its pilot after {experiment.rounds} rounds; after {rounds} "
-            f"others would follow. Compare with rounds = {rounds} in {ANOTHER_FOLDER}."
+            f"The number of seeds of {out} was chosen from its pilot after {experiment.rounds} rounds, and may differ "
+            f"after {rounds} rounds. Compare with rounds = {rounds} in {ANOTHER_FOLDER}."
         )
     _check_longer(experiment.rounds, rounds, out)
     if experiment.tune is not None and experiment.tune.rounds is None and rounds > experiment.rounds:
         raise ConfigError(
-            f"{out} was tuned after {experiment.rounds} rounds, as [tune] does not say `rounds`; after {rounds} other "
-            f"settings may be the best. Compare with rounds = {rounds} in {ANOTHER_FOLDER}."
+            f"{out} was tuned after {experiment.rounds} rounds, because [tune] does not set `rounds`. After {rounds} "
+            f"rounds, other settings may be the best. Compare with rounds = {rounds} in {ANOTHER_FOLDER}."
         )
     experiment = experiment.model_copy(update={"rounds": rounds})
     runs = {below(out, place): (method, int(seed)) for method, of in record.runs.items() for seed, place in of.items()}
@@ -128,10 +130,10 @@ def _prepare_runs(paths: Sequence[Path], rounds: int, base: Path, *, restart: bo
     if reasons and not restart:
         several = len(paths) > 1
         message = "\n  ".join(f"{path}: {why}." for path, why in reasons.items())
-        how = f"`fedreach run {paths[0]}/run.json --set rounds={rounds} --out OTHER` makes it anew at this length."
+        how = f"To rerun it with {rounds} rounds: `fedreach run {paths[0]}/run.json --set rounds={rounds} --out OTHER`."
         if several:
-            how = "With --restart these runs are made anew at this length, and the others gone on with."
-            message = f"{len(reasons)} of {len(paths)} runs cannot go on.\n  {message}\n"
+            how = "Use --restart to rerun these runs with {rounds} rounds and to extend all other runs."
+            message = f"{len(reasons)} of {len(paths)} runs cannot be extended.\n  {message}\n"
         raise RunFolderError(f"{message} {how}")
     for path in stored:
         if path not in reasons:
@@ -143,7 +145,8 @@ def reason_not_extendable(path: Path, stored: RunRecord, rounds: int, base: Path
     """Return why a run cannot be extended to a number of rounds, or "" if it can.
 
     Raises:
-        RunFolderError: If its files have changed since, it was altered, or it is already longer.
+        RunFolderError: If the user's files have changed since the run, if the run was altered, or if it is already
+            longer.
     """
     folder, experiment = RunFolder(path), _experiment(stored.config, path)
     before = experiment.rounds
@@ -152,7 +155,7 @@ def reason_not_extendable(path: Path, stored: RunRecord, rounds: int, base: Path
     if before == rounds:
         return ""
     if (path / ON_FLOWER).exists():
-        return "it was run on Flower, where its clients are"
+        return "it was run on Flower, and its clients' data are not on this machine"
     with locate_user_errors(experiment, base):
         federation = components.federation(experiment, stored.seed, base)
     if why := next(filter(None, (refers_to_length(federation, n, m) for n, m in _pairs(before, rounds))), ""):
@@ -163,9 +166,9 @@ def reason_not_extendable(path: Path, stored: RunRecord, rounds: int, base: Path
     done, every = record["round"], experiment.evaluation.every
     if result is not None and done < before:
         limit = "a budget" if experiment.limits else "early stopping (evaluation.patience)"
-        return f"{limit} ended it after round {done} of {before}; a longer run would end there, too"
+        return f"{limit} ended it after round {done} of {before}, where a longer run would end, too"
     if record["gone"]:
-        return f"what clients kept between rounds ({', '.join(record['gone'])}) was let go of as it finished"
+        return f"it deleted what clients store between rounds ({', '.join(record['gone'])}) when it finished"
     if done >= before and done % every and record["best_round"] == done:
         return f"{LAST_ROUND_REPLACED_BEST}; evaluation.every = {every} does not divide {done}"
     return ""
@@ -177,7 +180,7 @@ def _pairs(before: int, rounds: int) -> tuple[tuple[int, int], ...]:
 
 def _check_longer(before: int, rounds: int, path: Path) -> None:
     if rounds < before:
-        raise RunFolderError(f"{path} has {before} rounds; --rounds must be at least that; got {rounds}.")
+        raise RunFolderError(f"--rounds must be at least {before}, the number of rounds of {path}; got {rounds}.")
 
 
 def _reopen(path: Path, stored: RunRecord, rounds: int) -> None:
@@ -196,6 +199,6 @@ def _experiment(config: Mapping[str, object], path: Path) -> Experiment:
         return Experiment.model_validate(config)
     except pydantic.ValidationError as error:
         raise RunFolderError(
-            f"{path} was not made by an experiment file or fedreach.compare ({error.error_count()} of its options are "
-            "others): only such runs can be extended."
+            f"{path} must be a run of an experiment file or of fedreach.compare to be extended; got "
+            f"{error.error_count()} options that are not in such files."
         ) from None

@@ -1,4 +1,4 @@
-"""Reading experiment files."""
+"""Functions that read and check experiment files."""
 
 import copy
 import csv
@@ -50,23 +50,23 @@ def read(source: Path) -> dict[str, Any]:
         raw = json.loads(text) if is_json else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(
-            f"{source} cannot be read: {error.strerror}. Name a TOML file; `fedreach init` writes a commented one."
+            f"{source} cannot be read: {error.strerror}. Name a TOML file; `fedreach init` writes a commented file."
         ) from error
     except (ValueError, RecursionError) as error:  # a number of 5000 digits raises a ValueError, not a decode error
         what = "JSON" if is_json else "TOML"
         if source.name.endswith((".csv", ".csv.gz", ".tsv", ".parquet")):
             raise ConfigError(f"{source} is a table, not an experiment file. Use --data {source}.") from error
         raise ConfigError(
-            f"{source} is not valid {what}: {_describe_error(error)}. `fedreach init` writes a valid one."
+            f"{source} is not valid {what}: {_describe_error(error)}. `fedreach init` writes a valid file."
         ) from error
     config = raw.get("config", raw) if is_json and isinstance(raw, dict) else raw
     if not isinstance(config, dict):
-        raise ConfigError(f"{source} must hold a table of options, as run.json of a run folder does.")
+        raise ConfigError(f"{source} must contain a table of options, like run.json of a run folder.")
     return config
 
 
 def toml_value(text: str) -> Any:
-    """Return a value written as in TOML; a bare word is a string.
+    """Parse a TOML value; a word without quotes is a string.
 
     Raises:
         ConfigError: If the value is nested too deeply, or is a number with too many digits.
@@ -95,21 +95,21 @@ def check_plain(value: Any, where: str, depth: int = 0) -> None:
     """Reject nesting deeper than `MOST_NESTED`, integers beyond 64 bits, and invalid characters.
 
     Raises:
-        ConfigError: If the value holds one of these; the message gives the place.
+        ConfigError: If the value contains one of these; the message names its position.
 
     Example:
         >>> check_plain({"name": "x", "seeds": [0]}, "x.toml")
         >>> check_plain({"name": "a\\0b"}, "x.toml")
         Traceback (most recent call last):
-        fedreach.ConfigError: x.toml must not hold the character U+0000; it stands in 'a\\x00b'. Leave it out.
+        fedreach.ConfigError: x.toml must not contain the character U+0000; got 'a\\x00b'. Remove it.
     """
     if depth > MOST_NESTED:
         raise ConfigError(f"{where} nests tables and lists more than {MOST_NESTED} levels deep.")
     if isinstance(value, str) and (unfit := UNFIT.search(value)):
-        rule = f"must not hold the character U+{ord(unfit[0]):04X}; it stands in {reprlib.repr(value)}"
-        raise ConfigError(f"{where} {rule}. Leave it out.")
+        rule = f"must not contain the character U+{ord(unfit[0]):04X}; got {reprlib.repr(value)}"
+        raise ConfigError(f"{where} {rule}. Remove it.")
     if isinstance(value, int) and value.bit_length() > 63:
-        raise ConfigError(f"{where}: a whole number must be of 64 bits, as TOML has them; got {hex(value)[:40]}.")
+        raise ConfigError(f"{where}: a whole number must fit into 64 bits, as in TOML; got {hex(value)[:40]}.")
     if isinstance(value, Mapping):
         value = [*value, *value.values()]
     for part in value if isinstance(value, list | tuple) else ():
@@ -136,7 +136,7 @@ def set_option(table: dict[str, Any], key: str, value: Any) -> None:
 
 
 def with_setting(raw: dict[str, Any], setting: Setting) -> dict[str, Any]:
-    """Return the tables of an experiment with a setting; `raw` is changed."""
+    """Apply a setting to the tables of an experiment, and return the changed `raw`."""
     methods = tuple(raw.get("methods") or ())
     for key, value in setting.items():  # a step * means all methods
         for path in [key.replace("*", method, 1) for method in methods] if "*" in key else [key]:
@@ -162,15 +162,15 @@ def folders(settings: Sequence[Setting], where: Path) -> list[Path]:
 
 
 NOT_SWEPT = ("name", "seeds", "baseline", "target_accuracy", "statistics", "engine", "run", "sweep", "tune")
-"""Keys that cannot be swept or tuned: they are the same for all settings, or change no run but by rounding."""
+"""Keys that cannot be swept or tuned: they are the same for all settings, or change results only by rounding."""
 COMMON = ("data", "partition", "population", "noise", "shift", "server_data", "budget", "radio", "evaluation", "rounds")
-"""Keys that can be swept but not tuned, as they are the same for all methods of a comparison."""
+"""Keys that can be swept but not tuned, because they are the same for all methods of a comparison."""
 
 
 def check_settings(
     raw: Mapping[str, Any], e: Experiment, wrong: Callable[[dict[str, Any]], list[Problem]]
 ) -> list[Problem]:
-    """Return the problems of ``[sweep]`` and ``[tune]``, checking each value separately.
+    """Check each value of ``[sweep]`` and ``[tune]`` separately, and return the problems.
 
     Args:
         raw: Tables of an experiment that is otherwise valid.
@@ -187,12 +187,16 @@ def check_settings(
             for value in (values.min, values.max) if isinstance(values, Range) else values:
                 for problem in wrong(with_setting(copy.deepcopy(plain), {key: value}))[:1]:
                     where, value_text = ".".join(map(str, problem.path)), format_value(value)
-                    problems.append(Problem((section, key), f"{value_text} cannot be: {where}: {problem.message}"))
+                    problems.append(Problem((section, key), f"{value_text} is not valid: {where}: {problem.message}"))
     if e.sweep is not None and e.plan.detect_points is not None:
-        rule = "has the number of seeds follow from one comparison, and a [sweep] makes several. Leave out one of them."
+        rule = (
+            "chooses the number of seeds for one comparison, but a [sweep] has several comparisons. Remove one of the "
+            "two."
+        )
         problems.append(Problem(("statistics", "detect_points"), rule))
     if e.tune is not None and not e.methods:
-        problems.append(Problem(("tune",), "chooses for each method of a comparison: add [methods.NAME] tables."))
+        rule = "chooses settings for each method of a comparison. Add [methods.NAME] tables."
+        problems.append(Problem(("tune",), rule))
     return problems
 
 
@@ -200,11 +204,11 @@ def explain_refused_key(key: str, *, tuned: bool) -> str:
     """Return why an option cannot be swept or tuned, or "" if it can."""
     head = key.partition(".")[0]
     if head in NOT_SWEPT:
-        return f"{head} is the same for all settings, and cannot vary. Leave it out"
+        return f"{head} must be the same for all settings. Remove it"
     if tuned and head in COMMON:
-        return f"{head} is the same for all methods, and cannot be chosen for each. Show it under [sweep]"
+        return f"{head} must be the same for all methods. Move it to [sweep]"
     if tuned and re.match(r"(method|methods\.[^.]+)\.adaptation(\.|$)", key):
-        return "adaptation comes after training, and a setting is chosen by the model that was trained. Leave it out"
+        return "adaptation follows training, but tuning scores the model before adaptation. Remove it"
     return ""
 
 
@@ -216,20 +220,20 @@ CLASSES_TEMPLATE = DEFAULT.with_name("classes.toml")  # for a table named on the
 NUMBERS_TEMPLATE = DEFAULT.with_name("numbers.toml")
 COLUMNS = ("data", "columns")  # its keys are lists of names: --set data.columns.drop=insurer,ward
 LONGEST_NAME = 100  # bytes of a name that becomes a folder
-FOLDER_NAME = f"no slash, no control character, no dot in front, no name of a device, at most {LONGEST_NAME} bytes"
+FOLDER_NAME = f"no slash, no control character, no leading dot, no name of a device, at most {LONGEST_NAME} bytes"
 
 
 def load(source: Path | None, overrides: Sequence[str] = (), default: Path | None = None) -> Experiment:
     """Read and check an experiment.
 
     Args:
-        source: A TOML file, or the ``run.json`` of a run folder; None: the default file.
-        overrides: Options ``"a.b=c"``, with c written as in TOML; a bare word is a string. Paths here are relative to
-            the current folder, and in the experiment to `folder_of` the source.
+        source: TOML file, or ``run.json`` of a run folder. None: the default file.
+        overrides: Options ``"a.b=c"``, where c is a TOML value or a word without quotes. Paths in overrides are
+            relative to the current folder. Paths in the experiment are relative to `folder_of(source)`.
         default: Default file; None: `DEFAULT`.
 
     Raises:
-        ConfigError: If the experiment is invalid; the message lists all mistakes.
+        ConfigError: If the experiment is invalid. The message lists all mistakes.
 
     Example:
         >>> load(None, ["local.lr=0.5", "method.selection=full"]).local.lr
@@ -251,9 +255,9 @@ def checked(raw: Mapping[str, Any], base: Path, place: str, overridden: Sequence
 
     Args:
         raw: Tables of the experiment.
-        base: Folder that paths in it are relative to.
-        place: Name of their source, for the message.
-        overridden: Keys that --set wrote.
+        base: Folder that paths in the experiment are relative to.
+        place: Name of the source of the tables, for the message.
+        overridden: Keys that were set with --set.
     """
     experiment, problems = check(raw, base)
     if problems or experiment is None:
@@ -264,7 +268,8 @@ def checked(raw: Mapping[str, Any], base: Path, place: str, overridden: Sequence
 def check(raw: Mapping[str, Any], base: Path) -> tuple[Experiment | None, list[Problem]]:
     """Return the experiment, or None if it cannot be parsed, and its problems.
 
-    Keys, types, ranges and components are checked first, then what must fit together, then the settings to try.
+    The function first checks keys, types, ranges and components, then their combination, then the settings to try. It
+    stops after the first stage with problems.
     """
     problems: list[Problem] = []
     experiment: Experiment | None = None
@@ -293,7 +298,7 @@ def check(raw: Mapping[str, Any], base: Path) -> tuple[Experiment | None, list[P
 
 
 def name_after(path: Path, default: str) -> str:
-    """Return the last part of a path, or the default if that is not a valid name of an experiment.
+    """Return the last part of a path, or the default if this part is not a valid name of an experiment.
 
     Example:
         >>> name_after(Path("comparisons/first"), "comparison"), name_after(Path("comparisons/.hidden"), "comparison")
@@ -319,17 +324,18 @@ def _find_contradictions(e: Experiment) -> list[Problem]:
     if len(set(e.seeds)) < len(e.seeds):
         problems.append(Problem(("seeds",), f"must not repeat a seed; got {e.seeds}."))
     if not _names_a_folder(e.name):
-        problems.append(Problem(("name",), f"becomes a folder in runs/: {FOLDER_NAME}; got {reprlib.repr(e.name)}."))
+        rule = f"must be a valid name of a folder: {FOLDER_NAME}; got {reprlib.repr(e.name)}."
+        problems.append(Problem(("name",), rule))
     for name in e.methods:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 _.+=-]*", name) or not _names_a_folder(name):
-            rule = f"a method's name becomes a folder: use letters, digits, _ . + = -; {FOLDER_NAME}."
+            rule = f"a method's name is also the name of a folder. Use only letters, digits, _ . + = -; {FOLDER_NAME}."
             problems.append(Problem(("methods", name), rule))
     for name in ("seconds", "joules"):
         if name in e.limits and e.radio is None:
-            problems.append(Problem(("budget", name), "is counted by a [radio], and there is none: add one."))
+            problems.append(Problem(("budget", name), "requires a [radio] section. Add one."))
     server_data = e.server_data
     if server_data is not None and (server_data.examples is None) == (server_data.file is None):
-        problems.append(Problem(("server_data",), "give either `examples` or `file`."))
+        problems.append(Problem(("server_data",), "must have either `examples` or `file`."))
     participants, clients = e.population.participants, _drawn_clients(e)
     if clients is not None and isinstance(participants, int) and participants > clients:
         rule = f"must be at most the {clients} clients of the partition; got {participants}."
@@ -368,7 +374,7 @@ def _check_statistics(e: Experiment) -> list[Problem]:
         problems.append(Problem((*where, "last_rounds"), f"{rule} Lower it or evaluation.every."))
     if plan.detect_points is not None:
         if len(e.methods) == 1:
-            problems.append(Problem((*where, "detect_points"), "is a difference of two methods, and there is one."))
+            problems.append(Problem((*where, "detect_points"), "requires at least two methods; got one."))
         if len(e.seeds) < MIN_PILOT:
             rule = f"needs a pilot of at least {MIN_PILOT} seeds; `seeds` has {len(e.seeds)}. Use --seeds 20 or more."
             problems.append(Problem((*where, "detect_points"), rule))
@@ -406,17 +412,17 @@ def _find_clashes(e: Experiment, base: Path) -> list[Problem]:
             problems.append(Problem(where, str(error)))
             continue
         except Exception as error:  # in a custom component
-            problems.append(Problem(where, f"the parts cannot be joined: {type(error).__name__}: {error}."))
+            problems.append(Problem(where, f"the components cannot be combined: {type(error).__name__}: {error}."))
             continue
         if limit is not None and federation.cohort_size > limit and not federation.selection.ignores_cohort:
             rule = f"must be at most the {limit} participants; got {federation.cohort_size}."
             problems.append(Problem(places["cohort_size"], f"{rule} Lower it, or let more clients participate."))
         if federation.learning_server is not None and e.server_data is None:
-            rule = "trains on data of the server's own, and there is none. Add `[server_data] examples = 100`."
+            rule = "trains on server data; got none. Add `[server_data] examples = 100`."
             problems.append(Problem(places["server"], f"{name_of(federation.server)} {rule}"))
         early = "evaluation.patience" if e.evaluation.patience is not None else "[budget]" if e.limits else ""
         if last and not before and early:
-            rule = f"tunes the model after the last round, which {early} may leave out. Leave out {early}."
+            rule = f"tunes the model after the last round, but {early} may end the run earlier. Remove {early}."
             problems.append(Problem(places["server"], f"{name_of(federation.server)} {rule}"))
     return problems
 
@@ -472,5 +478,5 @@ def _override(raw: dict[str, Any], override: str, base: Path) -> Path_:
 def _index(step: str | int, table: Sequence[Any], override: str) -> int:
     if not str(step).isdecimal() or int(step) >= len(table):
         rule = f"must name an element of the list by its number, 0 to {len(table) - 1}"
-        raise ConfigError(f"--set {override}: {step!r} {rule}. Or set the whole list.")
+        raise ConfigError(f"--set {override}: {step!r} {rule}. Or set the complete list.")
     return int(step)

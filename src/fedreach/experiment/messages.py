@@ -1,4 +1,4 @@
-"""Messages for mistakes in an experiment: the key, the rule, the value, the nearest valid name."""
+"""Messages for mistakes in an experiment, with the key, the rule, the value and the nearest valid name."""
 
 import inspect
 import re
@@ -16,7 +16,7 @@ from fedreach.experiment.schema import Experiment
 Path_ = tuple[str | int, ...]
 MOST_SHOWN = 300  # characters of a value, or of a key
 FLAGS: Mapping[Path_, str] = {("statistics", "detect_points"): "--detect", ("statistics", "max_seeds"): "--max-seeds"}
-"""Key -> the command-line option that sets it, too."""
+"""Key -> command-line option that also sets the key."""
 
 
 class Problem(NamedTuple):
@@ -57,7 +57,7 @@ def explain_errors(
             what = f"{owner} has no such option." if owner else "unknown key."
             sentences[path] = what + (_elsewhere(str(loc[-1])) or nearest(str(loc[-1]), _known_at(known, loc[:-1])))
         elif kind == "missing":
-            what = f"{owner} needs this option." if owner else "must be given; `fedreach list` shows what there is."
+            what = f"{owner} needs this option." if owner else "must be set. Run `fedreach list` for names."
             sentences[path] = what
         elif should:
             rules.setdefault(path, []).append(rule.partition(" or instance of")[0])
@@ -109,8 +109,8 @@ def _elsewhere(key: str) -> str:
         >>> _elsewhere("lr"), _elsewhere("lerning_rate")
         (" Did you mean 'local.lr'?", '')
     """
-    places = [f"{table}.{key}" for table, field in Experiment.model_fields.items() if key in _keys_of_table(field)]
-    places += [key] * (key in Experiment.model_fields)
+    tables = [table for table, field in Experiment.model_fields.items() if key in _keys_of_table(field)]
+    places = [key] * (key in Experiment.model_fields) + [f"{table}.{key}" for table in tables]
     return f" Did you mean {' or '.join(map(repr, places))}?" if places else ""
 
 
@@ -120,7 +120,7 @@ def format_problems(problems: Iterable[Problem], place: str = "", overridden: Se
     Args:
         problems: The mistakes.
         place: Name of the file or of the function that was called; "" for the default file.
-        overridden: Keys that --set wrote.
+        overridden: Keys that were set with --set.
     """
     lines = []
     for path, message in dict.fromkeys(problems):

@@ -1,4 +1,4 @@
-"""Names and identity of objects passed from Python."""
+"""Names and digests of objects that are passed from Python."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ IGNORED_ATTRIBUTES = ("__doc__", "__firstlineno__")  # attributes of a class tha
 
 
 def digest_meaning(thing: Any) -> str:
-    """Return the digest of an object's meaning.
+    """Return a digest of what an object computes.
 
-    The user's modules that it refers to count as files, with their imports.
+    The digest includes the files of the user's modules that the object refers to, and of their imports.
 
     Raises:
-        Exception: If pickling the object raises it.
+        Exception: If pickling the object raises this exception.
 
     Example:
         >>> def twice(x): return 2 * x
@@ -67,7 +67,7 @@ def digest_meaning(thing: Any) -> str:
 
 
 def tensor_reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return a tensor as an array, since torch's pickles contain addresses of this process."""
+    """Return a tensor as an array, because torch's pickles contain memory addresses of this process."""
     return _tensor, (tensor.detach().cpu().numpy(),)
 
 
@@ -78,7 +78,7 @@ def parameter_reduced(parameter: nn.Parameter) -> tuple[Any, ...]:
 
 
 def missing_reduced(missing: Any) -> str:
-    """Return the name of the sentinel for a missing default of a dataclass field."""
+    """Return the name of the value that marks a missing default of a dataclass field."""
     return "MISSING"
 
 
@@ -173,7 +173,7 @@ class _MeaningPickler(Pickler):
             self.files.add(code.co_filename)
 
     def own_modules(self) -> set[Path]:
-        """Return the files of the user's modules that the object refers to or imports, directly or not."""
+        """Return the files of the user's modules that the object refers to or imports, directly or indirectly."""
         paths: set[Path] = set()
         for name in self.words & sys.modules.keys() - {"__main__"}:
             file = getattr(sys.modules[name], "__file__", None)
@@ -187,7 +187,7 @@ class _MeaningPickler(Pickler):
         return paths
 
     def whole_files(self) -> list[bytes]:
-        """Return the texts of notebook cells that count as a whole; files are among the own modules."""
+        """Return the texts of notebook cells that the digest includes completely; `own_modules` returns files."""
         return sorted("".join(linecache.getlines(file)).encode() for file in self.files if not Path(file).is_file())
 
 
@@ -203,14 +203,14 @@ def _number(content: bytes) -> int:
 
 @dataclass(eq=False)
 class PickleStore:
-    """A store of objects without names, from when they are first named until they are written."""
+    """A store that names objects without names and later writes them to disk."""
 
     folder: Path
     base: Path | None = None  # folder that names are relative to; None: the current folder
     waiting: dict[Path, bytes] = field(default_factory=dict)
 
     def name_of(self, thing: Any, name: str) -> str:
-        """Return a name by which other processes find an object.
+        """Return a name with which other processes find an object.
 
         Raises:
             ConfigError: If the object cannot be passed to another process.
@@ -236,12 +236,11 @@ class PickleStore:
 
 
 def to_config(kind: str, value: Any, shelf: PickleStore) -> Any:
-    """Return a component as an experiment file has it: a name, or a table with a name.
+    """Return a component in the form of an experiment file: a name, or a table with a name.
 
     Args:
         kind: Component type, a key of `fedreach._util.registry.COMPONENT_TYPES`.
-        value: A name, a table with a name, a class, a function or a component; the check of the experiment rejects
-            anything else.
+        value: Name, table with a name, class, function or component. The check of the experiment rejects other values.
         shelf: Store of objects without names.
 
     Example:
@@ -336,7 +335,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def to_toml_value(value: Any) -> Any:
-    """Return a value as TOML has it: lists for tuples and arrays, Python's numbers for numpy's, text for paths."""
+    """Convert a value to types of TOML: tuples and arrays to lists, NumPy numbers to Python numbers, paths to text."""
     if isinstance(value, Mapping):
         return {str(key): to_toml_value(inner) for key, inner in value.items()}
     if isinstance(value, np.generic | np.ndarray):
@@ -347,7 +346,7 @@ def to_toml_value(value: Any) -> Any:
 
 
 def is_importable(thing: Any) -> bool:
-    """Return whether a fresh process finds a function or class by its module and name."""
+    """Return whether a new process can import a function or class by its module and name."""
     name, module = getattr(thing, "__qualname__", ""), getattr(thing, "__module__", None) or ""
     loaded = sys.modules.get(module)
     if module == "__main__" or loaded is None or getattr(loaded, name, None) is not thing:
@@ -367,10 +366,10 @@ def _is_findable(module: str, loaded: ModuleType) -> bool:
 
 
 def to_pickle(thing: Any, name: str) -> bytes:
-    """Return an object as bytes for another process; the same program gives the same bytes.
+    """Return an object as bytes for another process; the same program always returns the same bytes.
 
     Raises:
-        ConfigError: If the object holds something that cannot leave this process.
+        ConfigError: If the object contains something that cannot be passed to another process.
     """
     content = io.BytesIO()
     try:
@@ -378,7 +377,7 @@ def to_pickle(thing: Any, name: str) -> bytes:
             Pickler(content, protocol=5).dump(thing)
     except Exception as error:  # pickle raises whatever the object's methods raise
         raise ConfigError(
-            f"{name} cannot be handed to other processes: {type(error).__name__}: {error}. Define it in a separate "
+            f"{name} cannot be sent to other processes: {type(error).__name__}: {error}. Define it in a separate "
             "module, without open files, generators or locks."
         ) from error
     return content.getvalue()

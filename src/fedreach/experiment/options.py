@@ -40,7 +40,7 @@ OWN_KEYS: Mapping[str, type[Choice]] = {
 
 
 def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) -> list[Problem]:
-    """Return the problems of the name or the options of one component."""
+    """Return the problems with the name or the options of a component."""
     section = OWN_KEYS.get(kind, Choice)
     name = choice.get("name", section.model_fields["name"].default)
     if not isinstance(name, str) or (kind == "partition" and choice.get("file") is not None):
@@ -104,13 +104,13 @@ def _broken_contract(kind: str, choice: Choice, base: Path) -> list[str]:
     except ConfigError as error:
         return [str(error)]
     except Exception as error:
-        return [f"{choice.name!r} cannot be made: {type(error).__name__}: {error}."]
+        return [f"{choice.name!r} cannot be created: {type(error).__name__}: {error}."]
     base_class = registry.import_object(registry.COMPONENT_TYPES[kind].base)
     return [] if isinstance(part, base_class) else [f"{choice.name!r} {wrong_base(part, base_class)}"]
 
 
 def options_model(target: Callable[..., Any], supplied: Collection[str]) -> type[BaseModel] | None:
-    """Return a model of the options that a callable takes by its annotations; None if it takes any.
+    """Return a model of the options of a callable, from its annotations; None if it accepts any options.
 
     `supplied` are the arguments that FedReach itself passes, which are not options.
 
@@ -170,7 +170,7 @@ def trackers_of(experiment: Experiment, base: Path) -> list[tuple[str, Any]]:
 
 
 def with_trackers(experiment: Experiment, names: Sequence[str], base: Path) -> Experiment:
-    """Return an experiment with the named trackers in place of its own; without names, with its own.
+    """Return an experiment with the named trackers instead of its own trackers; without names, it does not change.
 
     Raises:
         ConfigError: If a tracker is invalid.

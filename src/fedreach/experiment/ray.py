@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster: each is an actor that runs a worker process on its node and forwards its messages."""
+"""Workers on a Ray cluster: actors that run a worker process on their node and forward its messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SETTINGS = {  # of Ray, unless the user sets them
 
 
 class Site(NamedTuple):
-    """What a worker must find on its node."""
+    """Files, packages and devices that a worker must find on its node."""
 
     out: Path  # of the comparison
     token: str  # content of the file TOKEN in it
@@ -47,7 +47,7 @@ class Site(NamedTuple):
 class OnRay:
     """A Ray cluster whose nodes all see the folder of the comparison.
 
-    A worker takes ``engine.threads`` CPUs (or one), and one GPU if ``engine.device`` is cuda. A job whose process or
+    A worker uses ``engine.threads`` CPUs (default: 1), and one GPU if ``engine.device`` is cuda. A job whose process or
     node dies resumes from its checkpoint on any node.
 
     Args:
@@ -68,7 +68,7 @@ class OnRay:
         cpus, gpus = engine.threads or 1, int(engine.device.startswith("cuda"))
         if engine.device.startswith("cuda:"):
             raise ConfigError(
-                f"With --executor ray each run has a GPU of its own, which it sees as 'cuda'; got engine.device = "
+                "engine.device must be 'cuda' with --executor ray, because each run has its own GPU; got "
                 f"{engine.device!r}. Use --device cuda."
             )
         out = out.absolute()
@@ -77,8 +77,8 @@ class OnRay:
             capacity = count_places(nodes, cpus, gpus)
             if not capacity:
                 raise ConfigError(
-                    f"A run takes {cpus} CPU{'s' * (cpus > 1)} (engine.threads){' and a GPU' if gpus else ''}, and no "
-                    f"node of the Ray cluster has that: its {len(nodes)} nodes have "
+                    f"A run requires {cpus} CPU{'s' * (cpus > 1)} (engine.threads){' and a GPU' if gpus else ''}, more "
+                    f"than any node of the Ray cluster has. Its {len(nodes)} nodes have "
                     f"{'; '.join(sorted(map(_resources, nodes)))}. Lower engine.threads, use --device cpu, or start a "
                     "larger node first."
                 )
@@ -119,7 +119,7 @@ class RayWorker:
         self.thread: threading.Thread
 
     def start(self, on_message: Callable[[Message], None]) -> None:
-        """Request a host, which reports that it is ready once the cluster has a place for it."""
+        """Request a host, which reports that it is ready as soon as the cluster has free resources."""
         self.ready = False
         self.host = self.hosts.remote(self.site, self.threads)
         self.thread = threading.Thread(target=self._listen, args=(self.host, on_message), daemon=True)
@@ -195,7 +195,7 @@ def count_places(nodes: Sequence[Mapping[str, float]], cpus: int, gpus: int) -> 
 
 
 def unfit(site: Site) -> str | None:
-    """Return why this node cannot run workers, or None."""
+    """Return the reason why this node cannot run workers, or None."""
     node = socket.gethostname()
     try:
         token = (site.out / TOKEN).read_text(encoding="utf-8")
@@ -203,28 +203,28 @@ def unfit(site: Site) -> str | None:
         token = None
     if token != site.token:
         return (
-            f"Node {node} of the Ray cluster does not see the folder {site.out} of this comparison. Choose a folder "
-            "that all nodes share by --out."
+            f"Node {node} of the Ray cluster cannot read the folder {site.out} of this comparison. Set --out to a "
+            "folder that all nodes share."
         )
     node_versions = versions()
     if node_versions != site.versions:
         return (
-            f"Node {node} of the Ray cluster has {_list_packages(node_versions)}, this one "
-            f"{_list_packages(site.versions)}. Install the same on all, else results depend on where they are computed."
+            f"Node {node} of the Ray cluster has {_list_packages(node_versions)}, and this machine has "
+            f"{_list_packages(site.versions)}. Install the same versions on all nodes, because results depend on them."
         )
     return None
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that affect the numbers."""
+    """Return the versions of the packages that affect results."""
     return {name: importlib.metadata.version(name) for name in ("fedreach", "numpy", "torch")}
 
 
 def check_reachable(address: str) -> None:
-    """Reject an address where nothing answers; Ray itself would try for minutes and then end the process.
+    """Reject an address if no server responds; Ray itself would try for minutes and then end the process.
 
     Raises:
-        ConfigError: If the address is invalid or nothing answers there.
+        ConfigError: If the address is invalid or no server responds.
     """
     if address == "auto":
         return
@@ -235,7 +235,7 @@ def check_reachable(address: str) -> None:
         socket.create_connection((parts[1], int(parts[2])), timeout=CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise ConfigError(
-            f"No Ray cluster answers at {address!r}: {error}. Start one there by `ray start --head`, or leave out "
+            f"No Ray cluster answers at {address!r}: {error}. Start a cluster there with `ray start --head`, or omit "
             "--address to start one on this machine."
         ) from error
 

@@ -1,7 +1,8 @@
-"""One run, in one process or in several ranks.
+"""One run, computed by one process or by several processes (ranks).
 
-Before the first round of several ranks, rank 0 announces its run, and all ranks read their data at the same time. Rank
-0 then announces its engine and the digest of its federation, and the others confirm that theirs are the same.
+With several ranks, rank 0 announces its run before the first round, and all ranks read their data at the same time.
+Rank 0 then announces its engine and the digest of its federation. The other ranks confirm that they have the same
+engine and digest.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ def on_rank_device(experiment: Experiment, ranks: Ranks | None, engine: str | No
 
 
 def distribute(simulation: Simulation, ranks: Ranks) -> Simulation:
-    """Return rank 0's simulation with its work distributed over all ranks, once these are ready.
+    """Wait for all ranks, and return rank 0's simulation with its work distributed among the ranks.
 
     Raises:
-        FedReachError: If another rank failed, with its error.
+        FedReachError: If another rank failed; the message contains the error of that rank.
     """
     for rank in range(1, ranks.size):
         ranks.send((simulation.engine.name, simulation.data.digest()), rank)
@@ -72,19 +73,19 @@ def distribute(simulation: Simulation, ranks: Ranks) -> Simulation:
 
 
 def distribute_again(simulation: Simulation, ranks: Ranks) -> Simulation:
-    """Return rank 0's simulation of other data, distributed again once the other ranks have finished the last one."""
+    """Distribute another simulation of rank 0 after the other ranks have finished the previous simulation."""
     for rank in range(1, ranks.size):
         ranks.send(SWITCH_ENGINE, rank)
     return distribute(simulation, ranks)
 
 
 def serve_run(experiment: Experiment, identity: Mapping[str, Any], base: Path, threads: int, ranks: Ranks) -> None:
-    """Serve rank 0 until its run is over, without printing or writing anything.
+    """Work for rank 0 until its run is finished, without printing or writing anything.
 
     Raises:
         ConfigError: If rank 0 runs another experiment.
         DataError: If rank 0 has other data.
-        LostRankError: If rank 0 ends before its run is over.
+        LostRankError: If rank 0 ends before its run is finished.
     """
     theirs = ranks.receive(0)
     if theirs is None:  # the run is already finished
@@ -116,8 +117,8 @@ def _serve(
     engine, digest = ranks.receive(0)
     if data.digest() != digest:
         raise DataError(
-            f"This rank reads other data than rank 0 (federation {data.digest()[:12]}, there {digest[:12]}). Copy "
-            "the files of rank 0's machine to this one."
+            f"The data of this rank ({data.digest()[:12]}) differ from the data of rank 0 ({digest[:12]}). Copy the "
+            "files of rank 0's machine to this machine."
         )
     simulation = make(Builder(on_rank_device(experiment, ranks, engine), base), data, seed, threads)
     ranks.send("ready", 0)
@@ -142,7 +143,7 @@ Read = Callable[[Builder], Dataset | OwnData]
 def run(experiment: Experiment, **arguments: Any) -> Result | None:
     """Run or resume one resolved experiment in a folder, and return its result, as in ``result.json``.
 
-    The arguments and errors are those of `each_round_of`.
+    The arguments and errors are the same as for `each_round_of`.
     """
     return consume(each_round_of(experiment, **arguments))
 
@@ -166,30 +167,33 @@ def each_round_of(
     """Run or resume one resolved experiment, and yield the row of each round; a stopped run can be resumed later.
 
     Args:
-        experiment: Experiment of one method, see `Experiment.resolved`.
+        experiment: Experiment of one method (see `Experiment.resolved`).
         seed: Seed of this run.
-        folder: The run folder. A finished run of the same experiment stays as it is.
+        folder: Run folder. A finished run of the same experiment is not changed.
         base: Folder that paths in the experiment are relative to.
-        method: Name under which the run is reported.
-        threads: Number of threads if the experiment does not set it; default: the cores. Does not change numbers.
-        ranks: This process and others that share the work, see `fedreach.engines.distributed.join`. Only rank 0
-            writes, has callbacks, and returns a result; the others serve it and return None. Does not change numbers.
-        agreed: Folder in which all runs of a comparison store the engine of the first trial, so that they compute
-            alike, and the digest of the data; default: the run folder. An engine that the experiment names is stored
-            once it is known to compute the model; `sequential`, which always does, is not stored.
-        twin: Folder of a run that differs only in its name and `method.adaptation`. If it is finished, FedReach takes
-            its training and runs only the adaptation.
-        files: Digests of the user's files when the comparison began, see
-            `fedreach.experiment.components.file_digests`; default: not checked.
-        callbacks: Callbacks that follow the progress, before the experiment's trackers; not called if the run is
-            already finished.
-        warn: Function that receives warnings: with a tracker's name if that fails, with ``"engine"`` if the model
-            changes how it is trained or evaluated.
+        method: Name of the run in reports.
+        threads: Number of threads if the experiment does not set it, which does not affect results. Default: the number
+            of cores.
+        ranks: Processes that share the work (see `fedreach.engines.distributed.join`), which does not affect results.
+            Only rank 0 writes files, calls callbacks and returns a result. The other ranks work for rank 0 and return
+            None.
+        agreed: Folder in which all runs of a comparison store the digest of the data and the engine of the first trial,
+            so that all runs use this engine. Default: the run folder. FedReach stores an engine that the experiment
+            names when it has checked that the engine supports the model. It does not store `sequential`, which supports
+            all models.
+        twin: Folder of a run that differs only in its name and `method.adaptation`. If that run is finished, FedReach
+            reuses its training and runs only the adaptation.
+        files: Digests of the user's files at the start of the comparison (see
+            `fedreach.experiment.components.file_digests`). Default: digests are not checked.
+        callbacks: Callbacks that follow the progress. They are called before the experiment's trackers, and not at all
+            if the run is already finished.
+        warn: Function that receives warnings, with the name of a failed tracker, or with ``"engine"`` if the model
+            affects how it is trained or evaluated.
         read: Function that reads the experiment's data set.
 
     Raises:
-        RunFolderError: If the folder holds another experiment or cannot be read.
-        FedReachError: If the run fails; ``result.json`` then gives the reason.
+        RunFolderError: If the folder contains another experiment or cannot be read.
+        FedReachError: If the run fails. ``result.json`` then contains the reason.
     """
     identity = components.identity(experiment, seed, method, base)
     if files is not None:
@@ -269,9 +273,9 @@ def _write_traceback(folder: RunFolder, error: Exception) -> None:
 
 @one_thread()
 def explain(experiment: Experiment, *, seed: int, folder: Path, base: Path) -> tuple[FederatedData, str, str]:
-    """Return the data of a run, the engine that would train it, and the reason, by a trial at most.
+    """Return the data of a run, the engine that would train it, and the reason, without training more than a trial.
 
-    Nothing is written. The arguments are those of `run`.
+    This function writes no files. The arguments are the same as for `run`.
     """
     with locate_user_errors(experiment, base):
         builder = Builder(experiment, base)
@@ -328,16 +332,16 @@ class _Engine(NamedTuple):
 def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agreed: RunFolder) -> _Engine:
     experiment, note = builder.experiment, _note(builder, seed)
     name, record = experiment.engine.name, agreed.read_json(note)
-    why = f"engine {name}: the experiment says so"
+    why = f"engine {name}: set by the experiment"
     if name == "auto" and record is None:
         choice = builder.choice(data, seed, threads)
         return _Engine(choice.name, str(choice), choice.warning, is_chosen=True)
     if name == "auto":
         name = (record or {}).get("name", "")
-        why = f"engine {name}: noted in {agreed.path / note}"
+        why = f"engine {name}: stored in {agreed.path / note}"
         if name not in ENGINES:
             raise RunFolderError(
-                f"{agreed.path / note} must name an engine; got {name!r}. Remove it to choose the engine again."
+                f"{agreed.path / note} must name an engine; got {name!r}. Remove the file to choose the engine again."
             )
     if record is None or record.get("name") != name or record.get("examined") != _model_digest(builder):
         with _recorded_engine(experiment, agreed.path / note):
@@ -391,8 +395,8 @@ def _draw_warning(simulation: Simulation) -> str | None:
     if not isinstance(engine, TorchEngine) or not engine.trainer.behavior.draws_in_evaluation:
         return None
     return (
-        "the model draws random numbers in evaluation: examples are evaluated one by one, each by a seed of its own, "
-        "so that its outputs are always the same"
+        "the model draws random numbers in evaluation. FedReach evaluates each example alone, with its own seed, so "
+        "that its outputs are always the same"
     )
 
 

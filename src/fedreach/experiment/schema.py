@@ -33,7 +33,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Section(BaseModel):
-    """A table of the file: unknown keys are rejected, types are not converted; each field is described below it."""
+    """A table of the experiment file: unknown keys are rejected, and types are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
@@ -41,7 +41,7 @@ class Section(BaseModel):
 # -------------------- Settings of options: all combinations of listed values, or random draws
 
 Setting = Mapping[str, Any]
-"""Option -> value; options are written as for ``--set``, such as ``local.lr``."""
+"""Option -> value. Options have the same names as for ``--set``, such as ``local.lr``."""
 
 MAX_SETTINGS = 1000  # settings
 DIGITS = 4  # of a drawn number: short enough to read and to write again
@@ -55,7 +55,7 @@ class Range(Section):
     max: int | float
     """The upper limit."""
     log: bool = False
-    """Draw uniformly in the logarithm."""
+    """Draw numbers whose logarithm is uniform."""
 
     @pydantic.model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -82,7 +82,7 @@ Values = (
 
 
 class Grid(BaseModel):
-    """Options with the values that they take; all keys other than the fields are options.
+    """Options with the values to combine. All keys that are not fields of this class are options.
 
     Example:
         >>> grid = Grid.model_validate({"local.lr": [0.1, 0.2], "local.epochs": [1, 5]})
@@ -113,10 +113,12 @@ class Grid(BaseModel):
     @pydantic.model_validator(mode="after")
     def _check_grid(self) -> Self:
         if not self.values:
-            raise ValueError('names no option. Say which values one takes, such as "local.lr" = [0.01, 0.1].')
+            raise ValueError('must have an option with its values, such as "local.lr" = [0.01, 0.1].')
         for key, values in self.values.items():
             if isinstance(values, Range) and self.samples is None:
-                raise ValueError(f"{key} is a range and needs a number of samples. Add samples = 20, or list values.")
+                raise ValueError(
+                    f"{key} is a range, which requires a number of samples. Add samples = 20, or list values."
+                )
             if isinstance(values, list) and len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
                 raise ValueError(f"{key} must not repeat a value; got {values}.")
         if self.size > MAX_SETTINGS:
@@ -132,12 +134,12 @@ class Grid(BaseModel):
 
     @property
     def size(self) -> int:
-        """The number of settings, at most."""
+        """The maximum number of settings."""
         lists = [values for values in self.values.values() if isinstance(values, list)]
         return self.samples or math.prod(map(len, lists))
 
     def settings(self) -> list[dict[str, Any]]:
-        """Return the settings; the first option's value changes last, and repeated draws are dropped."""
+        """Return the settings without repeated draws; the value of the first option changes last."""
         if self.samples is None:
             lists = [values for values in self.values.values() if isinstance(values, list)]
             return [dict(zip(self.values, combination, strict=True)) for combination in itertools.product(*lists)]
@@ -152,12 +154,12 @@ class Grid(BaseModel):
 
 
 class TuneSection(Grid):
-    """Settings to choose from for each method and seed, by validation data of the participants that no score uses."""
+    """Settings to choose from for each method and seed, based on validation data that no score uses."""
 
     validation: Share = 0.2
-    """Share of each participant's training examples that scores settings."""
+    """Share of each participant's training examples used to score settings."""
     rounds: Positive | None = None
-    """Rounds of a run that tries a setting. Default: as in the comparison."""
+    """Number of rounds for which a setting is tried. Default: the rounds of the comparison."""
 
 
 def _options(table: Mapping[str, Any], prefix: str = "") -> Any:
@@ -169,7 +171,7 @@ def _options(table: Mapping[str, Any], prefix: str = "") -> Any:
 
 
 def format_setting(setting: Setting) -> str:
-    """Return a setting as people write it.
+    """Return a setting as readable text.
 
     Example:
         >>> format_setting({"partition.alpha": 0.1, "method.selection": "full"})
@@ -179,7 +181,7 @@ def format_setting(setting: Setting) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a value as people write it: short numbers, words without quotes."""
+    """Return a value as readable text: short numbers, words without quotes."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -194,7 +196,7 @@ class Choice(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, use_attribute_docstrings=True)
     name: str
-    """A built-in name, see `fedreach list`, or `FILE.py:NAME`; the other keys of the table are its options."""
+    """Built-in name (see `fedreach list`) or `FILE.py:NAME`. The other keys of the table are the options."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -205,34 +207,34 @@ class Choice(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Everything but the name."""
+        """All keys except `name`, with their values."""
         return dict(self.model_extra or {})
 
 
 class Data(Choice):
-    """The data set: a name of `fedreach list data`, or the path of an ``.npz`` file or of a folder's ``x.npy``."""
+    """The data set: a name from `fedreach list data`, or the path of an ``.npz`` file or of a folder's ``x.npy``."""
 
     name: str = "digits"
-    """One of `fedreach list data`, a table (.csv, .parquet), an .npz file, a folder's `x.npy`, or `FILE.py:NAME`."""
+    """Name from `fedreach list data`, table (.csv, .parquet), .npz file, `x.npy` of a folder, or `FILE.py:NAME`."""
     folder: str | None = None
-    """Folder of the files. Default: the environment variable FEDREACH_DATA, then the cache."""
+    """Folder of the data files. Default: the environment variable FEDREACH_DATA, else the cache folder."""
     download: bool = True
-    """Download missing files and check them."""
+    """Download missing files, and check the downloaded files."""
 
 
 class PartitionSection(Choice):
-    """Which client holds which example."""
+    """The assignment of examples to clients."""
 
     name: str = "dirichlet_by_class"
     """Partition of the examples; `natural` uses the clients given in the data."""
     clients: Positive = 50
     """Number of clients."""
     file: str | None = None
-    """A partition saved by `fedreach partition --save`, instead of drawing one."""
+    """File of a partition, written by `fedreach partition --save`. Default: draw a partition."""
     empty: Literal["error", "drop"] = "error"
-    """Clients without data: `error` rejects the partition, `drop` removes these clients."""
+    """Treatment of clients without data: `error` rejects the partition, `drop` removes these clients."""
     seed: Seed | None = None
-    """Seed of the partition, including label noise. Default: the population's."""
+    """Seed of the partition and of label noise. Default: the seed of the population."""
 
 
 class ShiftSection(Choice):
@@ -246,44 +248,44 @@ class PopulationSection(Section):
     """Which clients participate, and when."""
 
     participants: Positive | Share | list[int | str] | Literal["all"] = 0.4
-    """Clients that may train: their number, a share of those not excluded, ids or names, or all."""
+    """Clients that may train: a number, a share of the clients that are not excluded, ids or names, or all."""
     exclude_clients: list[int] = Field(default=[])
     """Ids of clients that never train."""
     exclude_labels: list[int] = Field(default=[])
-    """Classes; a client that holds any of them never trains."""
+    """Excluded classes. A client with examples of any of these classes never trains."""
     held_out: Share = 0.2
-    """Share of each participant's examples that it does not train on."""
+    """Share of each participant's examples that is not used for training."""
     refit: bool = False
-    """After the run, train again, also on held-out examples, for the rounds of the best model. Scores do not change."""
+    """After the run, train again for the rounds of the best model, also on held-out examples. Scores do not change."""
     validation: Share | None = None
-    """Share of the participants' training examples that scores settings of `[tune]`. Default: none."""
+    """Share of the participants' training examples used to score settings of `[tune]`. Default: none."""
     participation: Choice = Choice(name="always")
     """Which participants are available in a round, and which of their replies arrive."""
     seed: Seed | None = None
-    """Seed of the participants, the shift, and a partition without its own seed. Default: the run's."""
+    """Seed of the participants, the shift, and a partition without its own seed. Default: the seed of the run."""
 
 
 class ModelSection(Choice):
     """The model."""
 
     name: str = "mlp"
-    """A built-in model, or `FILE.py:NAME`: a function or class that makes a `torch.nn.Module`."""
+    """Name of a built-in model, or `FILE.py:NAME` of a function or class that returns a `torch.nn.Module`."""
     seed: Seed | None = None
-    """Seed of its initial weights. Default: the run's."""
+    """Seed of the initial weights. Default: the seed of the run."""
     output: str | int | None = None
-    """Key, attribute or position of the output in the module's result; or a function of it, `FILE.py:NAME`."""
+    """Key, attribute or position of the output in the module's result, or a function to extract it, `FILE.py:NAME`."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """Everything but name and seed."""
+        """All keys except `name` and `seed`, with their values."""
         return super().options | ({} if self.output is None else {"output": self.output})
 
 
 class ServerDataSection(Section):
-    """Data that the server holds, for methods that train on it: drawn from the clients' data, or a file."""
+    """Data of the server, for methods that train on it: drawn from the clients' data, or read from a file."""
 
     examples: Positive | None = None
-    """Number of examples, taken from the training data of all clients, including those that never train."""
+    """Number of examples, drawn from the training data of all clients, including clients that never train."""
     file: str | None = None
     """An .npz file with arrays `x` and `y`, as an alternative to `examples`."""
 
@@ -292,14 +294,14 @@ class RadioSection(Choice):
     """Channels, devices and prices; with this section, FedReach counts seconds and joules."""
 
     name: str = "gigahertz"
-    """Name of the cell; its options are bandwidth, devices and prices."""
+    """Name of the radio cell. Its options set bandwidth, devices and prices."""
 
 
 class OptimizerSection(Choice):
-    """Optimizer of local training; its options are those of `Adam`, `AdamW` or `TorchSteps`."""
+    """Optimizer of local training, with the options of `Adam`, `AdamW` or `TorchSteps`."""
 
     name: Literal["sgd", "adam", "adamw", "torch"] = "sgd"
-    """Plain gradient steps, or Adam, AdamW or any optimizer of PyTorch, reset in each round."""
+    """Plain gradient steps, Adam, AdamW, or any optimizer of PyTorch, whose state is reset in each round."""
 
 
 def _in_range(rule: str | Sequence[str], value: Any) -> Any:
@@ -311,12 +313,12 @@ def _in_range(rule: str | Sequence[str], value: Any) -> Any:
 
 
 def section_of(dataclass: type, name: str, **types: Any) -> Any:
-    """Return the table of a file whose keys are the options of a dataclass: its types, defaults and rules.
+    """Return the model of a table whose keys are the options of a dataclass, with their types, defaults and rules.
 
     Args:
-        dataclass: The dataclass, where each option is defined.
+        dataclass: Dataclass that defines the options.
         name: Name of the table.
-        types: Types of options that a file writes otherwise than Python.
+        types: Types of options whose form in a file differs from the form in Python.
 
     Example:
         >>> section_of(UnevenSteps, "UnevenStepsSection")(min=1, max=5).model_dump()
@@ -341,7 +343,7 @@ def section_of(dataclass: type, name: str, **types: Any) -> Any:
 if TYPE_CHECKING:
 
     class LocalSection(Section):
-        """Local training; the options are those of `LocalSGD`."""
+        """Local training, with the options of `LocalSGD`."""
 
         schedule: str = "constant"
 
@@ -357,23 +359,23 @@ else:
 
 
 class EngineSection(Section):
-    """How training is computed; conclusions do not depend on it."""
+    """The computation of training, which does not affect conclusions."""
 
     name: Literal["auto", "native", "manual", "sequential", "vmap"] = "auto"
-    """Engine; `auto` takes the fastest in a trial. Numbers agree up to rounding."""
+    """Engine; `auto` chooses the fastest engine in a short trial. Engines give equal results up to rounding."""
     device: str = "cpu"
-    """Device as torch names it, such as `cpu`, `cuda` or `cuda:1`."""
+    """Device in torch's notation, such as `cpu`, `cuda` or `cuda:1`."""
     threads: Positive | None = None
-    """Threads of one run; does not change numbers. Default: the cores, shared by all runs."""
+    """Number of threads per run, which does not affect results. Default: the number of cores, shared by all runs."""
     precision: Literal["highest", "high", "medium"] = "highest"
-    """Precision of matrix products as torch names it; `medium` is bfloat16."""
+    """Precision of matrix products in torch's notation; `medium` is bfloat16."""
 
 
 class EvaluationSection(Section):
     """When the model is evaluated."""
 
     every: Positive = 5
-    """Rounds from one evaluation to the next."""
+    """Number of rounds from one evaluation to the next."""
     local: bool = False
     """Also evaluate the local models of the cohort before aggregation."""
     examples_per_client: Positive | None = None
@@ -381,22 +383,22 @@ class EvaluationSection(Section):
     training: bool = False
     """Also score participants' training examples, as `train_accuracy` and `out_of_sample_gap`."""
     inputs: list[Positive] = Field(default=[5, 20])
-    """Numbers of inputs per client for additional adaptations; each client's other examples are scored."""
+    """Numbers of inputs per client for additional adaptations. Scores are measured on the client's other examples."""
     patience: Positive | None = None
     """Stop a run after this many evaluations without a lower `participant_loss`. Default: never."""
     metrics: list[Choice] = Field(default=[Choice(name="accuracy"), Choice(name="loss")])
-    """Names of `fedreach list metric`, or `FILE.py:NAME`. Accuracy and loss always count; two classes add `auroc`."""
+    """Names from `fedreach list metric`, or `FILE.py:NAME`. Accuracy, loss and, for two classes, `auroc` are added."""
 
 
 class RunSection(Section):
-    """How a run behaves; only `on_failure` can change its numbers, if a client fails."""
+    """The behavior of a run; only `on_failure` can affect results, if a client fails."""
 
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 2.0
     """Seconds from one checkpoint to the next; 0: one per round."""
     on_failure: Literal["stop", "drop"] = "stop"
     """If a client's update is not finite: stop the run, or drop the client from the round."""
     trackers: list[Choice] = Field(default=[])
-    """Trackers that follow the run: names of `fedreach list tracker`, or `FILE.py:NAME`."""
+    """Trackers of the run: names from `fedreach list tracker`, or `FILE.py:NAME`."""
 
 
 if TYPE_CHECKING:
@@ -406,16 +408,16 @@ else:  # a field for each component type
 
 
 class MethodSection(Parts):
-    """A method to compare: the components of one federation. `[method]` sets those that a method leaves out."""
+    """A method to compare: the components of one federation. `[method]` sets the components that are omitted."""
 
     cohort_size: Positive | None = None
-    """Clients per round. Default: that of `[method]`."""
+    """Number of clients per round. Default: the value in `[method]`."""
     local: dict[str, Any] = Field({})
     """Keys of `[local]` that this method overrides."""
 
 
 class DefaultMethod(Parts):
-    """The components that all methods share unless they override them; `COMPONENT_TYPES` has the defaults."""
+    """The components that all methods share unless they override them; `COMPONENT_TYPES` lists the defaults."""
 
     cohort_size: Positive = 10
     """Clients per round."""
@@ -436,19 +438,19 @@ class Experiment(Section):
     """A whole experiment file."""
 
     name: str = "experiment"
-    """Name in tables and in the HTML report. Default: that of the file."""
+    """Name in tables and in the HTML report. Default: the name of the file."""
     rounds: Positive = 50
     """Maximum number of training rounds."""
     seeds: Annotated[list[Seed], Field(min_length=1)] = Field(default=[0])
-    """Seeds; each draws its own partition, participants, model and batches."""
+    """Seeds of the runs. Each seed draws its own partition, participants, model and batches."""
     baseline: str | None = None
-    """Method that the others are compared with. Default: the first."""
+    """Method with which the other methods are compared. Default: the first method."""
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Accuracy on unseen clients; FedReach reports the rounds, bytes and seconds until they reach it."""
+    """Accuracy on unseen clients. FedReach reports the rounds, bytes and seconds until it is reached."""
     data: Data = Data()
     partition: PartitionSection = PartitionSection.model_validate({"alpha": 0.3})
     noise: Choice | None = None
-    """Label noise on training data; labels of held-out and test data stay true."""
+    """Label noise on training data. Labels of held-out and test data do not change."""
     shift: ShiftSection | None = None
     population: PopulationSection = PopulationSection()
     server_data: ServerDataSection | None = None
@@ -465,7 +467,7 @@ class Experiment(Section):
     sweep: Grid | None = None
     """Settings to compare; FedReach runs one comparison per setting."""
     tune: TuneSection | None = None
-    """Settings to try for each method, which then uses the best one."""
+    """Settings to try for each method. The method then uses the best setting."""
     run: RunSection = RunSection()
     method: DefaultMethod = DefaultMethod()
     methods: dict[str, MethodSection] = Field(default={})
@@ -482,7 +484,7 @@ class Experiment(Section):
         return value
 
     def choice(self, kind: str) -> Choice | None:
-        """Return the experiment's choice for a component type; None if it has none."""
+        """Return the component that the experiment chooses for a type; None if it chooses none."""
         path = COMPONENT_TYPES[kind].path
         if path is None:
             return None

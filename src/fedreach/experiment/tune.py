@@ -24,14 +24,14 @@ from fedreach.runs.schema import Result, RoundRow, RunRecord, TuningRecord
 
 
 class Variant(NamedTuple):
-    """An experiment at a setting."""
+    """An experiment with one setting."""
 
     setting: Setting
     experiment: Experiment
 
 
 def cells(experiment: Experiment, base: Path) -> list[Variant]:
-    """Return the comparison at each setting of ``[sweep]``: the experiment after ``--set`` with that setting.
+    """Return the comparison for each setting of ``[sweep]``: the experiment after ``--set`` with that setting.
 
     Raises:
         ConfigError: If a setting makes the experiment invalid.
@@ -59,7 +59,7 @@ def at(experiment: Experiment, setting: Setting, base: Path) -> Experiment:
 
 
 def candidates(experiment: Experiment, method: str, base: Path) -> list[Variant]:
-    """Return the settings of ``[tune]`` to try for a method, one run each, without settings that do not change it.
+    """Return the settings of ``[tune]`` that change a method; each of these settings is tried in one run.
 
     Candidates are scored only on validation data, a part of the participants' training data.
 
@@ -99,11 +99,11 @@ def _trial(tune: TuneSection, e: Experiment) -> Experiment:
 
 BACKUP_FOLDER, TUNING = "rerun", "tuning"
 UNDER_WAY = ".under-way"
-"""Mark of a folder in `BACKUP_FOLDER`: its runs are being repeated, and those in the comparison are already new."""
+"""Mark of a folder in `BACKUP_FOLDER`: FedReach is repeating its runs, so the comparison contains the new runs."""
 
 
 def check_rerun_methods(experiment: Experiment, methods: Sequence[str]) -> None:
-    """Reject methods that the experiment does not have."""
+    """Reject methods that are not in the experiment."""
     for method in methods:
         if method not in experiment.methods:
             raise ConfigError(f"Unknown method {method!r} to rerun." + nearest(method, experiment.methods))
@@ -112,7 +112,8 @@ def check_rerun_methods(experiment: Experiment, methods: Sequence[str]) -> None:
 def set_aside(job: Job) -> None:
     """Move a run and its tuning runs into ``rerun/METHOD-N/`` of its comparison.
 
-    Runs that are being repeated are not moved a second time, so that the same command resumes after an interruption.
+    Runs that are being repeated are not moved a second time, so that rerunning the command resumes an interrupted
+    rerun.
     """
     place, run_folder = _backup_folder(job), job.folder
     tried = job.out / TUNING / job.method / run_folder.name
@@ -130,20 +131,22 @@ def set_aside(job: Job) -> None:
                 path.rename(aside)
     except OSError as error:
         raise RunFolderError(
-            f"{run_folder} cannot be moved to {place}: {error.strerror}. Move it away yourself."
+            f"{run_folder} cannot be moved to {place}: {error.strerror}. Move the run folder to another place."
         ) from error
 
 
 def with_remedy(errors: Mapping[Job, OtherFilesError]) -> OtherFilesError:
-    """Return the first error of runs that used other files, with the command that repeats all such runs."""
+    """Return the first error of runs that used other files, with a command that repeats all of these runs."""
     methods = dict.fromkeys(job.method for job in errors)
     options = " ".join(f"--rerun {shlex.quote(method)}" for method in methods)
     first_error = next(iter(errors.values()))
-    return OtherFilesError(f"{first_error} Or rerun what depends on it: {options} (in Python, rerun={[*methods]!r}).")
+    return OtherFilesError(
+        f"{first_error} Or rerun the methods that depend on these files: {options} (in Python, rerun={[*methods]!r})."
+    )
 
 
 def finish_rerun(jobs: Sequence[Job], status: ComparisonStatus) -> None:
-    """Remove the marks of repeated runs once all of them are finished, so that they can be moved aside again."""
+    """Remove the marks of repeated runs once all of them are finished, so that these runs can be moved again."""
     if not {job.folder for job in jobs} <= {job.folder for job in status.finished}:
         return
     for place in {_backup_folder(job) for job in jobs}:
@@ -169,7 +172,7 @@ Key = tuple[str, int]
 
 @dataclass
 class TunedSettings:
-    """The chosen settings, and the methods and seeds for which the choice failed."""
+    """The chosen settings, and the methods and seeds for which no setting could be chosen."""
 
     chosen: dict[Key, Experiment] = field(default_factory=dict)
     failed: dict[Key, str] = field(default_factory=dict)
@@ -204,7 +207,7 @@ class Search:
 
     @cached_property
     def jobs(self) -> dict[Key, list[Job]]:
-        """A run for each candidate, where there are several."""
+        """A run for each candidate, if a method has several candidates."""
         jobs: dict[Key, list[Job]] = {}
         for seed in self.seeds:
             for method, tried in self.cells.items():
@@ -216,7 +219,7 @@ class Search:
 
 
 def skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
-    """Return the jobs to run; add finished jobs and jobs with an unusable folder to the status."""
+    """Return the jobs to run, and add finished jobs and jobs with an unusable folder to the status."""
     waiting: list[Job] = []
     status.finished, status.failed = [], {}
     files_errors: dict[Job, OtherFilesError] = {}
@@ -237,10 +240,10 @@ def skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
 
 
 def tune(searches: Sequence[Search], resources: Resources) -> list[TunedSettings]:
-    """Try all settings not tried yet, store the best in ``tuning.json`` of each comparison, and return them.
+    """Try the remaining settings, store the best settings in ``tuning.json`` of each comparison, and return them.
 
-    A method with a single candidate takes it without a trial. A candidate whose training diverges ranks last. If a
-    candidate fails for another reason, or all candidates diverge, tuning fails.
+    A method with a single candidate uses this candidate without a trial. A candidate whose training diverges ranks
+    last. If a candidate fails for another reason, or all candidates diverge, tuning fails.
     """
     if not searches:
         return []
@@ -251,7 +254,7 @@ def tune(searches: Sequence[Search], resources: Resources) -> list[TunedSettings
     status.skipped = len(status.finished)
     if waiting:
         for callback in resources.callbacks:
-            callback.planned(f"Tuning: {len(waiting)} runs, scored on a part of what participants train on")
+            callback.planned(f"Tuning: {len(waiting)} runs, scored on a part of the participants' training data")
         run_jobs(searches[0].experiment.engine, waiting, status, resources)
     return [_choose_settings(search) for search in searches]
 
@@ -273,7 +276,7 @@ def _choose_settings(search: Search) -> TunedSettings:
                 _score_candidate(job, search.experiment.plan.last_rounds) for job in search.jobs.get((method, seed), ())
             ]
             if candidate_scores and (why := _explain_unusable(search.jobs[method, seed], candidate_scores)):
-                tuned.failed[method, seed] = f"nothing could be chosen for it: {why}"
+                tuned.failed[method, seed] = f"no setting could be chosen: {why}"
                 continue
             best = min(range(len(candidate_scores)), key=lambda n: candidate_scores[n].order) if candidate_scores else 0
             by = candidate_scores[best].by if candidate_scores else by
@@ -336,7 +339,7 @@ def _explain_unusable(jobs: Sequence[Job], candidate_scores: Sequence[_Candidate
         folder = RunFolder(job.folder)
         if not isfinite(candidate_score.score) and not _has_diverged(folder):
             result = folder.read(Result) if folder.read(RunRecord) is not None else None
-            return f"{job.label}: {'it did not finish' if result is None else result.error}"
+            return f"{job.label}: {'the run did not finish' if result is None else result.error}"
     if all(not isfinite(candidate_score.score) for candidate_score in candidate_scores):
         return f"training diverged with all {len(candidate_scores)} settings. {STEADIER}"
     return ""

@@ -1,8 +1,9 @@
-"""A process that runs one job after the other: ``python -m fedreach.experiment.worker``.
+"""Worker process that runs one job after another: ``python -m fedreach.experiment.worker``.
 
-Jobs arrive and messages leave as JSON lines on standard input and output. The line ``null`` ends the process: the
-comparison is over or interrupted. The end of the input also ends it: the comparison was killed. In both cases, a
-current run first writes its checkpoint. So no worker outlives its comparison.
+The process reads jobs from standard input and writes messages to standard output, both as JSON lines. It ends after the
+line ``null``, which means that the comparison is finished or interrupted. It also ends after the end of the input,
+which means that the comparison was killed. In both cases, a current run first writes its checkpoint. No worker
+therefore runs longer than its comparison.
 """
 
 import _thread
@@ -33,7 +34,7 @@ from fedreach.runs.callbacks import Callback
 from fedreach.runs.schema import RoundRow, Timing
 
 ORPHAN_SECONDS = LOCK_SECONDS - 1.0
-"""Time after which a worker ends if its comparison was killed; a resuming process waits that long for the folder."""
+"""Time until a worker ends if its comparison was killed; a resuming process waits this long for the folder."""
 
 
 class _Jobs:
@@ -89,13 +90,13 @@ def main() -> None:
         except KeyboardInterrupt:
             if jobs.over.is_set() or signal.getsignal(signal.SIGINT) is not _interrupt_once:
                 raise
-            ended = {"ended": "failed", "error": "A part of your own raised KeyboardInterrupt; nobody pressed Ctrl-C."}
+            ended = {"ended": "failed", "error": "A custom component raised KeyboardInterrupt without Ctrl-C."}
         send(ended)
 
 
 @dataclass(frozen=True)
 class Rounds(Callback):
-    """Sends each round of a job to the comparison."""
+    """Callback that sends each round of a job to the comparison."""
 
     send: Callable[[Message], None]
 
@@ -114,9 +115,9 @@ class Rounds(Callback):
 
 
 class LastRead:
-    """A cache of the last data set, as reading may take longer than a run.
+    """Cache of the last data set, because reading it may take longer than a run.
 
-    A user's function is called again for each job; a digest checks that it always returns the same data.
+    A user's function is called again for each job. A digest checks that the function always returns the same data.
     """
 
     def __init__(self) -> None:

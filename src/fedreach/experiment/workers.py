@@ -46,24 +46,24 @@ class Job:
 
     @cached_property
     def training(self) -> str:
-        """Key of the training: of the runs that differ only in `method.adaptation`, one trains for all."""
+        """Key of the training. Runs with the same key differ only in `method.adaptation` and share one training."""
         method = self.experiment.method.model_copy(update={"adaptation": None})
         return f"{self.seed} {self.experiment.model_copy(update={'method': method}).model_dump_json()}"
 
     @cached_property
     def begun(self) -> int:
-        """Round from which the run resumes after an interrupted command; 0 without one."""
+        """Round from which the run resumes after an interruption; 0 if it was not interrupted."""
         rows = self.folder / RoundRow.FILE
         return max(0, rows.read_bytes().count(b"\n") - 1) if rows.exists() else 0  # minus the row of round 0
 
     @property
     def label(self) -> str:
-        """Name for people."""
+        """Readable name of the run."""
         return ", ".join(filter(None, (self.method, self.setting, f"seed {self.seed}")))
 
     @property
     def rounds(self) -> int:
-        """Length of the run."""
+        """Number of rounds of the run."""
         return self.experiment.rounds
 
 
@@ -85,7 +85,7 @@ class ComparisonStatus:
 
     @property
     def rounds_left(self) -> int:
-        """Remaining rounds, if runs that may end early are as long as other runs of their method."""
+        """Remaining rounds, assuming that runs that may end early are as long as other runs of their method."""
         over, trained = {*self.finished, *self.failed}, {job.training for job in self.finished}
         pending = {job.training: job for job in reversed(self.jobs) if job not in over and job.training not in trained}
         return sum(max(0, self._length(job) - self.running.get(job, job.begun)) for job in pending.values())
@@ -102,23 +102,23 @@ class ComparisonStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimate of the remaining seconds from the rounds since `began`; None before the first."""
+        """Estimated remaining seconds, from the rounds since `began`; None before the first round."""
         if not self.fresh_rounds:
             return None
         return (time.monotonic() - self.began) * self.rounds_left / self.fresh_rounds
 
 
 class ComparisonCallback:
-    """A base class for callbacks of a comparison, whose methods do nothing; an exception ends the comparison."""
+    """Base class of a comparison's callbacks, whose methods do nothing; an exception in them ends the comparison."""
 
     def begin(self) -> None:
-        """Called before the first run starts; not called if all runs are finished."""
+        """Called before the first run starts, unless all runs are finished."""
 
     def update(self, status: ComparisonStatus) -> None:
         """Called after each message of a run, and before the first run for finished and failed runs."""
 
     def planned(self, why: str) -> None:
-        """Called after a pilot, with the number of seeds that follows from it, in words."""
+        """Called after a pilot, with the number of seeds computed from it, as text."""
 
 
 # -------------------- Executors and workers
@@ -130,7 +130,7 @@ Message = dict[str, Any]
 
 
 class Worker(Protocol):
-    """A process that runs one job after the other. A worker may be started again after it died."""
+    """A process that runs one job after another; a worker may be started again if its process has died."""
 
     def start(self, on_message: Callable[[Message], None]) -> None:
         """Start the process and pass its messages to `on_message`, possibly from another thread.
@@ -138,7 +138,7 @@ class Worker(Protocol):
         The first message is ``{"ready": true}``. A job then sends ``{"round": 3, ...}`` after every round,
         ``{"refit_round": 2, "refit_rounds": 5}`` after every round of a refit, ``{"tracker": name, "warning": text}``
         for a failing tracker, and ``{"ended": ...}``. ``{"died": cause}`` is the last message. ``{"refused": reason}``
-        means that this machine cannot be used.
+        means that the worker cannot use this machine.
         """
 
     def send(self, job: Message) -> None:
@@ -148,11 +148,11 @@ class Worker(Protocol):
         """Ask the process to end; a current run first writes its checkpoint."""
 
     def wait(self) -> None:
-        """Wait for the end of the process, and force it after a time limit."""
+        """Wait until the process ends, and kill it after a time limit."""
 
 
 class Executor(Protocol):
-    """Machines that a comparison runs on."""
+    """Machines on which a comparison runs."""
 
     def pool(
         self, engine: EngineSection, out: Path, jobs: int, workers: int | None
@@ -169,13 +169,13 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What runs are computed with; results do not depend on the number of workers and on the executor.
+    """Resources for runs; results do not depend on the number of workers and on the executor.
 
     Args:
-        out: Folder of the comparison or of several, with the workers' log.
+        out: Folder of the comparison or comparisons, which contains the workers' log.
         base: Folder that paths in the experiments are relative to.
-        workers: Number of parallel processes; default: as many as the executor's machines hold.
-        executor: Executor that computes the runs; default: this machine.
+        workers: Number of parallel processes. Default: as many as the executor's machines can run.
+        executor: Executor that computes the runs. Default: this machine.
         callbacks: Callbacks that follow the progress.
     """
 
@@ -205,8 +205,8 @@ def run_jobs(engine: EngineSection, waiting: Sequence[Job], status: ComparisonSt
 class Scheduler:
     """The workers of a comparison and their jobs.
 
-    Starts the workers, runs waiting jobs in order, and keeps `status` up to date. A job whose process dies is started
-    at most `MAX_STARTS` times: it resumes from its checkpoint.
+    The scheduler starts the workers, runs waiting jobs in order, and updates `status`. A job whose process dies is
+    restarted from its checkpoint. It is started at most `MAX_STARTS` times.
     """
 
     def __init__(
@@ -318,12 +318,12 @@ class Scheduler:
             self.alive.remove(worker)
             self.free = [free_worker for free_worker in self.free if free_worker is not worker]
             if not self.alive:
-                raise TrainingError(f"No worker is left: the process of the last one died ({cause}){self._hint()}.")
+                raise TrainingError(f"No worker is left: the process of the last worker died ({cause}){self._hint()}.")
             return
         self.deaths[job] += 1
         if self.deaths[job] < MAX_STARTS:
             with self.log.open("a", encoding="utf-8") as log:
-                log.write(f"{job.label}: its process died ({cause}); it goes on from its last checkpoint.\n")
+                log.write(f"{job.label}: its process died ({cause}); FedReach resumes it from its last checkpoint.\n")
             del self.status.running[job]
             self.status.refitting.pop(job, None)
             self.waiting.insert(0, job)
@@ -332,7 +332,7 @@ class Scheduler:
         self._start(worker)
 
     def _hint(self) -> str:
-        return f"; {self.log} may say why" if self.log.exists() and self.log.stat().st_size else ""
+        return f"; see {self.log}" if self.log.exists() and self.log.stat().st_size else ""
 
 
 # -------------------- Workers on this machine, which exchange JSON lines
@@ -340,7 +340,7 @@ class Scheduler:
 
 @dataclass(frozen=True)
 class Local:
-    """Processes of this machine, as many as it has cores divided by ``engine.threads``."""
+    """Processes on this machine; their default number is the number of cores divided by ``engine.threads``."""
 
     @contextlib.contextmanager
     def pool(self, engine: EngineSection, out: Path, jobs: int, workers: int | None) -> Iterator[list[Process]]:
@@ -353,7 +353,7 @@ class Local:
 def search_path() -> dict[str, str]:
     """Return an environment in which another Python process finds the same modules as this one.
 
-    It includes a script's own folder, as experiments name the modules there as ``module:NAME``.
+    The search path includes the folder of a script, because experiments name modules in it as ``module:NAME``.
     """
     user_paths = [str(Path(place).resolve()) for place in sys.path if not is_installed(place)]
     places = [place for place in dict.fromkeys(user_paths) if Path(place).is_dir()]
@@ -372,13 +372,13 @@ def tidy_log(out: Path) -> Iterator[None]:
 
 
 class Process:
-    """One process, see `fedreach.experiment.worker`.
+    """A worker process on this machine (see `fedreach.experiment.worker`).
 
     Args:
-        log: File of its output.
-        threads: Threads of a run if the experiment does not set them.
-        environment: Variables in addition to those of this process.
-        folder: Working folder; default: that of this process.
+        log: File for the output of the process.
+        threads: Number of threads of a run if the experiment does not set it.
+        environment: Environment variables in addition to the variables of this process.
+        folder: Working folder. Default: the working folder of this process.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""FedReach's decisions in a real federation: on Flower's Message API, in its simulation and between machines.
+"""FedReach's methods on Flower's Message API, in Flower's simulation and between machines.
 
-The server side is `FedReachStrategy`, the client side `client_app` or, for an app that trains by itself,
-`share_labels`; `FlowerExperiment` makes both from one experiment file, `FlowerTables` where each client has a table of
-its own. Needs the extra ``fedreach[flower]``.
+The server side is `FedReachStrategy`. The client side is `client_app`, or `share_labels` for an app with its own
+training. `FlowerExperiment` creates both sides from one experiment file. `FlowerTables` does so if each client has its
+own table. This package requires the extra ``fedreach[flower]``.
 """
 
 from __future__ import annotations
@@ -42,5 +42,5 @@ def __getattr__(name: str) -> Any:
         if (error.name or "").partition(".")[0] != "flwr":
             raise
         raise ConfigError(
-            "fedreach.flower needs the library flwr; install it with pip install 'fedreach[flower]'."
+            "fedreach.flower needs flwr, which is not installed. Run: pip install 'fedreach[flower]'"
         ) from error

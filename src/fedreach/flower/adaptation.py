@@ -1,4 +1,4 @@
-"""Adaptation on Flower: every client adapts by itself and sends metrics. An unseen client sends nothing else."""
+"""Adaptation on Flower: every client adapts the model locally and sends metrics. Unseen clients send nothing else."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ LOG = getLogger("flwr")
 # participant fails to reply, all fits restart without it, so each is bit for bit the fit of those that stayed.
 
 Answers = dict[int, dict[str, AnyArray]]
-"""Fit -> contribution of a participant."""
+"""Fit -> contribution of a participant to this fit."""
 
 
 class RuleFit(NamedTuple):
@@ -55,7 +55,7 @@ class RuleFit(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """One exchange of several fits."""
+    """One exchange with clients, shared by several fits."""
 
     session: str
     number: int
@@ -65,47 +65,50 @@ class Exchange(NamedTuple):
 
 @dataclass(eq=False)
 class RemoteFit:
-    """Fits the adaptation rule of the federation."""
+    """Fit of the federation's adaptation rule, by messages to clients."""
 
     federation: Federation
     registry: ClientRegistry
     held_out: dict[int, int] = field(default_factory=dict, init=False)  # participant -> its number of held-out examples
 
     def holding_out(self, participants: Sequence[int]) -> list[int]:
-        """Return the available participants that have held-out examples and send sums over them."""
+        """Return the available participants that have held-out examples and send sums over these examples."""
 
         def read(client: int, reply: Message) -> int:
             known_count = self.registry.known[client].num_held_out or 0
             return messages.same_count(messages.metrics_of(reply), messages.EXAMPLES, known_count)
 
         contents: dict[int, Mapping[str, Any]] = {client: {} for client in participants}
-        counts, _ = self.registry.ask("query.adaptation", contents, read, "does not help to fit the adaptation rule")
+        counts, _ = self.registry.ask("query.adaptation", contents, read, "does not contribute to the adaptation rule")
         self.held_out = {client: count for client, count in sorted(counts.items()) if count}
         return list(self.held_out)
 
     def fitted(self, record: ArrayRecord, members: Sequence[int], *, cross: bool) -> RuleFit:
-        """Fit the rule on these participants; all sums exclude one that leaves.
+        """Fit the rule on these participants; if a participant leaves, all sums exclude it.
 
         Args:
             record: The model.
-            members: Participants that contribute, ids increasing.
-            cross: Also fit the rule without each fold of the participants, to score them.
+            members: Participants that contribute, by increasing id.
+            cross: Also fit the rule without each fold of participants, to score the participants of the fold.
 
         Raises:
-            TrainingError: If no participant is left; with secure aggregation, if only one is left.
+            TrainingError: If no participant is left, or, with secure aggregation, only one.
         """
         contributors, departed = list(members), dict[int, int]()
         while True:
             if len(contributors) < (messages.MIN_CLIENTS if self._hides else 1):
-                departures = f", and clients {sorted(departed)} left in the midst" if departed else ""
+                departures = f", because clients {sorted(departed)} left during the fit" if departed else ""
                 raise TrainingError(
                     f"{name_of(self.federation.adaptation)} cannot be fitted: {len(contributors)} participants with "
-                    f"held-out examples are left{departures}. Start the clients and then the run again, with the "
-                    "same folder; training is not repeated."
+                    f"held-out examples are left{departures}. Restart the clients, then rerun the command with the "
+                    "same folder. Training is not repeated."
                 )
             parts = folds(contributors) if cross else []
             if self._hides and any(len(part) < messages.MIN_CLIENTS for part in parts):
-                LOG.warning("Participants are not adapted themselves: a sum without one of them would show its part.")
+                LOG.warning(
+                    "FedReach does not evaluate adaptation on participants, because a sum without one participant "
+                    "would reveal its share."
+                )
                 parts = []
             fits, lost, exchange = self._attempt(
                 record, [contributors, *([c for c in contributors if c not in p] for p in parts)]
@@ -114,7 +117,8 @@ class RemoteFit:
                 break
             for client, reason in lost.items():
                 LOG.warning(
-                    "Client %s left in exchange %s of fitting the adaptation rule, which starts again without it: %s.",
+                    "Client %s left in exchange %s of fitting the adaptation rule. The fit starts again without this "
+                    "client: %s.",
                     *(client, exchange, reason),
                 )
             departed |= dict.fromkeys(lost, exchange)
@@ -192,7 +196,7 @@ def _find_odd_shapes(answers: Mapping[int, Mapping[str, AnyArray]]) -> dict[int,
     """Return the clients whose arrays differ from most in names or shapes, and the reasons."""
     shapes = {c: {name: values.shape for name, values in sorted(answer.items())} for c, answer in answers.items()}
     usual = max(shapes.values(), key=[*shapes.values()].count, default={})
-    return {c: f"it sent {shape}, and most clients {usual}" for c, shape in shapes.items() if shape != usual}
+    return {c: f"it sent {shape}, but most clients sent {usual}" for c, shape in shapes.items() if shape != usual}
 
 
 # ---- Adapting clients
@@ -202,14 +206,14 @@ ScoresByPopulation = dict[str, list[tuple[float, AdaptationScores]]]
 
 @dataclass(eq=False)
 class RemoteAdaptation:
-    """Fits the adaptation rule on participants and adapts models to all clients; see `fedreach.evaluation.modes`.
+    """Adaptation on Flower: fits the rule on participants and adapts models to all clients.
 
     Args:
         federation: Federation with the adaptation rule.
         registry: Clients and their nodes.
-        writer: Writer of models.
-        engine: Engine of the server for its test set; None without a test set.
-        inputs: Numbers of inputs that clients also adapt with.
+        writer: Writer of models into messages.
+        engine: Engine of the server for the test set. None: no test set.
+        inputs: Numbers of inputs for additional adaptations of clients.
     """
 
     federation: Federation
@@ -272,7 +276,7 @@ class RemoteAdaptation:
         def read(task: ClientModel, reply: Message) -> AdaptationScores:
             return self.scores_of(task.client, states[task][0], messages.metrics_of(reply), all_modes=whole)
 
-        scores, _ = self.registry.ask("evaluate.adaptation", contents, read, "does not count among those adapted")
+        scores, _ = self.registry.ask("evaluate.adaptation", contents, read, "has no scores after adaptation")
         # The first client has all modes, in their order; an unseen client counts if it reported scores for every model.
         tasks = sorted(scores, key=lambda task: (-len(scores[task].modes), task))
         tasks = [task for task in tasks if scores[task].modes]  # an unseen client may have no examples
@@ -304,7 +308,7 @@ class RemoteAdaptation:
         return fitted._replace(seconds=spent.seconds, joules=spent.joules)
 
     def scores_of(self, client: int, part: str, metrics: Mapping[str, Any], *, all_modes: bool) -> AdaptationScores:
-        """Return the scores that a client reports; no modes if it has no examples."""
+        """Return the scores that a client reports; without examples, the result contains no modes."""
         count, inputs = self.registry.known[client].parts[part], self.inputs if all_modes else ()
         if not count:
             return AdaptationScores({}, {}, {})
@@ -316,7 +320,7 @@ class RemoteAdaptation:
         }
         decisions = {what: messages.whole_number(metrics, what) for what in DECISIONS if what in metrics}
         if any(count > 1 for count in decisions.values()):
-            raise messages.ReplyError(f"it says of what was decided {decisions}; each is 0 or 1")
+            raise messages.ReplyError(f"its decisions must be 0 or 1; got {decisions}")
         return AdaptationScores(scores, decisions, {client: scored_count(self.rule, count)})
 
     def _on_test_set(self, model: Float32s, state: State) -> list[AdaptationScores]:
@@ -332,7 +336,7 @@ def _select_modes(scores: AdaptationScores, modes: Sequence[str]) -> AdaptationS
 
 
 def adapt_clients(adaptation: RemoteAdaptation, folder: RunFolder) -> None:
-    """Fit the rule for the last and the best model of a folder; write and log the scores of adapted clients."""
+    """Fit the rule for the last and the best model of a run; write and log the scores of adapted clients."""
     adaptation.registry.meet()
     write_adaptation(folder, adaptation.writer.layout, adaptation)
     for line in adaptation_table(folder):

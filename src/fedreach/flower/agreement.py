@@ -1,4 +1,4 @@
-"""What server and clients agree on, and what clients report about themselves."""
+"""Terms on which server and clients agree, and statistics that clients report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STATISTICS_FILE = "client_statistics.json"
 
 @dataclass(frozen=True)
 class ClientStatistics:
-    """What a client reported about itself."""
+    """Statistics that a client reported."""
 
     num_examples: int
     bits_per_example: int
@@ -40,7 +40,7 @@ class ClientStatistics:
 
     @property
     def parts(self) -> dict[str, int]:
-        """Number of examples in each part of the client's data; empty if it did not report them."""
+        """Number of examples in each part of the client's data; empty if the client did not report these numbers."""
         if self.num_held_out is None:
             return {}
         train, held_out = self.num_examples, self.num_held_out
@@ -50,7 +50,7 @@ class ClientStatistics:
 def save_client_statistics(
     folder: RunFolder, participants: Sequence[int], statistics_by_client: Mapping[int, ClientStatistics], run: str
 ) -> None:
-    """Store the participants and their reported statistics, so that a restarted server need not ask again."""
+    """Store the participants and their reported statistics, so that a restarted server does not request them again."""
     clients = {str(client): asdict(facts) for client, facts in sorted(statistics_by_client.items())}
     folder.write_json(STATISTICS_FILE, {"run": run, "participants": list(participants), "clients": clients})
 
@@ -71,9 +71,9 @@ def record_of(
     *,
     exact: bool,
 ) -> FederationRecord:
-    """Return the federation record of what clients reported; see `fedreach.runs.describe.federation_record`.
+    """Return the federation record from reported statistics (see `fedreach.runs.describe.federation_record`).
 
-    It contains label counts only if all clients reported them exactly. A report that used some of them, or noisy ones,
+    The record contains label counts only if all clients reported exact counts. A report with missing or noisy counts
     would be wrong.
     """
     count = max([*participants, *unseen, *statistics_by_client], default=-1) + 1
@@ -83,7 +83,7 @@ def record_of(
     shared = [None if statistics is None else statistics.label_counts for statistics in facts]
     counts = [list(label_counts or ()) if exact and None not in shared else [] for label_counts in shared]
     classes = len(counts[0]) if counts else 0
-    about = {"name": "clients' own", "source": "", "licence": "", "sha256": "", "notes": "as clients told"}
+    about = {"name": "clients' own", "source": "", "licence": "", "sha256": "", "notes": "as reported by clients"}
     record = FederationRecord(
         hash="",
         dataset={**about, **samples},
@@ -110,7 +110,7 @@ MAX_CLIENTS = 2**20  # ids are below it: tables have a row for each
 
 
 def describe_component(part: object) -> str:
-    """Describe a component, the same in every process: its repr without addresses.
+    """Return the repr of a component without memory addresses, which is the same in every process.
 
     Example:
         >>> describe_component(object())
@@ -120,7 +120,7 @@ def describe_component(part: object) -> str:
 
 
 def training_terms(federation: Federation, layout: Layout) -> dict[str, str]:
-    """Return everything that a client's training depends on, as text.
+    """Return all settings on which a client's training depends, as text.
 
     Example:
         >>> from fedreach.testing.problems import tiny_federation
@@ -138,7 +138,7 @@ def training_terms(federation: Federation, layout: Layout) -> dict[str, str]:
 
 
 def samples_of(dataset: Dataset) -> str:
-    """Return the form of the examples as JSON; it must be the same at all clients of a federation."""
+    """Return the format of the examples as JSON, which must be the same for all clients of a federation."""
     return json.dumps(
         {
             "kind": dataset.kind,
@@ -156,9 +156,9 @@ def samples_of(dataset: Dataset) -> str:
 def identity_of(
     federation: Federation, model: nn.Module, name: str, rounds: int, inputs: Sequence[int], shelf: PickleStore
 ) -> dict[str, Any]:
-    """Return the identity of a run that no experiment file describes, see `fedreach.runs.identity`.
+    """Return the identity of a run without an experiment file (see `fedreach.runs.identity`).
 
-    It names the model and the adaptation rule as an experiment file would, so that the run folder can be loaded.
+    The identity names the model and the adaptation rule like an experiment file, so that the run folder can be loaded.
     Objects without a name are stored on the shelf.
     """
     config: dict[str, Any] = {
@@ -184,5 +184,5 @@ def first_difference(ours: Mapping[str, str], theirs: Mapping[str, object]) -> s
     """
     for name, term in ours.items():
         if theirs.get(name) != term:
-            return f"its {name} is {str(theirs.get(name, 'not told'))[:300]}, not {term}"
+            return f"its {name} is {str(theirs.get(name, 'not reported'))[:300]}, not {term}"
     return None

@@ -1,6 +1,6 @@
 """The client side: a `ClientApp` that trains as FedReach's simulator does, and helpers for custom apps.
 
-A new process may handle every message, so a client stores everything that it keeps between rounds in its context.
+Each message may be handled by a new process. A client therefore stores its state between rounds in its context.
 """
 
 from collections import OrderedDict
@@ -48,25 +48,28 @@ def client_app(
 ) -> ClientApp:
     """Return the app of a client of this federation.
 
-    It trains with `federation.solver` and `federation.local` on the batches of the simulator and takes the measurements
-    that components need. It stores the solver's state in the node's context, and evaluates models. The
+    The app trains with `federation.solver` and `federation.local` on the same batches as the simulator. It computes the
+    measurements that components need, and evaluates models. It stores the solver's state in the node's context. The
     ``partition-id`` in the node config is the client's id.
 
     Args:
-        federation: The server's federation; a client with another solver, local SGD, measurements or seed is rejected.
-        model: Name in `MODELS`, or function that returns a module, see `build`.
-        data: Function of the context that returns the client's examples, or a whole federation of which the client
+        federation: Federation of the server. The server rejects clients with another solver, local SGD, measurements or
+            seed.
+        model: Name in `MODELS`, or function that returns a module (see `build`).
+        data: Function of the context that returns the client's examples, or a whole federation, of which the client
             uses only its own part.
         model_options: Additional arguments of the model.
-        model_seed: Seed of the model's constructor; None: that of the federation. Weights come from the server.
+        model_seed: Seed of the model's constructor. None: the seed of the federation. The server sends the weights.
         share_label_statistics: Send label statistics that components need, in the form that
-            `federation.label_statistics` defines. Otherwise such a federation excludes the client.
-        engine: See `fedreach.engines.choice.ENGINES`; ``"sequential"`` gives the bits of the simulator's.
+            `federation.label_statistics` defines. Otherwise, a federation that needs label statistics excludes the
+            client.
+        engine: Engine (see `fedreach.engines.choice.ENGINES`). With ``"sequential"``, results equal the simulator's
+            results, bit for bit.
         device: Torch device of the tensors.
         kept_in_process: Number of clients whose data and model stay loaded if one process runs many clients.
-        metrics: Metrics in addition to loss and accuracy or mean absolute error, the same as those of the strategy;
-            see `fedreach.evaluation.metrics`.
-        mods: Flower mods around every message.
+        metrics: Metrics in addition to loss and accuracy or mean absolute error, the same as for the strategy (see
+            `fedreach.evaluation.metrics`).
+        mods: Flower mods to apply to every message.
 
     Example:
         >>> from fedreach.flower.app import client_app
@@ -235,18 +238,18 @@ def share_labels(
     statistics: LabelStatistics | None = None,
     bits_per_example: int = 0,
 ) -> None:
-    """Add the label statistics that FedReach's selection and weighting need to a custom app.
+    """Add to a custom app the label statistics that FedReach's selection and weighting need.
 
-    Its own ``@app.train()`` stays the same: it gets ``arrays`` and ``config`` and replies with ``arrays``, its local
-    model, and ``metrics`` with ``num-examples`` and ``train_loss``. Solvers with a memory, measurements and loss
-    probes need `client_app`.
+    The app's ``@app.train()`` does not change. It receives ``arrays`` and ``config``, and replies with its local model
+    in ``arrays`` and with ``metrics`` that contain ``num-examples`` and ``train_loss``. Solvers with client state,
+    measurements and loss probes require `client_app`.
 
     Args:
-        app: The app, which must not answer queries yet.
+        app: App without a query function.
         labels: Function of the context that returns the (m,) labels of the client's training examples.
         num_classes: Number of classes of the whole federation.
-        statistics: Release of the labels, such as `DiscreteLaplace(epsilon=1)`; None: exact counts.
-        bits_per_example: Size of a stored example in bits; a radio derives computing times from it.
+        statistics: Label statistics to send, such as `DiscreteLaplace(epsilon=1)`. None: exact counts.
+        bits_per_example: Size of a stored example in bits, from which a radio computes computing times.
     """
     statistics = Exact() if statistics is None else statistics
 
@@ -255,7 +258,7 @@ def share_labels(
         if y.ndim != 1 or not np.isin(y, np.arange(num_classes)).all():
             raise DataError(
                 f"share_labels: labels must be a list of whole numbers from 0 to {num_classes - 1}; got {y.dtype} "
-                f"{y.shape}, {y.min(initial=0)} to {y.max(initial=0)}. Give num_classes of the whole federation."
+                f"{y.shape}, {y.min(initial=0)} to {y.max(initial=0)}. Pass num_classes of the whole federation."
             )
         return np.bincount(y.astype(np.int64), minlength=num_classes)
 
@@ -278,8 +281,8 @@ def client_of(context: Context) -> int:
     client = context.node_config.get("partition-id")
     if not isinstance(client, int) or not 0 <= client < MAX_CLIENTS:
         raise ConfigError(
-            f"A node's config must hold 'partition-id', its client's id, a whole number from 0 to {MAX_CLIENTS - 1}; "
-            f"got {client!r}. Start the SuperNode with --node-config 'partition-id=3'."
+            "A node's config must contain 'partition-id', the id of its client as a whole number from 0 to "
+            f"{MAX_CLIENTS - 1}; got {client!r}. Start the SuperNode with --node-config 'partition-id=3'."
         )
     return client
 

@@ -32,14 +32,14 @@ R = TypeVar("R")
 
 
 class ClientModel(NamedTuple):
-    """One of several models for a client, which gets a message for each."""
+    """A client and one of several models for it; each model is sent in its own message."""
 
     client: int
     model: int = 0
 
 
 K = TypeVar("K", int, ClientModel)
-"""A client that gets one message, or a task."""
+"""Client that receives one message, or client and model of a task."""
 
 
 def _pair_of(key: int | ClientModel) -> ClientModel:
@@ -47,11 +47,11 @@ def _pair_of(key: int | ClientModel) -> ClientModel:
 
 
 class HeldError(messages.ReplyError):
-    """Another node that is online has the client."""
+    """Another online node already has this client id."""
 
 
 class Refusal(NamedTuple):
-    """Why a node does not take part."""
+    """The reason why a node is rejected."""
 
     reason: str
     until: float  # when it is asked again; infinite if it disagrees with the server
@@ -59,7 +59,7 @@ class Refusal(NamedTuple):
 
 @dataclass
 class ClientRegistry:
-    """Clients by id, their nodes in this run of the app, and the exchange of messages with them."""
+    """Registry of clients and their nodes, which exchanges messages with them."""
 
     federation: Federation
     terms: dict[str, str]  # what clients must agree to, see `training_terms`
@@ -101,7 +101,7 @@ class ClientRegistry:
         reader: Callable[[K, Message], R],
         failed: str | None = None,
     ) -> tuple[dict[K, R], dict[K, str]]:
-        """Send messages and read the replies that arrive in time, see `read`."""
+        """Send messages and read the replies that arrive in time (see `read`)."""
         return self.read(self.send(self.compose(kind, contents)), contents, reader, failed)
 
     def send(self, sent: Iterable[Message]) -> list[Message]:
@@ -115,13 +115,13 @@ class ClientRegistry:
         reader: Callable[[K, Message], R],
         failed: str | None = None,
     ) -> tuple[dict[K, R], dict[K, str]]:
-        """Return what `reader` makes of replies, and why the other tasks have no result.
+        """Return the results of `reader` for replies, and the reasons why other tasks have no result.
 
         Args:
-            replies: Replies in any order; a task counts once.
+            replies: Replies in any order. Only one reply per task counts.
             tasks: Tasks that were sent.
-            reader: Function that returns a result, or raises a `ReplyError`.
-            failed: What the log reports of clients without a result; None: nothing.
+            reader: Function that returns the result of a reply, or raises a `ReplyError`.
+            failed: Text in the log about clients without a result. None: nothing is logged.
         """
         lost = dict.fromkeys(tasks, f"no reply within {self.timeout:g} s")
         waiting = {(self.nodes.get(_pair_of(key).client), str(_pair_of(key).model)): key for key in lost}
@@ -130,7 +130,7 @@ class ClientRegistry:
             node = reply.metadata.src_node_id
             key = waiting.pop((node, reply.metadata.group_id), None)
             if key is None:  # an error in Flower itself comes from node 1 and names no client
-                description = reply.error.reason if reply.has_error() else "a reply that nobody asked for"
+                description = reply.error.reason if reply.has_error() else "an unexpected reply"
                 LOG.warning("Node %s: %s", node, description)
                 continue
             try:
@@ -144,23 +144,23 @@ class ClientRegistry:
         return results, lost
 
     def blame(self, who: str, error: messages.ReplyError) -> None:
-        """Note a wrong reply for the next row of the run; a lost reply is not one."""
+        """Record a wrong reply for the next row of the run; lost replies are not recorded."""
         if not isinstance(error, messages.LostError):
             self.blamed.setdefault(who, str(error))
 
     def blamed_since(self) -> dict[str, str]:
-        """Return the wrong replies since the last call, and forget them."""
+        """Return and reset the wrong replies since the last call."""
         blamed, self.blamed = self.blamed, {}
         return blamed
 
     # --------------------------------------------------------------------------------------------- who is there
 
     def gather(self, min_clients: int, patience: float) -> None:
-        """Wait for the population; without one, wait for `min_clients` and the clients that come right after them.
+        """Wait for the population, or else for `min_clients` clients and other clients that connect shortly after.
 
         Raises:
             TrainingError: If fewer than `min_clients` participants are online after `patience` seconds, or if all
-                expected nodes are online and all of them fail.
+                expected nodes are online and fail.
         """
         expected = self._expected()
         until = time.monotonic() + patience
@@ -179,14 +179,14 @@ class ClientRegistry:
             all_fail = len(self.online) >= len(expected or range(min_clients)) and not self.asked
             if all_fail and now > changed + QUIET_SECONDS and self.online <= self.refused.keys():
                 raise TrainingError(
-                    f"All {len(self.online)} nodes fail.{self.why_refused()} Correct that and run again."
+                    f"All {len(self.online)} nodes fail.{self.why_refused()} Fix the failure, then rerun the command."
                 )
             if now > until:
                 absent = f" Missing: {', '.join(sorted(map(str, missing)))}." if missing else ""
                 raise TrainingError(
-                    f"{len(ready)} clients that may train and have examples were there after {patience:.0f} seconds, "
-                    f"and {min_clients} are needed.{absent}{self.why_refused()} Start more SuperNodes, or lower "
-                    "`min_clients`."
+                    f"The number of online clients that may train and have examples must be at least {min_clients}; "
+                    f"got {len(ready)} after {patience:.0f} seconds.{absent}{self.why_refused()} Start more "
+                    "SuperNodes, or lower `min_clients`."
                 )
             time.sleep(POLL_SECONDS)
         if self.population is None:
@@ -205,17 +205,17 @@ class ClientRegistry:
         return is_named and self.known[client].num_examples > 0
 
     def why_refused(self) -> str:
-        """Return why nodes were rejected, each reason once."""
+        """Return the reasons why nodes were rejected, each reason once."""
         nodes: dict[str, list[int]] = {}
         for node, refusal in self.refused.items():
             nodes.setdefault(refusal.reason.rstrip("."), []).append(node)
         return "".join(
-            f" Node {first} was refused: {text}{f' (and {len(more)} more nodes for the same reason)' if more else ''}."
+            f" Node {first} was rejected: {text}{f' (and {len(more)} more nodes for the same reason)' if more else ''}."
             for text, (first, *more) in nodes.items()
         )
 
     def meet(self, patience: float = MEETING_SECONDS) -> None:
-        """Update the online nodes and ask new ones for their client; a later call reads replies that take longer."""
+        """Update the online nodes, and ask new nodes for their client; a later call reads late replies."""
         now, new_messages = time.monotonic(), set[str]()
         self.online = frozenset(self.grid.get_node_ids())
         self._forget_handshakes(now)
@@ -256,7 +256,9 @@ class ClientRegistry:
             client, facts = self.read_handshake(reply)
             holder = self.nodes.get(client)
             if holder in self.online:  # a dead node may count as online for a minute
-                raise HeldError(f"it reports to be client {client}, as does node {holder}, which is online")
+                raise HeldError(
+                    f"it reports to be client {client}, but node {holder}, which is online, already is this client"
+                )
         except messages.ReplyError as error:
             asked_again = reply.has_error() or isinstance(error, HeldError)
             if node not in self.refused:
@@ -281,16 +283,18 @@ class ClientRegistry:
             needs = "adaptation rule needs" if self.federation.adapts else "solver or measurements need"
             if self.federation.has_memory or self.federation.measurements() or self.federation.adapts:
                 raise messages.ReplyError(
-                    f"it trains by itself, and the federation's {needs} fedreach.flower.app.client_app"
+                    f"it uses a custom app, but the federation's {needs} fedreach.flower.app.client_app"
                 )
             facts = ClientStatistics(count, bits, trains_as_asked=False, public_key=self.read_key({}, client))
         else:
             reason = first_difference(self.terms, agreed)
             if reason is not None:
-                raise messages.ReplyError(f"{reason}; server and clients must be given the same federation and model")
+                raise messages.ReplyError(f"{reason}; server and clients must use the same federation and model")
             samples = agreed.get(messages.SAMPLES)
             if not isinstance(samples, str) or self.samples not in (None, samples):
-                raise messages.ReplyError(f"its samples are {samples!r}, and those of other clients {self.samples!r}")
+                raise messages.ReplyError(
+                    f"its examples are {samples!r}, but the examples of other clients are {self.samples!r}"
+                )
             held_out, key = messages.whole_number(metrics, messages.HELD_OUT), self.read_key(agreed, client)
             facts = ClientStatistics(count, bits, True, held_out, public_key=key, samples=samples)
         self._check_examples(client, facts)
@@ -301,18 +305,18 @@ class ClientRegistry:
         before, held_out = self.known.get(client), facts.num_held_out
         if before is not None and (facts.num_examples, held_out) != (before.num_examples, before.num_held_out):
             raise messages.ReplyError(
-                f"client {client} holds {facts.num_examples} examples and {held_out} held out, and said "
-                f"{before.num_examples} and {before.num_held_out} when the run began; other data need a run of their "
-                "own"
+                f"client {client} reports {facts.num_examples} training and {held_out} held-out examples, but reported "
+                f"{before.num_examples} and {before.num_held_out} at the start of the run; changed data require a new "
+                "run"
             )
         if self.sizes is not None and facts.num_examples + (held_out or 0) > self.sizes[client : client + 1].sum():
             raise messages.ReplyError(
-                f"client {client} has {self.sizes[client : client + 1].sum()} examples, and it says "
-                f"{facts.num_examples} and {held_out} held out"
+                f"client {client} has {self.sizes[client : client + 1].sum()} examples, but reports "
+                f"{facts.num_examples} training and {held_out} held-out examples"
             )
 
     def read_key(self, agreed: Mapping[str, Any], client: int) -> str | None:
-        """Return the public key of a client in hex if secure aggregation needs it; reject a weak key."""
+        """Return the public key of a client as hex digits if secure aggregation needs it; reject weak keys."""
         if not self.federation.label_statistics.only_sum:
             return None
         key = agreed.get(messages.KEY)
@@ -321,7 +325,7 @@ class ClientRegistry:
                 "it has no key for secure aggregation, which needs fedreach.flower.app.client_app"
             )
         if any(facts.public_key == key.hex() for other_client, facts in self.known.items() if other_client != client):
-            raise messages.ReplyError("its key for secure aggregation is that of another client")
+            raise messages.ReplyError("its key for secure aggregation is also the key of another client")
         return key.hex()
 
     # ------------------------------------------------------------------------------------------------ facts and view
@@ -333,7 +337,7 @@ class ClientRegistry:
         self.samples = max(counts, key=lambda form: counts[form], default=None)  # a tie goes to the lowest id
         refused = {client for client, form in forms.items() if form != self.samples}
         for client in sorted(refused):
-            reason = f"its samples are {forms[client]}, and most clients' are {self.samples}"
+            reason = f"its examples are {forms[client]}, but the examples of most clients are {self.samples}"
             self.blame(f"client {client}", messages.ReplyError(reason))
             LOG.warning("Client %s does not participate: %s.", client, reason)
             del self.known[client]
@@ -342,7 +346,7 @@ class ClientRegistry:
         return refused
 
     def learn_labels(self, clients: Iterable[int]) -> dict[int, str]:
-        """Ask clients for the label statistics that components need; return why some did not send them."""
+        """Request the label statistics that components need; return the reasons of clients that did not send them."""
         lacking: dict[int, str] = {}
         for fact in sorted(self._needs()):  # entropies last: the server computes them from counts
             available = [client for client in clients if client in self.nodes and client not in lacking]
@@ -356,7 +360,7 @@ class ClientRegistry:
         usual = max(widths.values(), key=lambda width: (list(widths.values()).count(width), width), default=0)
         for client, width in widths.items():
             if width != usual:
-                lacking[client] = f"its label_counts are {width} numbers, and most clients' {usual}"
+                lacking[client] = f"its label_counts are {width} numbers, but most clients report {usual}"
                 self.blame(f"client {client}", messages.ReplyError(lacking[client]))
                 self.known[client] = replace(self.known[client], label_counts=None)
         return lacking
@@ -373,10 +377,10 @@ class ClientRegistry:
         return {fact: values.tolist(), "label_entropy": entropy}
 
     def settle(self, min_clients: int) -> None:
-        """Choose the participants: named or online clients that send the label statistics that components need.
+        """Choose the participants: named or online clients that have sent the required label statistics.
 
         Raises:
-            ConfigError: If there are fewer than `min_clients` of them.
+            ConfigError: If fewer than `min_clients` clients qualify.
         """
         assert self.population is not None  # `gather` comes first
         refused = self._agree_on_samples()
@@ -384,7 +388,7 @@ class ClientRegistry:
         unseen = [client for client in self.population.unseen.tolist() if client not in refused]
         lacking: dict[int, str] = {}
         if self._needs():
-            lacking = dict.fromkeys((client for client in participants if client not in self.nodes), "it is not there")
+            lacking = dict.fromkeys((client for client in participants if client not in self.nodes), "it is offline")
             lacking |= self.learn_labels(participants)
             for client, reason in sorted(lacking.items()):
                 LOG.warning(
@@ -394,21 +398,22 @@ class ClientRegistry:
         if len(participants) < min_clients:
             reasons = "; ".join(f"client {client}: {reason}" for client, reason in sorted(lacking.items()))
             raise ConfigError(
-                f"{len(participants)} clients report the label statistics that components need, and {min_clients} "
-                f"are required ({reasons}). Choose components that need less, or lower min_clients."
+                "The number of clients that report the label statistics of the components must be at least "
+                f"{min_clients}; got {len(participants)} ({reasons}). Choose components that need no label statistics, "
+                "or lower min_clients."
             )
         LOG.info("Clients %s participate; other clients are only evaluated.", participants)
         self.population = Population(np.array(participants, np.int64), np.array(sorted({*unseen, *lacking}), np.int64))
 
     def return_to(self, participants: Sequence[int]) -> None:
-        """Restore the participants of an earlier process of the same run; all other named clients are unseen."""
+        """Restore the participants from an earlier process of the same run; all other named clients are unseen."""
         named = [] if self.population is None else [*self.population.participants, *self.population.unseen]
         unseen = np.setdiff1d(np.array(named, np.int64), participants)
         self.population = Population(np.array(participants, np.int64), unseen)
         self.samples = next((facts.samples for facts in self.known.values() if facts.samples is not None), None)
 
     def view(self, participants: Sequence[int]) -> ServerView:
-        """Return the server's view of the participants at the start of a round; unknown ones have no examples."""
+        """Return the server's view of participants at the start of a round; unknown participants have no examples."""
         facts, nodes = [self.known.get(client) for client in participants], self.nodes_of(participants)
         sizes = np.array([0 if f is None else f.num_examples for f in facts], np.int64)
         present = np.array([client in nodes for client in participants], np.bool_) & (sizes > 0)
@@ -419,18 +424,18 @@ class ClientRegistry:
         return replace(view, **labels, constant_bytes=constant_bytes(self.constants))
 
     def bits_per_example(self) -> float:
-        """Return the median size of an example over participants; a single client can hardly change it.
+        """Return the median size of an example over participants, on which a single client has little influence.
 
         Raises:
-            ConfigError: If most participants do not report it.
+            ConfigError: If most participants do not report the size.
         """
         assert self.population is not None
         participants = self.population.participants.tolist()
         bits = float(np.median([self.known[c].bits_per_example for c in participants if c in self.known]))
         if bits == 0:
             raise ConfigError(
-                "The radio needs the size of an example, and no client reported it. Call share_labels with "
-                "bits_per_example."
+                "The radio requires the size of an example, but most participants did not report it. Call "
+                "share_labels with bits_per_example."
             )
         return bits
 
@@ -439,7 +444,7 @@ class ClientRegistry:
         return frozenset() if self.federation.label_statistics.only_sum else self.federation.needs()
 
     def keys(self, clients: Iterable[int]) -> ConfigRecord:
-        """Return the public keys of clients, in the form that the server distributes."""
+        """Return the public keys of clients in the form that the server sends to clients."""
         public_keys = {client: self.known[client].public_key or "" for client in clients}
         return ConfigRecord({"ids": list(public_keys), "keys": [bytes.fromhex(key) for key in public_keys.values()]})
 
@@ -449,7 +454,7 @@ class ClientRegistry:
         return {client: nodes[client] for client in clients if client in nodes and nodes[client] in self.online}
 
     def unseen(self) -> list[int]:
-        """Return the clients that never train: named ones and those that came too late."""
+        """Return the clients that never train: named unseen clients, and clients that connected too late."""
         assert self.population is not None
         participants = set(self.population.participants.tolist())
         return sorted({*self.population.unseen.tolist(), *(set(self.nodes) - participants)})
@@ -458,7 +463,7 @@ class ClientRegistry:
 def send_and_wait(grid: Grid, sent: Iterable[Message], timeout: float) -> list[Message]:
     """Send messages and return the replies that arrive in time, in any order.
 
-    `Grid.send_and_receive` does the same, but looks for replies only every three seconds in a deployment.
+    `Grid.send_and_receive` has the same effect, but in a deployment it checks for replies only every three seconds.
     """
     waiting = set(grid.push_messages(list(sent)))
     until, replies = time.monotonic() + timeout, []

@@ -20,11 +20,11 @@ from fedreach.flower.clients import ClientModel, ClientRegistry
 from fedreach.flower.messages import PARTS, SHORT_NAMES
 
 PartScores = Mapping[str, Mapping[str, float]]
-"""Part of a client's data (``train``, ``held_out``, ``both``) -> examples, score, loss and metrics of a model there."""
+"""Part of a client's data (``train``, ``held_out``, ``both``) -> examples, score, loss and metrics of a model."""
 
 
 def evaluation_tasks(clients: Iterable[int], clusters: Mapping[int, int], models: int) -> list[ClientModel]:
-    """Return the evaluations: participants evaluate the model of their cluster, unseen clients all models.
+    """Return the evaluation tasks: participants evaluate the model of their cluster, and unseen clients all models.
 
     Example:
         >>> evaluation_tasks([0, 5], {0: 1}, models=2)
@@ -41,7 +41,7 @@ def read_evaluations(
     round_: int,
     metrics: Sequence[Metric] = (),
 ) -> dict[ClientModel, PartScores]:
-    """Return the scores of clients; log and leave out clients that sent none or wrong ones."""
+    """Return the scores of clients; log and skip clients that sent no scores or wrong scores."""
     reader = partial(_read_part_scores, registry, round_, [metric.name for metric in metrics])
     return registry.read(replies, tasks, reader, "did not evaluate")[0]
 
@@ -77,8 +77,8 @@ def by_population(
 
     Args:
         scores: Scores of each client for each model that it evaluated.
-        shares: (m,) share of the participants that use each model. An unseen client is scored as if it drew the model
-            of a random participant, and left out if a reply is missing.
+        shares: (m,) share of the participants that use each model. The score of an unseen client is the expected score
+            with the model of a random participant. Unseen clients with a missing reply are skipped.
     """
     taking_part, of_participants = set(participants), dict[int, PartScores]()
     unseen: dict[int, list[Mapping[str, float]]] = {}
@@ -106,9 +106,9 @@ def evaluation(
     metrics: Sequence[Metric] = (),
     training: bool = True,
 ) -> tuple[dict[str, float], list[dict[str, Any]]] | None:
-    """Return the columns of a round and the lines about single clients; None if no client evaluated.
+    """Return the columns of a round and the lines about single clients; None if no client evaluated a model.
 
-    `state` is the state after the round. The engine predicts the server's test set, if there is one.
+    `state` is the state after the round. The engine makes predictions for the server's test set, if one is given.
     """
     models, test = state.adapted(federation), None
     metric_columns: dict[str, float] = {}

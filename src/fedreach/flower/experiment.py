@@ -1,4 +1,4 @@
-"""Both sides of a Flower app from one experiment file, the one that ``fedreach run`` takes."""
+"""Both sides of a Flower app from one experiment file, in the format of ``fedreach run``."""
 
 from functools import cached_property
 from pathlib import Path
@@ -55,14 +55,14 @@ class FlowerSetup:
     def run(
         self, grid: Grid, folder: Path | str, *, min_clients: int = 1, patience: float = 60.0, timeout: float = 600.0
     ) -> Result:
-        """Run the experiment; see `FedReachStrategy` for the arguments."""
+        """Run the experiment. `FedReachStrategy` describes the arguments."""
         raise NotImplementedError
 
     def server_app(self, folder: Path | str = "runs/flower", *, patience: float = 60.0) -> ServerApp:
         """Return an app that runs the experiment.
 
-        It reads ``out`` (the run folder), ``min-clients``, ``patience`` and ``timeout`` from the run config; `folder`
-        and `patience` are the defaults.
+        The app reads ``out`` (the run folder), ``min-clients``, ``patience`` and ``timeout`` from the run config. The
+        arguments `folder` and `patience` are the default values.
         """
         app = ServerApp()
 
@@ -77,11 +77,11 @@ class FlowerExperiment(FlowerSetup):
     """An experiment whose clients are Flower's nodes.
 
     Server and clients read the same file and partition the same data set; each node uses only the part of its
-    ``partition-id``. Use it to compare a real federation with the simulator, or to rehearse one. Clients with their
-    own data use `fedreach.flower.app.client_app`.
+    ``partition-id``. Use this class to compare a real federation with the simulator, or to test a deployment. For
+    clients with their own data, use `fedreach.flower.app.client_app`.
 
     Args:
-        file: Experiment file, see ``fedreach init``; None: the embedded default.
+        file: Experiment file (see ``fedreach init``). None: the default experiment.
         overrides: Options such as ``"a.b=c"``, as for ``fedreach run --set``.
         method: Name of one of the experiment's methods; None: the components in ``[method]``.
         seed: Seed of the run; None: the first seed of the experiment.
@@ -91,31 +91,31 @@ class FlowerExperiment(FlowerSetup):
     """
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out attributes that another process creates again."""
+        """Return the state without attributes that another process can recompute."""
         return {name: value for name, value in vars(self).items() if name not in ("data", "simulation")}
 
     @cached_property
     def data(self) -> FederatedData:
-        """The partitioned data."""
+        """The partitioned data set of the experiment."""
         return self.builder.federated(self.builder.dataset(), self.seed)
 
     @cached_property
     def simulation(self) -> Simulation:
-        """The same federation in the simulator; the server uses its model, engine and components."""
+        """The same federation in the simulator, from which the server uses model, engine and components."""
         engine = self.experiment.engine.model_copy(update={"name": "sequential"})
         return Builder(self.experiment.model_copy(update={"engine": engine}), self.base).simulation(
             self.data, self.seed
         )
 
     def client_app(self, *, kept_in_process: int = 8) -> ClientApp:
-        """Return the app of any of the clients; see `fedreach.flower.app.client_app`.
+        """Return the app of all clients (see `fedreach.flower.app.client_app`).
 
-        Flower's simulation copies it to other processes, which read the files of your custom components themselves.
+        Flower's simulation copies the app to other processes, which load custom components from their files.
         """
         return _ExperimentApp(self, kept_in_process)
 
     def made_app(self, kept_in_process: int) -> ClientApp:
-        """Return the app, with its components created in this process."""
+        """Return the app with components that are created in this process."""
         builder = self.builder
         return client_app(
             builder.federation(self.seed),
@@ -131,12 +131,13 @@ class FlowerExperiment(FlowerSetup):
     def strategy(
         self, folder: Path | str, *, min_clients: int = 1, patience: float = 60.0, timeout: float = 600.0
     ) -> FedReachStrategy:
-        """Return the strategy of the server; see `FedReachStrategy` for the arguments."""
+        """Return the strategy of the server. `FedReachStrategy` describes the arguments."""
         simulation, builder = self.simulation, self.builder
         name = self.experiment.engine.name
         if name not in ("auto", "sequential"):
             LOG.warning(
-                f"engine sequential: on Flower each client trains by itself; engine.name = {name!r} has no effect"
+                f"engine sequential: engine.name = {name!r} has no effect on Flower, where each client trains "
+                "separately"
             )
         reject_metrics(builder.metrics(), self.data.dataset)
         return FedReachStrategy(
@@ -178,7 +179,7 @@ class _ExperimentApp(ClientApp):
 
 
 def strategy_options(builder: Builder, seed: int, method: str | None, folder: Path) -> dict[str, Any]:
-    """Return the arguments of `FedReachStrategy` that follow from an experiment, without its data."""
+    """Return the arguments of `FedReachStrategy` that an experiment determines without its data."""
     e, base = builder.experiment, builder.base
     trackers = [NamedTracker(*tracker) for tracker in trackers_of(e, base)]
     return {
@@ -195,18 +196,18 @@ def strategy_options(builder: Builder, seed: int, method: str | None, folder: Pa
 
 
 def refuse_unsupported_options(experiment: Experiment) -> None:
-    """Reject options that have no effect on Flower, with a ConfigError."""
-    e, fixed = experiment, "Flower runs a number of rounds that is fixed beforehand"
-    stays = "what a client trains on is its own, and stays the same in all rounds"
+    """Raise ConfigError for options that have no effect on Flower."""
+    e, fixed = experiment, "the number of rounds is fixed"
+    stays = "each client trains on the same data in all rounds"
     for option, is_used, reason in (
         ("evaluation.patience", e.evaluation.patience is not None, fixed),
         ("[budget]", e.limits, fixed),
         (
             "evaluation.examples_per_client",
             e.evaluation.examples_per_client is not None,
-            "a client is evaluated on all",
+            "clients evaluate all of their examples",
         ),
-        ("engine.precision", e.engine.precision != "highest", "clients compute as precisely as torch is set to"),
+        ("engine.precision", e.engine.precision != "highest", "each client uses its own settings of torch"),
         ("population.refit", e.population.refit, stays),
     ):
         if is_used:
@@ -219,7 +220,7 @@ def run_experiment(
     """Run an experiment as the main function of a ServerApp; see `FlowerSetup.server_app` for the run config.
 
     Raises:
-        ConfigError: If the run config has text instead of a number, or names no run folder.
+        ConfigError: If the run config contains text instead of a number, or no run folder.
     """
     config = context.run_config
     options: dict[str, Any] = {"patience": patience}
@@ -231,5 +232,5 @@ def run_experiment(
             options[name.replace("-", "_")] = int(value) if name == "min-clients" else value
     out = str(config.get("out") or folder)
     if not out:
-        raise ConfigError("""out: name the run folder, flwr run . -c 'out="/absolute/path"'.""")
+        raise ConfigError("""out: must be the run folder; got none. Run: flwr run . -c 'out="/absolute/path"'.""")
     return setup.run(grid, out, **options)

@@ -38,15 +38,16 @@ Examples = tuple[Any, Any] | TorchDataset[Any]
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """One client's own examples.
+    """The examples of one client.
 
     Args:
         train: Inputs and labels, as arrays or tensors of m examples, or a map-style torch data set of such pairs.
-        held_out: Examples for evaluation, on which the client never trains; None: none.
+        held_out: Examples for evaluation, on which the client never trains. None: no held-out examples.
         num_classes: Number of classes of the whole federation, not only of this client; 0 for regression.
-        kind: Kind of the inputs, see `fedreach.data.datasets.from_arrays`.
-        mean: (C,) mean that normalizes images, the same for all clients; default 0, which only scales to [0, 1].
-        std: (C,) standard deviation that normalizes images, the same for all clients; default 1.
+        kind: Kind of the inputs (see `fedreach.data.datasets.from_arrays`).
+        mean: (C,) mean for the normalization of images, the same for all clients. Default: 0, which only scales to [0,
+            1].
+        std: (C,) standard deviation for the normalization of images, the same for all clients. Default: 1.
 
     Example:
         >>> own = ClientData((np.zeros((5, 4), np.float32), [0, 1, 0, 1, 1]), num_classes=2)
@@ -70,12 +71,12 @@ class ClientData:
             more_x, more_y = _arrays(self.held_out, numbers=numbers)
             if more_x.shape[1:] != x.shape[1:]:
                 raise DataError(
-                    f"held_out must have examples of the shape of train's, {x.shape[1:]}; got {more_x.shape[1:]}."
+                    f"held_out must have examples of the same shape as train, {x.shape[1:]}; got {more_x.shape[1:]}."
                 )
             if len(more_y) and m and sort_of(more_x) != sort_of(x):
                 raise DataError(
-                    f"held_out must have examples of the type of train's, {x.dtype}; got {more_x.dtype}. Images in "
-                    "0 to 255 and others that went through ToTensor are 255 times apart."
+                    f"held_out must have examples of the same type as train, {x.dtype}; got {more_x.dtype}. Images "
+                    "from 0 to 255 differ from images after ToTensor by a factor of 255."
                 )
             x, y = np.concatenate([x, more_x]), np.concatenate([y, more_y])
         channels = x.shape[1] if x.ndim == 4 else 1
@@ -93,7 +94,7 @@ class ClientData:
 
 
 def single_client_federation(client: int, dataset: Dataset, trains_on: int) -> FederatedData:
-    """Return a federation in which only this client has examples; it trains on the first `trains_on` of them."""
+    """Return a federation in which only this client has examples and trains on its first `trains_on` examples."""
     n = len(dataset.train_y)
     partition = Partition(np.arange(n), _offsets(client, n), "own")
     nobody = Population(np.array([client]), np.empty(0, np.int64))
@@ -143,7 +144,8 @@ class LocalClient:
         client: Id of the client.
         data: Federation in which the client has examples.
         federation: Federation with the local solver, measurements and label statistics.
-        engine: Name of the engine; only the bits of ``"sequential"`` do not depend on the number of clients.
+        engine: Name of the engine. Only with ``"sequential"``, results do not depend on the number of clients, bit for
+            bit.
         metrics: Metrics in addition to loss and accuracy or mean absolute error.
     """
 
@@ -158,7 +160,7 @@ class LocalClient:
         metrics: Sequence[Metric] = (),
     ) -> None:
         if not 0 <= client < data.num_clients:
-            raise DataError(f"There are clients 0 to {data.num_clients - 1} in the data; got client {client}.")
+            raise DataError(f"client must be from 0 to {data.num_clients - 1}; got {client}.")
         self.client, self.data, self.federation = client, data, federation
         task = Task.of(module, data, federation)
         self.engine: Engine = build_engine(engine, task, device)
@@ -179,7 +181,7 @@ class LocalClient:
         return np.bincount(labels, minlength=self.data.dataset.num_classes)
 
     def released_counts(self) -> Floats:
-        """Return the (c,) label counts that the client releases; noise comes from the machine's own randomness."""
+        """Return the (c,) label counts that the client releases; their noise has an unpredictable seed."""
         return np.asarray(self.federation.label_statistics.release(self._label_counts()[None], fresh())[0])
 
     def loss(self, params: Float32s, round_: int, batch_size: int | None) -> float:
@@ -195,9 +197,9 @@ class LocalClient:
         """Train from a (d,) model.
 
         Args:
-            share: The client's number of examples relative to the mean over participants.
-            memory: Memory of the client; None without a solver or a loss that needs one.
-            state: State of the server's solver, as far as it is sent.
+            share: Number of examples of the client, relative to the mean over participants.
+            memory: State of the client. None: neither the solver nor the loss has client state.
+            state: Part of the server's solver state that the server sends.
         """
         federation, terms = self.federation, {}
         solver = federation.memory_solver
@@ -229,7 +231,7 @@ class LocalClient:
         return measure_outputs(measurements, outputs, self.federation.seed, round_, self.client)
 
     def raw_weight(self, work: TrainingResult) -> float:
-        """Return the weight of the client, up to a common factor, by a weighting that has a method `raw`."""
+        """Return the weight of the client, up to a common factor, from a weighting with a method `raw`."""
         metrics = {name: np.array([value]) for name, value in work.metrics.items()}
         if self.data.dataset.example_classes:
             metrics["label_entropy"] = released_entropy(self._label_counts()[None].astype(np.float64))
@@ -238,7 +240,7 @@ class LocalClient:
     def scores(self, params: Float32s) -> dict[str, float]:
         """Score a model on the client's ``train`` and ``held_out`` part, and on ``both`` without label noise.
 
-        The names are those of `fedreach.flower.messages.PARTS`.
+        `fedreach.flower.messages.PARTS` lists the names of the scores.
         """
         train, held_out = self.data.train[self.client], self.data.held_out[self.client]
         indices = {"train": train, "held_out": held_out, "both": np.concatenate([train, held_out])}
@@ -281,14 +283,14 @@ class LocalClient:
     def adapted(
         self, params: Float32s, state: State, part: str, inputs: Sequence[int] = (), *, online: bool = False
     ) -> dict[str, float]:
-        """Adapt to the client's own inputs; return its scores in each prediction mode and the decisions of the rule.
+        """Adapt to the client's inputs; return the scores in each prediction mode and the decisions of the rule.
 
         Args:
             params: (d,) parameters of the model.
             state: State of the fitted rule.
             part: ``"held_out"``, or ``"both"`` for an unseen client.
-            inputs: Numbers of inputs, see `fedreach.evaluation.modes.adapt_and_score`.
-            online: Include the online mode, see `fedreach.evaluation.modes.adapt_and_score`.
+            inputs: Numbers of inputs (see `fedreach.evaluation.modes.adapt_and_score`).
+            online: Include the online mode (see `fedreach.evaluation.modes.adapt_and_score`).
         """
         index = self.data.held_out[self.client]
         if part == "both":
@@ -323,15 +325,15 @@ def server_engine(
     Args:
         num_classes: Number of classes of the whole federation; 0 for regression.
         test: Inputs and labels of a test set.
-        own: Inputs and labels on which the server trains, for `Safari` and others of `fedreach.federation.server`.
-        kind: Kind of the inputs, see `ClientData`, as for `mean` and `std`.
+        own: Inputs and labels on which the server trains, for example with `Safari` from `fedreach.federation.server`.
+        kind: Kind of the inputs. `ClientData` describes `kind`, `mean` and `std`.
 
     Raises:
-        DataError: If neither is given.
+        DataError: If neither `test` nor `own` is given.
     """
     examples = own or test
     if examples is None:
-        raise DataError("server_engine needs a test set, data of the server's own, or both; got neither.")
+        raise DataError("server_engine requires `test`, `own` or both; got neither.")
     client = ClientData(examples, num_classes=num_classes, kind=kind, mean=mean, std=std).federated(0)
     d = client.dataset
     if test is not None:

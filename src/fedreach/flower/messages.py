@@ -63,7 +63,7 @@ LACKS_MEMORY = "lacks-memory-of-round"
 CONSTANTS = "constants"  # of the model, see `fedreach.engines.models.state`
 ROUND, DRAWS, HELD_OUT, BITS = "round", "draws", "held-out-examples", "bits-per-example"
 PARTS = {"held_out": (EXAMPLES, "eval"), "train": ("train-examples", "train"), "both": ("both-examples", "both")}
-"""Part of a client's data -> name of its number of examples, and the beginning of the names of its scores."""
+"""Part of a client's data -> name of its number of examples, and the prefix of the names of its scores."""
 SHORT_NAMES = {"accuracy": "acc", "mae": "mae"}  # names of main scores, after the part of the data
 
 MAX_COUNT = 2**40  # largest whole number in a reply
@@ -77,17 +77,17 @@ class ReplyError(Exception):
 
 
 class LostError(ReplyError):
-    """A reply is lost because it was late or the client failed; its content was not wrong."""
+    """A reply is lost because it was late or because the client failed, not because of wrong content."""
 
 
 class ModelWriter:
-    """Writes (d,) models as records of named tensors."""
+    """Writer of (d,) models as records of named tensors."""
 
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         self.module, self.layout = module, layout
 
     def record(self, params: Float32s) -> ArrayRecord:
-        """Return the trained and averaged tensors of a model, for `client_app`."""
+        """Return the trained and averaged tensors of a model, as `client_app` expects them."""
         views = self.layout.views(torch.from_numpy(np.array(params, np.float32)))
         return ArrayRecord({name: Array(tensor.numpy()) for name, tensor in views.items()})
 
@@ -123,7 +123,7 @@ def array(
     kind: type = np.float32,
     largest: float = MAX_MAGNITUDE,
 ) -> AnyArray:
-    """Return an array of this shape (None: any) and kind, its numbers finite and at most `largest` in size."""
+    """Return an array; check its shape (None: any) and kind, and that numbers are finite and at most `largest`."""
     if name not in record:
         raise ReplyError(f"it sent no {name!r}")
     encoded = record[name]
@@ -137,7 +137,7 @@ def array(
     if not np.isfinite(values).all():
         raise ReplyError(f"its {name!r} is not finite")
     if kind is not np.uint64 and (size := float(np.abs(values).max(initial=0))) > largest:
-        raise ReplyError(f"its {name!r} holds numbers up to {size:.3g}")
+        raise ReplyError(f"its {name!r} contains numbers up to {size:.3g}, which are too large")
     return values
 
 
@@ -167,19 +167,19 @@ def whole_number(metrics: Mapping[str, Any], name: str, minimum: int = 0) -> int
 
 
 def same_count(metrics: Mapping[str, Any], name: str, count: int) -> int:
-    """Return a number of examples, which must be the one that the client reported at the start of the run."""
+    """Return a number of examples, which must equal the number reported at the start of the run."""
     if (reported := whole_number(metrics, name)) != count:
-        raise ReplyError(f"its {name!r} must be {count}, as it said before; got {reported}")
+        raise ReplyError(f"its {name!r} must be {count}, as at the start of the run; got {reported}")
     return reported
 
 
 def check_question(message: Message, run: str, round_: int) -> None:
-    """Reject a reply that does not name this round of this run."""
+    """Reject a reply that does not belong to this round of this run."""
     question: Mapping[str, Any] = message.content.config_records.get(FEDREACH, {})
     if question.get(RUN) != run:
         raise ReplyError("it does not reply to a request of this run")
     if question.get(ROUND) != round_:
-        raise ReplyError(f"it answers round {question.get(ROUND)!r}, and was asked for round {round_}")
+        raise ReplyError(f"it must reply to round {round_}; got a reply to round {question.get(ROUND)!r}")
 
 
 def content_of(message: Message) -> Message:
@@ -239,7 +239,7 @@ def public_key(private: bytes) -> bytes:
 
 
 def is_public_key(key: bytes) -> bool:
-    """Return whether two clients can share a secret with this key; some keys yield only zeros.
+    """Return whether two clients can share a secret with this key; some keys yield a secret of zeros.
 
     Example:
         >>> is_public_key(public_key(new_private_key())), is_public_key(bytes(32)), is_public_key(b"short")
@@ -253,7 +253,7 @@ def is_public_key(key: bytes) -> bool:
 
 
 def pairwise_mask(private: bytes, other_key: bytes, run: str, round_: int, count: int) -> Words:
-    """Return the mask of two clients in a round, from the private key of one and the public key of the other.
+    """Return the mask of two clients in a round, from the private key of one client and the public key of the other.
 
     Example:
         >>> ann, bob = new_private_key(), new_private_key()
@@ -281,19 +281,19 @@ def mask_words(
     round_: int,
     members: Iterable[int] | None = None,
 ) -> Words:
-    """Return a client's words, of any shape, under the masks that it shares with the others, if these hide them.
+    """Add to a client's words, of any shape, the masks that it shares with other clients.
 
     Args:
-        words: Words of this client.
+        words: Words of this client, unmasked.
         context: The client's context, which stores its private key and the last round of each run that used masks.
         client: Id of the client.
         keys: Ids and public keys of clients, as the server distributes them.
         run: Name of the run.
-        round_: Round, later than all rounds that used masks of this run.
-        members: Clients in the sum; default: all that have a key.
+        round_: Round number, higher than in all earlier masks of this run.
+        members: Clients in the sum. Default: all clients with a key.
 
     Raises:
-        TrainingError: If others could see the words through these masks.
+        TrainingError: If these masks would not hide the words from others.
     """
     private, used = private_key(context), context.state.config_records[KEYS]
     public = dict(zip(keys["ids"], keys["keys"], strict=True))
@@ -301,10 +301,13 @@ def mask_words(
     ids = list(public)
     if client not in public or len(set(public.values())) < MIN_CLIENTS or len(set(public.values())) != len(ids):
         raise TrainingError(
-            f"secure aggregation needs {MIN_CLIENTS} clients at least, each with a key of its own; got {ids}"
+            f"secure aggregation requires at least {MIN_CLIENTS} clients, each with its own key; got {ids}"
         )
     if round_ <= int(used.get(run, 0)):  # type: ignore[arg-type]
-        raise TrainingError(f"the masks of round {round_} were used before: a second report would show the difference")
+        raise TrainingError(
+            f"the masks of round {round_} were already used, and a second report would reveal the difference of both "
+            "reports"
+        )
     used[run] = round_  # one entry per run: the server chooses its name
 
     def pad(low: int, high: int, count: int) -> Words:
@@ -317,15 +320,21 @@ def refuse_without_secure_aggregation_support(federation: Federation) -> None:
     """Reject components that secure aggregation on Flower does not support.
 
     Raises:
-        ConfigError: If the federation has clusters of clients, a solver with memory, or a cohort of one.
+        ConfigError: If the federation has clusters of clients, a solver with client state, or a cohort of one.
     """
     reason = None
     if federation.cohort_size < MIN_CLIENTS:
-        reason = f"a sum over one client is its report. Set cohort_size to at least {MIN_CLIENTS}"
+        reason = f"a sum over one client reveals its report. Set cohort_size to at least {MIN_CLIENTS}"
     elif federation.has_memory:
         keeper = federation.loss if federation.memory_solver is None else federation.solver
-        reason = f"single updates are hidden, and {name_of(keeper)} needs them. Use a solver and a loss without memory"
+        reason = (
+            f"{name_of(keeper)} needs updates of single clients, which are hidden. Use a solver and a loss without "
+            "memory"
+        )
     elif federation.selection.makes_clusters:
-        reason = f"there is one sum over the cohort, and {name_of(federation.selection)} gives clusters a model each"
+        reason = (
+            f"{name_of(federation.selection)} trains one model per cluster, but the server sees only one sum over the "
+            "cohort"
+        )
     if reason is not None:
         raise ConfigError(f"SecureAggregation on Flower does not support this federation: {reason}.")

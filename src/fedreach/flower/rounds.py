@@ -1,4 +1,4 @@
-"""Rounds on Flower: what goes out and what comes back."""
+"""Rounds on Flower: messages to clients and their replies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from fedreach.flower.clients import ClientRegistry
 from fedreach.runs.simulation import train_server
 
 LOG = getLogger("flwr")
-LOST_MEMORY = "it lost what it kept between rounds"
+LOST_MEMORY = "it lost its state between rounds"
 
 
 class Answer(NamedTuple):
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
 
 Answers = dict[int, Answer]
 Reasons = dict[int, str]
-"""Client -> why its reply does not count."""
+"""Client -> reason why its reply does not count."""
 
 
 def model_contents(
@@ -59,10 +59,10 @@ def model_contents(
     config: ConfigRecord,
     round_: int,
 ) -> Callable[[int, int], RecordDict]:
-    """Return a function of a model's number and a client; its result is the content of a message with the model.
+    """Return a function of a model's number and a client that returns the content of a message with the model.
 
-    Each model is written once for all clients that need the same form. The content has the user's own config with the
-    round, as Flower's strategies send it, and FedReach's record.
+    Each model is encoded once for all clients that need the same format. The content includes FedReach's record, and
+    the user's config with the round in the form that Flower's strategies use.
     """
 
     @cache
@@ -83,9 +83,9 @@ def model_contents(
 
 @dataclass(eq=False)
 class OpenRound:
-    """The `Side` of a round that uses messages: `begin` returns those to the cohort, `end` takes the replies.
+    """The client backend of a round on Flower: `begin` returns messages to the cohort, and `end` reads the replies.
 
-    It has the generator of the round and so is never stored: a restarted server repeats the round.
+    The object contains the random generator of the round, so it is never stored. A restarted server repeats the round.
     """
 
     federation: Federation
@@ -130,14 +130,14 @@ class OpenRound:
     # ----------------------------------------------------------------------------------------------- as a `Side`
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:
-        """Ask the clients of a probe for their losses; return those that arrived in time."""
+        """Request the losses of the clients of a probe, and return the losses that arrived in time."""
         probe, state, view = request.probe, request.state, request.view
         ids = probe.ids.tolist()
         custom_apps = [client for client in ids if not self.registry.known[client].trains_as_asked]
         if custom_apps:
             raise ConfigError(
-                f"{name_of(self.federation.selection)} asks clients for losses, which the app does not support of "
-                f"client {custom_apps[0]}. Use fedreach.flower.app.client_app, or another selection."
+                f"{name_of(self.federation.selection)} requests losses, which the app of client {custom_apps[0]} does "
+                "not support. Use fedreach.flower.app.client_app, or another selection."
             )
         content_of = model_contents(self.writer, self.registry, list(state.models), ConfigRecord(), view.round)
         contents: dict[int, RecordDict] = {}
@@ -150,10 +150,10 @@ class OpenRound:
             messages.check_question(reply, self.registry.run, view.round)
             return float(messages.number(messages.metrics_of(reply), messages.LOSS))
 
-        return self.registry.ask("query.loss", contents, read, "did not tell its loss")[0]
+        return self.registry.ask("query.loss", contents, read, "did not report its loss")[0]
 
     def updates(self, request: AskUpdates) -> ClientResults:
-        """Ask the clients of a probe for their updates; `end` receives those of the cohort."""
+        """Request the updates of the clients of a probe; `end` receives the updates of the cohort."""
         ids = request.selection.ids.tolist()
         sent = self.registry.compose(MessageType.TRAIN, self._contents(request, ids, keys=False))
         self.probed, lost = self.collect(request, ids, self.registry.send(sent), {})
@@ -208,9 +208,9 @@ class OpenRound:
     def collect(
         self, request: AskUpdates, clients: Sequence[int], replies: Iterable[Message], probed: Answers
     ) -> tuple[Answers, Reasons]:
-        """Return the answers that count, with the `probed` ones, and why others do not.
+        """Return the answers that count, including `probed`, and the reasons why other answers do not count.
 
-        A client that lost its memory gets it and is asked again.
+        If a client lost its state, the server sends it and repeats the request.
         """
         reader = partial(self._read_answer, request)
         answers, lost = self.registry.read(replies, clients, reader)
@@ -269,12 +269,12 @@ class OpenRound:
         furthest = local.furthest(steps, local.lr_at(round_, self.rounds), size)
         if norm > furthest:
             raise messages.ReplyError(
-                f"its update has the norm {norm:.6g}; {steps} steps with gradients clipped to {local.clip_norm:g} "
-                f"make {furthest:.6g} at most"
+                f"the norm of its update must be at most {furthest:.6g} after {steps} steps with gradients clipped to "
+                f"{local.clip_norm:g}; got {norm:.6g}"
             )
 
     def reports(self, answers: Answers, lost: Reasons, view: ServerView, *, probe: bool = False) -> ClientResults:
-        """Return the replies in the form that components read, ids increasing."""
+        """Return the replies in the form that components read, by increasing id."""
         layout, hides = self.writer.layout, self.federation.label_statistics.only_sum
         mean = None
         if hides and answers:
@@ -284,7 +284,7 @@ class OpenRound:
                 messages.ReplyError,
                 ComponentError,
             ) as error:  # one client sent nonsense, but the sum does not show which
-                lost, answers = lost | dict.fromkeys(answers, f"the secure aggregation makes no sense: {error}"), {}
+                lost, answers = lost | dict.fromkeys(answers, f"the sum of secure aggregation is invalid: {error}"), {}
         ids = np.array(sorted(answers), np.int64)
         counted, rows = [answers[client] for client in ids.tolist()], view.rows(ids)
         update = np.empty((len(ids), 0 if hides else layout.size), np.float32)

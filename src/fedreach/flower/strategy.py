@@ -1,6 +1,7 @@
-"""The server side: a Flower strategy that decides as FedReach's simulator does and writes the same run folder.
+"""The server side: a Flower strategy with the same decisions and run folder as FedReach's simulator.
 
-It overrides the methods of Flower's `Strategy` that send messages (`configure_...`) and read replies (`aggregate_...`).
+The strategy overrides the methods of Flower's `Strategy` that send messages (`configure_...`) and read replies
+(`aggregate_...`).
 """
 
 import math
@@ -61,42 +62,46 @@ LOG = getLogger("flwr")
 
 
 class FedReachStrategy(Strategy):
-    """Any `Federation` on Flower.
+    """Flower strategy for any `Federation`.
 
-    Before round 1 clients report their ids and the label statistics that components need. In each round the federation
-    selects among the participants that are online, in the order of their ids. It uses the random streams of the
-    simulator. Each selected client gets one message. The server checks sender, shape, type, finiteness and size of each
-    reply before it counts. The row of the round names clients whose reply was late or wrong. After the last round the
-    adaptation rule, if any, is fitted and scored, see `fedreach.flower.adaptation`.
+    Before round 1, clients report their ids and the label statistics that components need. In each round, the
+    federation selects clients from the online participants, sorted by id, with the random streams of the simulator. It
+    sends one message to each selected client. The server checks the sender, shape, type, finiteness and size of each
+    reply before the reply counts. The row of the round lists clients whose reply was late or wrong. If the federation
+    has an adaptation rule, it is fitted and scored after the last round (see `fedreach.flower.adaptation`).
 
     Args:
-        federation: Components that decide.
-        model: The model; the server computes with it only if it has an `engine`.
-        rounds: Length of the run.
-        folder: Run folder, like that of the simulator: rows, a checkpoint after every round, best and last model. An
-            interrupted run resumes from it; ``fedreach report`` reads it.
+        federation: Federation with its components.
+        model: Model. The server trains or evaluates it only if `engine` is given.
+        rounds: Number of rounds.
+        folder: Run folder with the same files as in the simulator: rows, a checkpoint after every round, and the best
+            and the last model. An interrupted run resumes from this folder, and ``fedreach report`` reads it.
         population: Participants and unseen clients by ``partition-id``; None: all clients that are online at the start
-            participate. Other clients that come later are only evaluated.
-        min_clients: Smallest number of participants. The run begins when the whole population is online; without a
-            population, when `min_clients` are online and no other has come for two seconds.
-        patience: Seconds to wait for the population; then the run begins if `min_clients` participants are online.
-        timeout: Seconds that a client has for each reply; a round that probes or restores asks several times.
-        evaluate_every: Rounds between evaluations by the clients; the last round is always evaluated.
+            participate. Clients that connect later are only evaluated.
+        min_clients: Smallest number of participants. The run starts when the whole population is online. Without a
+            population, it starts when `min_clients` clients are online and no other client has connected for two
+            seconds.
+        patience: Seconds to wait for the population. After this time, the run starts if `min_clients` participants are
+            online.
+        timeout: Time limit for each reply of a client, in seconds. A round with probes or restored client states sends
+            several requests.
+        evaluate_every: Number of rounds between evaluations by the clients. The last round is always evaluated.
         evaluate_training: Also score participants' training examples, as `train_accuracy`.
-        engine: Engine for the server's test set and, if the server trains, its own data; see
-            `fedreach.flower.local.server_engine`.
-        participation: Availability of clients that are online; default: all are available.
+        engine: Engine for the server's test set and, if the server trains, for the server's data (see
+            `fedreach.flower.local.server_engine`).
+        participation: Availability of clients that are online. Default: all are available.
         name: Name of the run in reports.
-        inputs: Numbers of inputs that clients also adapt with, if the federation has an adaptation rule.
-        identity: Identity of the run if it differs from these arguments; see `fedreach.runs.identity`.
-        record: Federation record, if the server knows it; see `fedreach.runs.describe.federation_record`.
-        callbacks: Callbacks of `run`; the run fails if one raises an error.
-        metrics: Metrics in addition to loss and accuracy or mean absolute error; clients need the same. Clients report
-            each metric, so the report has the mean and the worst 10% of clients, but no value over pooled examples.
-        about: Fields of the federation record by name that the server knows in addition to the reports of clients.
+        inputs: Numbers of inputs for additional adaptations, if the federation has an adaptation rule.
+        identity: Identity of the run (see `fedreach.runs.identity`). Default: computed from these arguments.
+        record: Federation record, if the server knows it (see `fedreach.runs.describe.federation_record`).
+        callbacks: Callbacks of `run`. The run fails if a callback raises an error.
+        metrics: Metrics in addition to loss and accuracy or mean absolute error. Clients must have the same metrics.
+            Because clients report values, the report shows the mean and the worst 10% of clients, but no value over
+            pooled examples.
+        about: Fields of the federation record, by name, that the server knows in addition to the clients' reports.
 
     Raises:
-        ConfigError: If the federation cannot run on Flower or lacks something that it needs.
+        ConfigError: If the federation cannot run on Flower, or if a required argument is missing.
 
     Example:
         >>> from fedreach.testing.problems import tiny_federation
@@ -147,8 +152,8 @@ class FedReachStrategy(Strategy):
         self.federation, self.layout, self.rounds, self.timeout = federation, Layout.of(model), rounds, timeout
         if engine is not None and engine.layout != self.layout:
             raise ConfigError(
-                f"FedReachStrategy.engine must run the strategy's model, of {self.layout.size} numbers; its model has "
-                f"{engine.layout.size}. Make it by server_engine(federation, model, ...)."
+                f"FedReachStrategy.engine must have the strategy's model with {self.layout.size} numbers; got a model "
+                f"with {engine.layout.size}. Create the engine with server_engine(federation, model, ...)."
             )
         self.initial: Float32s = flatten(model).cpu().numpy()
         self.min_clients, self.patience, self.evaluate_every = min_clients, patience, evaluate_every
@@ -177,7 +182,7 @@ class FedReachStrategy(Strategy):
         self._last_arrays: ArrayRecord | None = None  # the model as last passed to Flower
 
     def run(self, grid: Grid, train_config: ConfigRecord | None = None) -> Result:
-        """Run the remaining rounds with this strategy's timeout, and store the result of the run."""
+        """Run the remaining rounds with the timeout of this strategy, and store the result of the run."""
         with self._open:
             try:
                 self._begin(grid)
@@ -319,7 +324,7 @@ class FedReachStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check the replies, aggregate those that count, and apply the server's step."""
+        """Check the replies, aggregate the valid replies, and apply the server's step."""
         if self._round is None:
             return self._arrays(), None
         new, result, _ = self._round.end(replies)
@@ -346,8 +351,8 @@ class FedReachStrategy(Strategy):
             return
         first = min(lost)
         raise TrainingError(
-            f"All {len(lost)} clients of round {number} failed, client {first} by this: "
-            f"{lost[first][len(FAILED) :]}. Correct the failure, and run again with the same folder."
+            f"All {len(lost)} clients of round {number} failed. The error of client {first} is: "
+            f"{lost[first][len(FAILED) :]}. Fix the error, then rerun the command with the same folder."
         )
 
     def _arrays(self) -> ArrayRecord:
@@ -360,15 +365,15 @@ class FedReachStrategy(Strategy):
     def _refuse_if_changed(self, arrays: ArrayRecord) -> None:
         if self._last_arrays is not None and dict(arrays) != dict(self._last_arrays):
             raise ConfigError(
-                "The model was changed between rounds, as by a strategy of Flower's around FedReachStrategy, such as "
-                "one for differential privacy: its noise would be lost, and is too little where weights are not equal. "
-                "Use FedReachStrategy alone."
+                "The model was changed between rounds, for example by a Flower strategy that wraps FedReachStrategy. "
+                "FedReach would ignore this change. The noise of a wrapper for differential privacy would also be too "
+                "small for unequal weights. Use FedReachStrategy alone."
             )
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask all clients that are online, unseen ones included, to evaluate the model."""
+        """Request an evaluation of the model from all online clients, including unseen clients."""
         self._refuse_if_changed(arrays)
         number = self._now.state.round
         self._tasks = []

@@ -1,4 +1,4 @@
-"""Tables on Flower: clients agree on a preparation."""
+"""Tables on Flower: clients agree on how to prepare columns."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ LARGEST_TARGET_SUM = 1e100  # sum of squares of float32 numbers, each below 1e39
 
 
 class Agreement(NamedTuple):
-    """The preparation that clients agreed on, and the clients."""
+    """The preparation on which clients agreed, and the clients."""
 
     agreed: TableAgreement
     population: Population
@@ -57,14 +57,14 @@ class Agreement(NamedTuple):
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> "Agreement":
-        """Return the agreement from the value of `to_json`."""
+        """Return the agreement that `to_json` encoded."""
         client_ids = [np.array(stored[key], np.int64) for key in ("participants", "unseen")]
         names = {int(client): name for client, name in stored["names"].items()}
         return cls(TableAgreement.of_json(stored["table"]), Population(*client_ids), names)
 
 
 class Description(BaseModel):
-    """What a client reports of its table, besides sums."""
+    """The names and texts that a client reports about its table, in addition to sums."""
 
     name: str = ""
     columns: list[str] = []
@@ -74,9 +74,9 @@ class Description(BaseModel):
 
 @dataclass(eq=False)
 class TableRegistry(ClientRegistry):
-    """Clients that agree on the preparation of their tables.
+    """Registry of clients that agree on the preparation of their tables.
 
-    Secure aggregation shows the server only sums over clients.
+    With secure aggregation, the server receives only sums over clients.
     """
 
     options: TableOptions = field(kw_only=True)
@@ -86,22 +86,23 @@ class TableRegistry(ClientRegistry):
     number: int = field(default=0, init=False)  # of exchanges
 
     def agree(self, seed: int, min_clients: int, patience: float) -> Agreement:
-        """Meet clients and return the agreement of the participants.
+        """Wait for clients, and return the agreement of the participants.
 
         Args:
-            seed: Seed of the draw of participants.
+            seed: Seed for the choice of participants.
             min_clients: Smallest number of participants.
-            patience: Seconds to wait for them.
+            patience: Seconds to wait for the participants.
 
         Raises:
-            TrainingError: If fewer participants are online, or remain after others failed to reply correctly.
+            TrainingError: If fewer than `min_clients` participants are online, or reply correctly.
         """
         self.gather(min_clients, patience)
         remaining = self._choose_participants(seed)
         while True:
             if len(remaining) < max(min_clients, messages.MIN_CLIENTS if self._hides else 1):
                 raise TrainingError(
-                    f"{len(remaining)} clients agree on their tables, and {min_clients} are needed.{self.why_refused()}"
+                    f"The number of clients that agree on their tables must be at least {min_clients}; got "
+                    f"{len(remaining)}.{self.why_refused()}"
                 )
             outcome = self._attempt(remaining)
             if isinstance(outcome, TableAgreement):
@@ -197,7 +198,7 @@ class TableRegistry(ClientRegistry):
             sums = messages.array(messages.arrays(reply, messages.SUMS), messages.SUMS, shape, kind, LARGEST_TARGET_SUM)
             description = _read_description(reply)
             if question.step == "totals" and len(description.texts) != len(question.columns):
-                raise messages.ReplyError("it does not report its texts")
+                raise messages.ReplyError("it does not report the texts of its columns")
             return description.model_dump(), sums
 
         return self.ask(KIND, dict.fromkeys(participants, content), read)
@@ -209,7 +210,7 @@ def _read_description(reply: Message) -> Description:
         text = str(reply.content.config_records[messages.FEDREACH][messages.DESCRIPTION])
         return Description.model_validate_json(text, strict=True)
     except (KeyError, ValueError) as error:
-        raise messages.ReplyError(f"its report about its table cannot be read: {error}") from error
+        raise messages.ReplyError(f"its description of its table cannot be read: {error}") from error
 
 
 # ---- Both sides of a Flower app for clients with a table each
@@ -229,10 +230,10 @@ class _Targets(NamedTuple):
 
 
 class FlowerTables(FlowerSetup):
-    """An experiment whose clients have a private table each.
+    """An experiment in which each client has a private table.
 
-    ``fedreach run`` takes the same file for the joined table; here each node's config names the node's own table:
-    ``flower-supernode ... --node-config 'partition-id=0 data="/srv/alder.csv" name="alder"'``. All online clients
+    ``fedreach run`` accepts the same file for the joined table. On Flower, each node config names the table of its
+    node: ``flower-supernode ... --node-config 'partition-id=0 data="/srv/alder.csv" name="alder"'``. All online clients
     participate, unless ``[population] participants`` names clients or sets their number.
 
     Args:
@@ -263,13 +264,13 @@ class FlowerTables(FlowerSetup):
         reject_metrics(self.builder.metrics(), targets)
 
     def client_app(self) -> ClientApp:
-        """Return the app of any of the clients; its node's config names its table as ``data``."""
+        """Return the app of all clients; the node config of each client names its table as ``data``."""
         federation = self.builder.federation(self.seed)
 
         def load_data(context: Context) -> FederatedData:
             stored = context.state.config_records.get(messages.TABLE)
             if stored is None:
-                raise TrainingError("the server asked before the clients had agreed on their tables")
+                raise TrainingError("the server sent a request before the clients had agreed on their tables")
             dataset, train, _ = self.table(context).dataset(TableAgreement.of_json(json.loads(str(stored["agreed"]))))
             return single_client_federation(client_of(context), dataset, len(train))
 
@@ -291,9 +292,10 @@ class FlowerTables(FlowerSetup):
         return app
 
     def table(self, context: Context) -> LocalTable:
-        """Return the table of a client; a process reads it once.
+        """Return the table of a client; each process reads the table once.
 
-        A SuperNode starts a process for each message, which reads its table; Flower's simulation keeps processes.
+        A SuperNode starts a process for each message, and this process reads the table. Flower's simulation reuses
+        processes.
         """
         path = context.node_config.get("data")
         if not isinstance(path, str):
@@ -328,7 +330,7 @@ class FlowerTables(FlowerSetup):
     def run(
         self, grid: Grid, folder: Path | str, *, min_clients: int = 2, patience: float = 60.0, timeout: float = 600.0
     ) -> Result:
-        """Let clients agree, unless they did before, and train; arguments as those of `FedReachStrategy`."""
+        """Let clients agree if they have not yet, then train. `FedReachStrategy` describes the arguments."""
         run_folder, federation = RunFolder(Path(folder)), self.builder.federation(self.seed)
         stored = run_folder.read_json(AGREEMENT)
         if stored is None:
@@ -387,10 +389,10 @@ def _options(experiment: Any, seed: int) -> TableOptions:
     data_options = experiment.data.options
     label, target = data_options.get("label"), data_options.get("target")
     if (label is None) == (target is None):
-        raise ConfigError("data: give `label` (a column of classes) or `target` (columns of numbers to predict).")
+        raise ConfigError("data: set either `label` (a column of classes) or `target` (columns of numbers to predict).")
     targets = () if target is None else (target,) if isinstance(target, str) else tuple(map(str, target))
     if target is not None and (not targets or len(set(targets)) < len(targets)):
-        raise ConfigError(f"data.target must name one column or more, each once; got {list(targets)}.")
+        raise ConfigError(f"data.target must name different columns, at least one; got {list(targets)}.")
     population, held_out_seed = experiment.population, experiment.partition.seed
     held_out_seed = held_out_seed if held_out_seed is not None else seed if population.seed is None else population.seed
     columns = data_options.get("client"), dict(data_options.get("columns", {}))

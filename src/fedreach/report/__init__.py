@@ -1,4 +1,4 @@
-"""Tables, figures and one self-contained HTML report, from run folders only.
+"""Tables, figures and one self-contained HTML report, created only from run folders.
 
 Example::
 

@@ -1,4 +1,4 @@
-"""Adaptation: the report's analysis and tables."""
+"""Analysis and tables of adaptation in the report."""
 
 from __future__ import annotations
 
@@ -61,20 +61,20 @@ PREDICTION_MODES = {
 """Prediction mode -> its name in tables."""
 SCORES = ("accuracy", "accuracy_worst_decile", "loss", "calibration_error")
 TESTED_CHANGES = ("loss", "calibration_error")
-"""Scores whose change is tested in addition to accuracy: with two classes a prior may change nothing else."""
+"""Scores whose change is tested in addition to accuracy; with two classes, a prior may change only these."""
 HARM = {
     "worse": "adapted_worse_share",  # of clients whose accuracy falls by adaptation
     "harmed": "adapted_harmed_share",  # of clients that lose more than `HARM_POINTS`; not measured in older folders
     "worst_change": "adapted_worst_change",  # of the client that loses most, as a fraction
     "worst_inputs": "adapted_worst_inputs",  # its number of inputs
 }
-"""What adaptation costs single clients -> its name in records."""
+"""Measure of harm to single clients -> its name in records."""
 Gap = Mapping[str, Spread]
 
 
 @dataclass(frozen=True)
 class AdaptationSummary:
-    """How a method's rule adapts the last model to unseen clients, or to participants where all clients train."""
+    """Effect of a method's adaptation rule on unseen clients, or, if all clients train, on participants."""
 
     method: str
     rule: str
@@ -113,7 +113,7 @@ def summarize_adaptation(comparison: RunSet) -> tuple[AdaptationSummary, ...]:
 
 
 def adapted_leaders(comparison: RunSet, rows: Sequence[AdaptationSummary]) -> Leaders:
-    """Return which methods lead by adapted accuracy, among rules that need no labels."""
+    """Return the methods that lead in adapted accuracy, among methods whose rules need no labels."""
     methods = [row.method for row in rows if not row.needs_labels]
     if len(methods) < 2:
         return NO_LEADERS
@@ -197,7 +197,7 @@ Cell = Callable[[AdaptationSummary], str]
 
 
 def tabulate_adaptation(analysis: Analysis) -> list[Table]:
-    """Return the tables of prediction modes, probabilities and the gap; empty if no method has an adaptation rule."""
+    """Return the tables of prediction modes, probabilities and the gap; empty if no method has a rule."""
     rows = analysis.adaptation
     if not rows:
         return []
@@ -263,7 +263,7 @@ def _modes(analysis: Analysis) -> Table:
         caption=f"Accuracy on {where} before and after adaptation, % ({spread_text(comparison)})",
         note=join_sentences(
             star_sentence(comparison, family),
-            "Rules marked “labels” learn from labels of the clients; these examples are not scored."
+            "Rules marked “labels” learn from some labels of the clients. Examples with these labels are not scored."
             * any(row.needs_labels for row in rows),
         ),
         details=CAPTIONS["adaptation"]["table"].format(harm=HARM_POINTS, tests=tests_sentence(comparison, family)),

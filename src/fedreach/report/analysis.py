@@ -1,4 +1,4 @@
-"""Analysis of a comparison: methods, planned tests, leaders."""
+"""Analysis of a comparison: summaries of methods, planned tests and leaders."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from fedreach.runs.schema import BaselinesRecord
 
 @dataclass(frozen=True)
 class Quantity:
-    """One number of a method; tables, CSV, JSON, page and figures take name, words and unit from here.
+    """A number of a method, with the name, words and unit that tables, CSV, JSON, page and figures use.
 
-    Columns and units are those of accuracy; if models are compared by another score, it replaces accuracy.
+    Columns and units refer to accuracy. If models are compared by another score, this score replaces accuracy.
 
     `unit` is "%" (a fraction shown in percent), "points" (a difference of fractions), "MB", "clients", "seconds" or
-    "joules" (in the unit that fits the whole column), or empty. `words` name it in a sentence.
+    "joules" (in the unit that fits the whole column), or empty. `words` is the name of the quantity in a sentence.
     """
 
     name: str  # in summaries and records
@@ -43,7 +43,7 @@ class Quantity:
 
     @property
     def is_radio(self) -> bool:
-        """Whether only runs with simulated radio have it."""
+        """Whether the quantity is available only for runs with simulated radio."""
         return self.unit in ("seconds", "joules")
 
 
@@ -77,7 +77,7 @@ METRIC_QUANTITIES = {
         Quantity("unseen_left_out", "unseen_{}_undefined", "undefined, unseen", "clients", main=6),
     )
 }
-"""Quantities of an additional metric; `{}` is replaced by its name."""
+"""Quantities of an additional metric, whose name replaces `{}`."""
 
 TARGET_COSTS = ("round", "megabytes", "seconds", "joules")  # costs of reaching the target accuracy
 RADIO = tuple(quantity for quantity in QUANTITIES.values() if quantity.is_radio)
@@ -87,7 +87,7 @@ POPULATION = {
     for quantity in QUANTITIES.values()
     if quantity.column.endswith(f"_{ACCURACY.name}")
 }
-"""Quantities that methods may be compared by, accuracies or errors, by their column."""
+"""Quantities, accuracies or errors, by which methods can be compared; the keys are columns."""
 
 
 # ---- The evaluated rounds that a number is read from
@@ -98,7 +98,7 @@ When = Literal["last", "best"]
 def rows_of(run: RunData, when: When, last_rounds: int = 1) -> Ints:
     """Return the rows of the last `last_rounds` evaluated rounds, or of the best round on participants' held-out loss.
 
-    The best round is a fair choice: it depends neither on the test set nor on unseen clients.
+    The choice of the best round is fair, because it depends neither on the test set nor on unseen clients.
     """
     evaluated = run.evaluated
     if when == "last":
@@ -111,7 +111,7 @@ def rows_of(run: RunData, when: When, last_rounds: int = 1) -> Ints:
 
 
 def mean_of(run: RunData, column: str, when: When, last_rounds: int = 1) -> float:
-    """Return the mean of a column over `rows_of`; nan if one of them has no number."""
+    """Return the mean of a column over `rows_of`; nan if a row has no number."""
     return float(run.column(column)[rows_of(run, when, last_rounds)].mean())
 
 
@@ -128,12 +128,12 @@ def target_row(run: RunData, comparison: RunSet) -> int | None:
 METRIC_COLUMN = re.compile(
     r"(participant|unseen|test)_(?!(accuracy|mae)(_|$)|loss$)(?P<name>[a-z][a-z0-9_]*?)(_worst_decile|_pooled|_undefined)?"
 )
-"""Column of an additional metric, whose name has no suffix of a column; see `fedreach.evaluation.evaluator`."""
+"""Pattern of the columns of additional metrics (see `fedreach.evaluation.evaluator`)."""
 
 
 @dataclass(frozen=True)
 class MetricSummary:
-    """Scores of one method in one metric."""
+    """Scores of one method for one metric."""
 
     method: str
     metric: str
@@ -147,7 +147,7 @@ def metrics_of(comparison: RunSet) -> tuple[str, ...]:
 
 
 def summarize_metrics(comparison: RunSet, when: When = "last") -> tuple[MetricSummary, ...]:
-    """Return a row for each metric and method, metric by metric; `when` is as in `summarize`."""
+    """Return a row for each metric and method, ordered by metric; `when` is as in `summarize`."""
 
     def over_seeds(method: str, metric: str, quantity: Quantity) -> Spread:
         column, last = quantity.column.format(metric), comparison.plan.last_rounds
@@ -172,7 +172,7 @@ def _left_out(run: RunData, column: str, when: When, last_rounds: int) -> float:
 
 # ---- Planned comparisons, paired by seed and tested as one family
 
-SEEDS_ADDED = "seeds were added after results could be seen, and no correction makes up for that"
+SEEDS_ADDED = "seeds were added after the first result, which no correction can compensate"
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Difference:
 
 
 def planned_differences(comparison: RunSet, when: When) -> tuple[Difference, ...]:
-    """Return every planned difference, at the last rounds or at the best one."""
+    """Return all planned differences, at the last rounds or at the best round."""
     pairs = comparison.plan.pairs(comparison.methods, comparison.baseline)
     formed = [differences_by_seed(comparison, *pair, when) for pair in pairs]
     judged = judge_all(comparison, [by_seed for by_seed, _ in formed], lower_is_better=comparison.score.lower_is_better)
@@ -198,7 +198,7 @@ def planned_differences(comparison: RunSet, when: When) -> tuple[Difference, ...
 def differences_by_seed(
     comparison: RunSet, first: str, second: str, when: When, *, of: Collection[int] | None = None
 ) -> tuple[dict[int, float], str]:
-    """Return first minus second by seed, over the seeds `of` or all, and the reason if no pair can be formed."""
+    """Return first minus second for each seed in `of` (default: all), and the reason if no pair can be formed."""
     value = _primary_value(comparison, when)
     minuend, subtrahend = (_values(comparison, method, value) for method in (first, second))
     by_seed = _differences(minuend, subtrahend)
@@ -208,7 +208,7 @@ def differences_by_seed(
         return by_seed, ""
     second_name = "the baseline" if second == comparison.baseline else second
     shared = minuend.keys() & subtrahend.keys()
-    return {}, f"other clients than {second_name}'s" if shared else f"no seed in common with {second_name}"
+    return {}, f"not the same clients as {second_name}" if shared else f"no seed in common with {second_name}"
 
 
 Values = Mapping[int, tuple[str, float]]  # seed -> hash of the federation, and a number
@@ -239,10 +239,10 @@ def judge_all(
     within_margin: bool = True,
     lower_is_better: bool = False,
 ) -> tuple[PairedTest, ...]:
-    """Test a family of differences by the comparison's plan.
+    """Test a family of differences according to the comparison's plan.
 
-    If seeds were added after results could be seen, no conclusion is given: optional stopping finds a significant
-    difference sooner or later.
+    If seeds were added after results were visible, no conclusion is drawn, because optional stopping finds a
+    significant difference sooner or later.
     """
     plan = comparison.plan
     judged = run_paired_tests(
@@ -258,7 +258,7 @@ def judge_all(
 
 
 def no_conclusion_reason(comparison: RunSet) -> str:
-    """Return the reason why no conclusion is given."""
+    """Return the reason why no conclusion is drawn."""
     return f"{SEEDS_ADDED} ({', then '.join(map(str, (*comparison.looks, len(comparison.seeds))))})"
 
 
@@ -270,13 +270,13 @@ SHARED_BY_SEEDS = {  # option -> what all seeds share if it is set
 
 
 def seeds_scope(config: Mapping[str, Any]) -> str:
-    """Describe what differs between seeds, from the experiment's options.
+    """Describe what differs between seeds, based on the experiment's options.
 
     Example:
         >>> seeds_scope({"population": {"seed": 3}})
         'All seeds share the same clients (population.seed = 3). The intervals do not account for other clients.'
         >>> seeds_scope({"partition": {"name": "natural", "seed": 0}, "population": {"participants": ["north"]}})
-        'All seeds share the same partition and participants (partition.seed = 0, they are named). The intervals ...'
+        'All seeds share the same partition and participants (partition.seed = 0, population.participants lists ...'
     """
     shared = {}
     for path, words in SHARED_BY_SEEDS.items():
@@ -287,9 +287,9 @@ def seeds_scope(config: Mapping[str, Any]) -> str:
     if "clients" not in shared and isinstance(partition, Mapping) and partition.get("name") == "natural":
         shared = {"partition": "natural", **shared}
     if "clients" not in shared and isinstance(population, Mapping) and isinstance(population.get("participants"), list):
-        shared = {**shared, "participants": "they are named"}
+        shared = {**shared, "participants": "population.participants lists them"}
     if isinstance(model, Mapping) and model.get("keep_weights"):
-        shared["initial model"] = "its weights are kept"
+        shared["initial model"] = "model.keep_weights = true"
     if not shared:
         return "Each seed draws a new partition, participants, initial model and batches."
     shared_text = f"{join_words([*shared])} ({', '.join(shared.values())})"
@@ -309,9 +309,9 @@ def join_words(words: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Leaders:
-    """The methods that are each better than all others, with no decision between them.
+    """Methods that are each better than all methods outside the group, without a conclusion within the group.
 
-    Often empty: the second may be neither worse than the first nor better than the third.
+    Often there are no leaders. The second method may be neither worse than the first nor better than the third.
     """
 
     methods: tuple[str, ...]
@@ -319,7 +319,7 @@ class Leaders:
 
     @property
     def tested(self) -> int:
-        """Number of pairs that were tested and corrected for."""
+        """Number of tested pairs, for which p-values are adjusted."""
         return sum(pair.judged.p is not None for pair in self.pairs)
 
 
@@ -335,9 +335,10 @@ def leaders(comparison: RunSet, when: When) -> Leaders:
 def leaders_by(
     comparison: RunSet, methods: Sequence[str], value: Callable[[RunData], float], *, lower_is_better: bool
 ) -> Leaders:
-    """Return the methods that lead by a number of each run.
+    """Return the methods that lead in a number that `value` computes for each run.
 
-    Pairs share seed and clients. They are tested as one family by the comparison's plan.
+    The runs of a pair have the same seed and clients. All pairs are tested as one family according to the comparison's
+    plan.
     """
     values = {method: _values(comparison, method, value) for method in methods}
     means = {m: float(np.mean([number for _, number in by_seed.values()])) for m, by_seed in values.items() if by_seed}
@@ -359,13 +360,13 @@ def leaders_by(
 # ---- Summary of each method
 
 PROBABILITIES = {"auroc": "auroc", "log_loss": "loss"}
-"""Of two classes: name in summaries and records -> end of the stored column."""
+"""Scores for two classes: name in summaries and records -> end of the stored column."""
 UNTESTED = PairedTest(0, None)
 
 
 @dataclass(frozen=True)
 class MethodSummary:
-    """Numbers of one method. Accuracies and gaps are fractions, or errors; spreads are over seeds unless noted."""
+    """Numbers of one method. Accuracies and gaps are fractions or errors. Spreads are over seeds unless noted."""
 
     method: str
     seeds: int  # runs that count
@@ -379,12 +380,12 @@ class MethodSummary:
 
 
 def summarize(comparison: RunSet, contrasts: Sequence[Difference], when: When = "last") -> tuple[MethodSummary, ...]:
-    """Return one row per method, in the comparison's order.
+    """Return one row per method, in the order of the comparison.
 
     Args:
         contrasts: Planned differences at the same rounds.
-        when: ``"last"``: the last evaluated round, or the mean over the last `last_rounds` of the plan. ``"best"``:
-            each run's best round on participants' held-out loss.
+        when: ``"last"``: the last evaluated round, or the mean over the last `last_rounds` rounds of the plan.
+            ``"best"``: the best round of each run according to participants' held-out loss.
     """
     to_baseline = {contrast.first: contrast.judged for contrast in contrasts if contrast.second == comparison.baseline}
     return tuple(_summarize_method(comparison, method, when, to_baseline) for method in comparison.methods)
@@ -397,7 +398,7 @@ def _summarize_method(
     planned = sum(run.method == method for run in comparison.runs) + sum(m == method for m, _ in comparison.absent)
     hits = [(run, hit) for run in runs if (hit := target_row(run, comparison)) is not None]
     limits = [[mean_of(run, f"participation_gap_{side}", when, last) for side in ("low", "high")] for run in runs]
-    none = PairedTest(0, None, note="the baseline" if method == comparison.baseline else "not among the contrasts")
+    none = PairedTest(0, None, note="the baseline" if method == comparison.baseline else "not a planned comparison")
     scores = {name: [_value(run, of, comparison.score, when, last) for run in runs] for name, of in QUANTITIES.items()}
     scores |= {name: [mean_of(run, end, when, last) for run in runs] for name, end in probabilities(comparison).items()}
     return MethodSummary(
@@ -449,11 +450,11 @@ TITLES = {
     ("pooled", True): "pooled logistic regression",
     ("pooled", False): "pooled ridge regression",
 }
-"""(Baseline, whether targets are classes) -> its name in tables."""
+"""(Baseline, whether targets are classes) -> name of the baseline in tables."""
 
 
 def baselines_of(comparison: RunSet) -> tuple[BaselinesRecord, ...]:
-    """Return the baselines of each federation, which all its runs share."""
+    """Return the baselines of each federation, which are the same for all of its runs."""
     by_federation = {
         (run.partition.hash, str(run.baselines.columns)): run.baselines
         for run in comparison.all_counted
@@ -468,7 +469,7 @@ def baseline_title(name: str, comparison: RunSet) -> str:
 
 
 def summarize_baselines(comparison: RunSet) -> tuple[MethodSummary, ...]:
-    """Return a row for each baseline, over federations: one per seed, or a single one that all seeds share."""
+    """Return a row for each baseline, summarized over federations: one per seed, or one that all seeds share."""
     records = baselines_of(comparison)
     names = dict.fromkeys(name for record in records for name in record.columns)
     scores = {quantity.name: quantity.column_by(comparison.score) for quantity in QUANTITIES.values()}

@@ -19,16 +19,17 @@ from fedreach.runs.schema import FederationRecord
 # ---- Models that have hardly learned
 
 ODDS = 3.0
-"""Smallest ratio of the odds of being right to those of always naming one class; a smaller one is "hardly learned".
+"""Minimum ratio of the odds of correct predictions to the odds of always predicting one class.
 
-With ten classes of equal size it means an accuracy of 25%, with a hundred 2.9%, with two 75%.
+With a smaller ratio, a model has "hardly learned". The limit is an accuracy of 25% for ten classes of equal size, 2.9%
+for a hundred, and 75% for two.
 """
 
 
 def chance_accuracy(federation: FederationRecord) -> float | None:
-    """Return the mean accuracy over participants of always naming the most frequent class.
+    """Return the mean accuracy over participants of always predicting the most frequent class.
 
-    None if participants did not report their labels.
+    The result is None if participants did not report their labels.
     """
     counts = federation.label_counts[federation.participants]
     counts = counts[counts.sum(axis=1) > 0]
@@ -39,7 +40,7 @@ def chance_accuracy(federation: FederationRecord) -> float | None:
 
 
 def hardly_learned(accuracy: float, chance: float) -> bool:
-    """Return whether the odds of being right are less than `ODDS` times those of always naming one class.
+    """Return whether the odds of correct predictions are less than `ODDS` times those of always predicting one class.
 
     Example:
         >>> hardly_learned(0.22, chance=0.1), hardly_learned(0.5, chance=0.1), hardly_learned(1.0, chance=1.0)
@@ -49,11 +50,10 @@ def hardly_learned(accuracy: float, chance: float) -> bool:
 
 
 def near_chance_advice(accuracies: Mapping[str, tuple[float, float]]) -> str:
-    """Describe models that have hardly learned, and what to try; empty if there are none.
+    """Describe models that have hardly learned, and what to try; empty if all models have learned.
 
     Args:
-        accuracies: Name, or ``""`` for a single model -> accuracy on participants' held-out data, and
-            `chance_accuracy`.
+        accuracies: Name (``""`` for a single model) -> accuracy on participants' held-out data, and `chance_accuracy`.
     """
     near = {name: pair for name, pair in accuracies.items() if hardly_learned(*pair)}
     if not near:
@@ -67,7 +67,7 @@ def near_chance_advice(accuracies: Mapping[str, tuple[float, float]]) -> str:
 
 
 def near_chance(comparison: RunSet) -> str:
-    """Describe methods whose mean over seeds ends near chance; empty if there are none."""
+    """Describe methods whose final mean over seeds is close to chance; empty if no method is."""
     accuracies: dict[str, tuple[float, float]] = {}
     for method in comparison.methods:
         runs = comparison.counted(method)
@@ -86,21 +86,21 @@ CLEAR_SHARE = 0.1
 """A method is clearly worse than the pooled model by 2 points of accuracy or 10% of its error, if the CI agrees."""
 POPULATIONS = ("participant", "unseen", "test", "train")
 CLIENT_POPULATIONS = {"participant": "participants", "unseen": "unseen"}
-"""Prefix of columns -> population in lines about single clients."""
+"""Prefix of columns -> name of the population in lines about single clients."""
 
 
 ADVICE = {
     True: "It overfits, because it is better on its training data. Try fewer rounds or local.weight_decay",
     False: "Try more rounds, more local.epochs or another local.lr",
-    None: "Try another local.lr, more or fewer rounds, local.weight_decay",
+    None: "Try another local.lr, another number of rounds or local.weight_decay",
 }
-"""Whether a method overfits -> what to try."""
+"""Whether a method overfits -> advice."""
 MAX_NAMED = 3  # methods that a sentence names with their scores
 
 
 @dataclass(frozen=True)
 class Shortfall:
-    """A method that a baseline beats."""
+    """A method with worse scores than a baseline."""
 
     method: str
     value: float
@@ -110,15 +110,15 @@ class Shortfall:
 
 
 def concerns(comparison: RunSet) -> tuple[str, ...]:
-    """Return a sentence for each concern, with its number and what to do.
+    """Return a sentence for each concern, with its number and advice.
 
     - A method does worse than the majority class or the mean of the targets, on the primary population or on
       participants' held-out data. It is "worse" if the paired 95% CI over the clients of all seeds excludes 0, else
       "no better".
     - A method is clearly worse than the pooled linear model: by 2 points, or 10% of the error, and the CI agrees.
-    - A method has hardly learned; checked only without a pooled linear model.
+    - A method has hardly learned. FedReach checks this only without a pooled linear model.
     - Methods have the same numbers in every round of every seed, although their settings differ.
-    - A column gives the label away, see `fedreach.evaluation.baselines`.
+    - A column reveals the label (see `fedreach.evaluation.baselines`).
     """
     pooled = any("pooled" in record.columns for record in baselines_of(comparison))
     near = [] if pooled else [near_chance(comparison)]
@@ -230,7 +230,7 @@ def _identical_methods(comparison: RunSet) -> Iterable[str]:
             trained = [run for method in different for run in comparison.counted(method)]
             all_train = all(run.config["method"]["cohort_size"] >= len(run.partition.participants) for run in trained)
             why = ", because all participants train in every round. Lower method.cohort_size"
-            yield f"Identical numbers in every round: {', '.join(different)}{why if all_train else ''}."
+            yield f"{', '.join(different)} have identical numbers in every round{why if all_train else ''}."
 
 
 def _training_settings(run: RunData) -> Any:
@@ -252,5 +252,5 @@ def _leaking_columns(comparison: RunSet) -> Iterable[str]:
         yield (
             f"{'Each of these columns' if several else 'One column'} alone predicts the {what}: {columns_text}, on "
             f"participants' training rows. If {'their values are' if several else 'its value is'} known only after the "
-            f"{what}, remove {'them' if several else 'it'} from the data and run again."
+            f"{what}, remove {'them' if several else 'it'} from the data and rerun."
         )

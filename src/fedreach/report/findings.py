@@ -1,4 +1,4 @@
-"""Findings of a comparison in sentences, and facts about its runs."""
+"""Findings of a comparison as sentences, and facts about its runs."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +22,9 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def gather_facts(comparison: RunSet) -> dict[str, Any]:
-    """Return settings, data, software and status of the runs, as templates/page.html lists them.
+    """Return the settings, data, software and status of the runs for templates/page.html.
 
-    Every value that differs between runs is listed.
+    If a value differs between runs, all of its values are listed.
     """
     runs = comparison.runs
     shared, settings_of_method = _settings(comparison)
@@ -60,7 +60,7 @@ def _refusals(run: RunData) -> list[tuple[str, str, str]]:
 
 
 def describe_rounds(rounds: Sequence[int]) -> str:
-    """Return rounds in words: up to four by number, more as a count and a range.
+    """Return rounds as text: up to four by number, more as a count and a range.
 
     Example:
         >>> describe_rounds([0]), describe_rounds([2, 3]), describe_rounds([1, 2, 3, 5, 8])
@@ -120,7 +120,7 @@ def _partition(runs: tuple[RunData, ...]) -> Pairs:
     facts = {
         "clients": f"{len(first.participants)} participants, {len(first.unseen)} unseen",
         "examples per client": f"{first.sizes.min()} to {first.sizes.max()}, median {np.median(first.sizes):g}",
-        "classes": str(first.label_counts.shape[1] or ("not told" if first.targets is None else "none: numbers")),
+        "classes": str(first.label_counts.shape[1] or ("not reported" if first.targets is None else "none, numbers")),
         **flatten(first.statistics),
         **flatten(first.noise or {}, "noise."),
         **flatten({**first.shift, "clients": len(first.shift["clients"])} if first.shift else {}, "shift."),
@@ -159,7 +159,7 @@ SAME_COST = 0.005  # relative difference up to which two methods cost the same
 
 @dataclass(frozen=True)
 class Card:
-    """One number with its meaning."""
+    """A number with its label, unit and explanation."""
 
     label: str
     value: str
@@ -169,7 +169,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Findings:
-    """A headline, findings in sentences, warnings about the numbers, and the main numbers."""
+    """A headline, findings as sentences, warnings about the numbers, and the main numbers."""
 
     headline: str
     bullets: tuple[str, ...]  # the most important first
@@ -180,7 +180,7 @@ class Findings:
 def find(analysis: Analysis) -> Findings:
     """Return the findings of a comparison at the last round.
 
-    A method is called better than another only if the conclusion of `run_paired_tests` is "better".
+    A finding calls a method better than another method only if the conclusion of `run_paired_tests` is "better".
     """
     comparison, rows = analysis.comparison, analysis.judged()
     if not rows:
@@ -205,7 +205,7 @@ def find(analysis: Analysis) -> Findings:
 
 
 def best_of(comparison: RunSet, rows: Sequence[MethodSummary]) -> MethodSummary:
-    """Return the row with the best primary score, the baseline's on a tie; `rows` must all have one."""
+    """Return the row with the best primary score, or on a tie the baseline's row; all `rows` must have a score."""
     rank = comparison.score.rank
     return max(rows, key=lambda row: (rank(primary_of(row, comparison).mean or 0.0), row.is_baseline))
 
@@ -221,7 +221,7 @@ def _headline(comparison: RunSet, best: MethodSummary, rows: Sequence[MethodSumm
     if len(rows) == 1:
         return f"{best.method} reaches {value} on {where}; no other method has a result"
     if best.is_baseline:
-        return f"No method does better on {where} than the baseline {best.method}: {value}"
+        return f"No method is better on {where} than the baseline {best.method} ({value})"
     if best.difference.conclusion == "better":
         lead = points(abs(best.difference.mean or 0), by=score)
         over = "lower" if score.lower_is_better else "higher"
@@ -233,14 +233,14 @@ def _headline(comparison: RunSet, best: MethodSummary, rows: Sequence[MethodSumm
             f"{best.method} is best on {where}: {value}, {lead}{score.points} {over} than {comparison.baseline}{pairs}"
             f"{cost}"
         )
-    first = f"{best.method} has the best mean on {where}, {value}"
+    first = f"{best.method} has the best mean on {where} ({value})"
     if best.difference.conclusion == "equivalent":
-        return f"{first}, and is equivalent to {comparison.baseline} within ±{comparison.plan.margin_points:g} points"
-    return f"{first}, but is not significantly better than {comparison.baseline}"
+        return f"{first} and is equivalent to {comparison.baseline} within ±{comparison.plan.margin_points:g} points"
+    return f"{first} but is not significantly better than {comparison.baseline}"
 
 
 def cost_words(row: MethodSummary, base: MethodSummary) -> list[str]:
-    """Return how much more or less than another method it costs, a text for each cost that differs.
+    """Return a text for each cost in which a method differs from the method `base`.
 
     Example:
         >>> from fedreach.evaluation.statistics import spread
@@ -269,7 +269,7 @@ def _several_sentence(comparison: RunSet) -> str:
         return ""
     options = "; ".join(f"{key} ({' | '.join(values)})" for key, values in comparison.differs[:MAX_OPTIONS])
     more = f" and {len(comparison.differs) - MAX_OPTIONS} more options" if len(comparison.differs) > MAX_OPTIONS else ""
-    what = f"They differ in {options}{more}." if options else "They differ in no option but methods and seeds."
+    what = f"They differ in {options}{more}." if options else "They differ only in methods and seeds."
     return f"This report shows {len(comparison.labels)} comparisons: {', '.join(comparison.labels)}. {what}"
 
 
@@ -296,7 +296,7 @@ def _comparison_sentence(analysis: Analysis, rows: Sequence[MethodSummary]) -> s
         sentences.append(f"{_list(names)} {'is' if len(names) == 1 else 'are'} {end}.")
     if unsure:
         mde = "" if comparison.looks else f" (MDE {_span(mdes, comparison.score)})"
-        sentences.append(f"For {_list(unsure)}, {max(counts)} seeds are inconclusive{mde}.")
+        sentences.append(f"The results for {_list(unsure)} are inconclusive with {max(counts)} seeds{mde}.")
     return join_sentences(*sentences)
 
 
@@ -317,7 +317,7 @@ def _test_warnings(analysis: Analysis, rows: Sequence[MethodSummary]) -> list[st
     family = [contrast.judged for contrast in analysis.contrasts["last"]]
     warnings = []
     if len(rows) > 1 and not any(judged.mean is not None for judged in family):
-        warnings.append("No difference can be formed, because no two runs share seed and clients.")
+        warnings.append("The methods cannot be compared, because no two runs share a seed and clients.")
     elif any(judged.mean for judged in family) and not any(judged.p is not None for judged in family):
         notes = dict.fromkeys(judged.note for judged in family if judged.note)
         warnings.append(f"Differences were not tested ({'; '.join(notes)}). Run more seeds to test them.")
@@ -326,8 +326,8 @@ def _test_warnings(analysis: Analysis, rows: Sequence[MethodSummary]) -> list[st
     if comparison.lengths and len(rows) > 1:
         before = ", then ".join(map(str, comparison.lengths))
         warnings.append(
-            f"Results after {before} rounds could be seen before the runs were extended. p does not allow for this "
-            "second look at the data."
+            f"The results after {before} rounds were known before the runs were extended. The p-values do not account "
+            "for this optional stopping."
         )
     return warnings
 
@@ -352,8 +352,8 @@ def _adaptation_sentence(analysis: Analysis) -> str:
         least_sure = max((row.gain for row in group), key=lambda gain: gain.p_corrected or 0.0)
         size = _round_span([abs(gain) for gain in gains]) if conclusion else _round_span(gains, "+")
         what = {
-            "better": f"adds {size}{by} ({_p(least_sure, several)})",
-            "worse": f"costs {size}{by} ({_p(least_sure, several)})",
+            "better": f"increases accuracy by {size}{by} ({_p(least_sure, several)})",
+            "worse": f"decreases accuracy by {size}{by} ({_p(least_sure, several)})",
             "equivalent": f"changes accuracy by less than {analysis.comparison.plan.margin_points:g} points{by}",
             "inconclusive": f"has an inconclusive effect{by}",
             "": f"changes accuracy by {size}{by} (not tested)",
@@ -361,7 +361,7 @@ def _adaptation_sentence(analysis: Analysis) -> str:
         sentences.append(f"{'It' if sentences else subject} {what[conclusion]}.")
     if worse := [row.method for row in rows if row.change and row.change["loss"].conclusion == "worse"]:
         sentences.append(
-            f"Log loss gets worse{f' with {_list(worse)}' if len(analysis.comparison.methods) > 1 else ''}."
+            f"Log loss increases{f' with {_list(worse)}' if len(analysis.comparison.methods) > 1 else ''}."
         )
     return join_sentences(*sentences)
 
@@ -383,7 +383,10 @@ def _power_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
     needed = [judged.seeds_needed for judged in family if judged.seeds_needed is not None]
     more = ""
     if needed and comparison.plan.detect_points is None:  # with a pilot, the number of seeds is fixed
-        more = f" About {number(max(needed))} seeds would decide all pairs if the observed differences are true."
+        more = (
+            f" A conclusion on all pairs needs about {number(max(needed))} seeds if the observed differences are the "
+            "true ones."
+        )
     return (
         f"With {seeds} seeds, the smallest true difference detected with 80% power (MDE) is "
         f"{_span(detectable, comparison.score)}.{more} {seeds_scope(comparison.config)}"
@@ -413,8 +416,8 @@ def _runs_left_out(comparison: RunSet) -> str:
         return ""
     if comparison.provisional:
         return (
-            f"No run of {planned} has finished. Numbers are from the last evaluated round of each run, and these "
-            "rounds may differ."
+            f"None of the {planned} runs has finished. The numbers are from the last evaluated round of each run, and "
+            "these rounds may differ."
         )
     return f"{planned - finished} of {planned} runs did not finish and are not counted."
 
@@ -452,5 +455,5 @@ def _cards(analysis: Analysis, best: MethodSummary, rows: Sequence[MethodSummary
         cards.append(Card(f"Participation gap of {best.method}", value, difference, detail))
     if best.at["unseen_worst_decile"].mean is not None:
         value = by.number(best.at["unseen_worst_decile"].mean)
-        cards.append(Card("Worst 10% of unseen clients", value, unit, f"mean of {best.method} over them"))
+        cards.append(Card("Worst 10% of unseen clients", value, unit, f"mean of {best.method} over these clients"))
     return tuple(cards)

@@ -1,4 +1,4 @@
-"""Tables as text, as Markdown and on the terminal."""
+"""Tables as text for the terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG_NAME = 24  # letters; longer names of methods are wrapped
 
 
 def tables_of(analysis: Analysis) -> list[Table]:
-    """Return all tables of a comparison, in the order of the report; those without numbers are left out."""
+    """Return all tables of a comparison that contain numbers, in the order of the report."""
     tables = [
         tabulate(analysis, "last"),
         tabulate_contrasts(analysis),
@@ -31,14 +31,14 @@ def tables_of(analysis: Analysis) -> list[Table]:
 
 
 def summary_text(analysis: Analysis, width: int) -> str:
-    """Return the result of a comparison for the terminal: the main table, its note, and the first findings."""
+    """Return the result of a comparison for the terminal: the main table, its note and the first findings."""
     table = tabulate(analysis, "last")
     methods = table.rows[: len(analysis.last)]  # baselines are in the report
     return "\n\n".join([_text(table, table.main, width, methods), findings_text(analysis, width)])
 
 
 def findings_text(analysis: Analysis, width: int, limit: int | None = 2) -> str:
-    """Return the warnings and the first findings of the report for the terminal; None: all findings."""
+    """Return the warnings and the first `limit` findings of the report for the terminal; None: all findings."""
     findings = find(analysis)
     texts = [*(f"Warning: {text}" for text in findings.warnings)]
     texts += [f"{place}. {text}" for place, text in enumerate(findings.bullets[:limit], 1)]
@@ -46,13 +46,13 @@ def findings_text(analysis: Analysis, width: int, limit: int | None = 2) -> str:
 
 
 def full_text(table: Table, width: int) -> str:
-    """Return a table for the terminal with all columns, in groups that fit into the width, and its notes."""
+    """Return a table for the terminal with its notes and all columns, in groups that fit into the width."""
     groups = [_text(table, columns, width, table.rows) for columns in group_columns(table, width)]
     return "\n\n".join([*groups, *filter(None, ["\n".join(folded(table.details, width))])])
 
 
 def to_text(table: Table, width: int, max_rows: int | None = None) -> str:
-    """Return the main columns of a table for the terminal, below its title and above its note."""
+    """Return the title, the main columns and the note of a table for the terminal."""
     hidden = 0 if max_rows is None else len(table.rows) - max_rows
     more = f"\n{hidden} more rows: --verbose" if hidden > 0 else ""
     return _text(table, table.main, width, table.rows[:max_rows]) + more
@@ -78,13 +78,13 @@ def _text(table: Table, columns: Sequence[int], width: int, rows: Sequence[Seque
 
 
 def group_columns(table: Table, width: int) -> list[list[int]]:
-    """Return the columns of the main view, then the others in groups that each fit into the width.
+    """Return the columns of the main view, then the other columns in groups that each fit into the width.
 
-    Every group begins with the columns that identify a row, the first one or two.
+    Every group begins with the first one or two columns, which identify a row.
 
     Args:
         table: Table whose columns are grouped.
-        width: Width of a group in letters.
+        width: Width of a group in characters.
 
     Example:
         >>> rows = (("ours", "7.2", "9", "60"),)
@@ -106,7 +106,7 @@ def _keys(table: Table) -> list[int]:
 
 
 def width_of(table: Table, columns: Sequence[int]) -> int:
-    """Return the letters of a row of these columns, separators included."""
+    """Return the number of characters in a row of these columns, including separators."""
     return sum(_letters(table, j) for j in columns) + 3 * len(columns) - 1
 
 

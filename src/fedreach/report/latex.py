@@ -20,7 +20,7 @@ LONG_CELL = 30  # letters from which the words of a column are wrapped
 LETTER = 0.055  # inches of such a letter, estimated generously
 LAST_KNOWN_LETTER = 0x17F  # last code point that pdflatex knows by default
 PREAMBLE = r"""% Needs \usepackage{booktabs,siunitx}. Made by fedreach report.
-% A caption stands by itself; cut what your text says already.
+% Each caption is complete. Remove what your text already explains.
 """
 # text before the first number, its sign, digits before the point, the point and digits after it, text after it
 NUMERIC_CELL = re.compile(r"((?:< )?)([+−-]?)(\d[\d,]*)((?:\.\d+)?)(.*)")
@@ -75,7 +75,7 @@ def escape(text: str) -> str:
 
 
 def label_of(name: str) -> str:
-    """Return a name in the form that labels allow.
+    """Return a name with only the characters that labels allow.
 
     Example:
         >>> label_of("Digits & 50 %"), label_of("数")
@@ -85,11 +85,11 @@ def label_of(name: str) -> str:
 
 
 def to_latex(tables: Sequence[Table], name: str, *, seeds: str, provenance: str) -> str:
-    """Return tables as one LaTeX file, each with a caption and a label; a table that is too wide is split.
+    """Return tables as one LaTeX file, each with a caption and a label; tables that are too wide are split.
 
     Args:
         tables: Tables to write.
-        name: Name of the comparison, for the labels.
+        name: Name of the comparison for labels.
         seeds: Sentence on the number of seeds.
         provenance: Sentence on the software that wrote the numbers.
     """
@@ -99,11 +99,11 @@ def to_latex(tables: Sequence[Table], name: str, *, seeds: str, provenance: str)
 
 
 def unknown_letters(text: str) -> str:
-    """Return a comment on letters for which pdflatex would stop; empty if there are none."""
+    """Return a comment on letters that pdflatex does not support; empty if all letters are supported."""
     unknown = "".join(sorted({c for c in text if ord(c) > LAST_KNOWN_LETTER}))
     if not unknown:
         return ""
-    return f"% Holds letters that pdflatex does not know ({unknown}): use lualatex, with a font that has them.\n"
+    return f"% Contains letters that pdflatex does not support ({unknown}). Use lualatex with a font that has them.\n"
 
 
 def _tables(table: Table, name: str, seeds: str, provenance: str) -> list[str]:
@@ -113,7 +113,7 @@ def _tables(table: Table, name: str, seeds: str, provenance: str) -> list[str]:
     main_columns, *extra_groups = group_columns(table, TEXT_WIDTH)
     environments = [_environment(table, main_columns, escape(caption), label)]
     for number, columns in enumerate(extra_groups, start=2):
-        extra_caption = f"Further columns of Table~\\ref{{{label}}}: {escape(title)}."
+        extra_caption = f"More columns of Table~\\ref{{{label}}}: {escape(title)}."
         environments.append(_environment(table, columns, extra_caption, f"{label}-{number}"))
     return environments
 
@@ -167,7 +167,7 @@ def _column(cells: Sequence[str], bold: Collection[int], *, name: bool) -> tuple
 def numeric_column(cells: Sequence[str], bold: Collection[int] = ()) -> tuple[str, list[str]]:
     r"""Return the type of a siunitx column that aligns the first numbers of its cells, and the cells.
 
-    Braces keep siunitx from reading the text around a number, and cells without a number.
+    Braces prevent siunitx from parsing the text around a number, and cells without a number.
 
     Example:
         >>> kind, column = numeric_column(["80.5 ± 8.6", "−1,009.25", "-"], bold=[0])
@@ -214,16 +214,17 @@ def write_paper(
     seeds: str,
     provenance: str,
 ) -> tuple[Path, ...]:
-    r"""Write the figures into ``paper/`` of a report, each as PDF, and LaTeX files that show them.
+    r"""Write each figure as PDF into ``paper/`` of a report, and write LaTeX files that include the figures.
 
-    ``figures.tex`` has a float for each, with caption and label; ``paper.tex`` includes it and ``table.tex``.
+    ``figures.tex`` contains a float for each figure, with caption and label. ``paper.tex`` includes ``figures.tex`` and
+    ``table.tex``.
 
     Args:
-        specs: Figures to draw; those without data are left out.
+        specs: Figures to draw. Figures without data are omitted.
         report: Folder of the report.
         name: Name of the comparison, for labels.
         width: Exact width of the figures in inches.
-        formats: Additional file formats, besides PDF.
+        formats: File formats in addition to PDF.
         seeds: Sentence on the number of seeds.
         provenance: Sentence on the software that wrote the numbers.
 

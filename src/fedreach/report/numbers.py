@@ -1,4 +1,4 @@
-"""Numbers in tables, and runs and comparisons as read."""
+"""Text of numbers in tables, and the classes of runs and comparisons that were read."""
 
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -79,7 +79,7 @@ def with_unit(quantity: str, value: float) -> str:
 
 
 def plus_minus(spread: Spread, places: int, scale: float = 1.0) -> str:
-    """Return a mean, with its standard deviation if there is one.
+    """Return a mean, with its standard deviation if available.
 
     Example:
         >>> plus_minus(Spread(5, 0.7134, 0.0081, 0.70, 0.73), 3)
@@ -91,7 +91,7 @@ def plus_minus(spread: Spread, places: int, scale: float = 1.0) -> str:
 
 
 def percent(spread: Spread, by: MainScore = ACCURACY) -> str:
-    """Return the spread of a fraction in percent, such as ``"71.3 ± 0.8"``, or that of an error in its own unit.
+    """Return the spread of a fraction in percent, such as ``"71.3 ± 0.8"``, or of an error in its own unit.
 
     Example:
         >>> percent(Spread(5, 0.7134, 0.0081, 0.70, 0.73))
@@ -111,14 +111,14 @@ def points(value: float, *, sign: bool = False, by: MainScore = ACCURACY) -> str
 
 
 def interval(low: float | None, high: float | None, *, sign: bool = False, by: MainScore = ACCURACY) -> str:
-    """Return `` [low, high]`` formatted as `points`; empty without an interval."""
+    """Return `` [low, high]``, formatted like `points`; empty without an interval."""
     if low is None or high is None:
         return ""
     return f" [{points(low, sign=sign, by=by)}, {points(high, sign=sign, by=by)}]"
 
 
 def estimate(judged: PairedTest | None, by: MainScore = ACCURACY) -> str:
-    """Return a mean difference with its interval, formatted as `points` with signs, and a star if it is significant.
+    """Return a mean difference with its CI, formatted like `points` with signs, and a star if it is significant.
 
     Example:
         >>> estimate(PairedTest(20, 0.021, 0.004, 0.038, conclusion="better")), estimate(None)
@@ -135,7 +135,7 @@ def _star(judged: PairedTest) -> str:
 
 
 def nats(change: PairedTest) -> str:
-    """Return a mean change in nats, with its interval if there is one.
+    """Return a mean change in nats, with its confidence interval if available.
 
     Example:
         >>> nats(PairedTest(50, -0.0049, -0.0106, 0.0004)), nats(PairedTest(1, 0.0117))
@@ -158,12 +158,12 @@ def p_text(value: float | None) -> str:
 
 
 def detectable(judged: PairedTest, by: MainScore = ACCURACY) -> str:
-    """Return the minimum detectable difference, formatted as `points`."""
+    """Return the minimum detectable effect, formatted like `points`."""
     return ABSENT if judged.mde is None else points(judged.mde, by=by)
 
 
 def conclusion(judged: PairedTest) -> str:
-    """Return the conclusion; if nothing is decided, with the number of seeds that would decide.
+    """Return the conclusion; if it is inconclusive, add the number of seeds that would be needed.
 
     Example:
         >>> conclusion(PairedTest(20, 0.01, conclusion="inconclusive", seeds_needed=143))
@@ -196,7 +196,7 @@ class RoundsTable:
 
 @dataclass(frozen=True)
 class ClientScores:
-    """Every client's score at one evaluation."""
+    """The score of each client at one evaluation."""
 
     round: int
     ids: Ints
@@ -205,7 +205,7 @@ class ClientScores:
 
 @dataclass(frozen=True)
 class RunData:
-    """One federation trained once: one method, one seed."""
+    """One run of one method with one seed."""
 
     path: str  # within the comparison's folder, or the folder's name
     method: str
@@ -229,7 +229,7 @@ class RunData:
     baselines: BaselinesRecord | None = None  # of its federation, if the run is finished and simulated
 
     def column(self, name: str) -> Floats:
-        """Return a column of the rounds; all nan if the run does not have it."""
+        """Return a column of the rounds; all values are nan if the run lacks the column."""
         values = self.rounds.get(name)
         return values if values is not None else np.full(len(self.rounds["round"]), np.nan)
 
@@ -239,7 +239,7 @@ class RunData:
 
     @property
     def evaluated(self) -> Ints:
-        """Rows of evaluated rounds: those with a score on participants, or if none has one, on other populations."""
+        """Rows of evaluated rounds: rows with a score on participants or, if no row has one, on other populations."""
         for populations in (("participant",), ("unseen", "test", "train")):
             measured = [np.isfinite(self.main_column(population)) for population in populations]
             if np.any(measured):
@@ -248,7 +248,7 @@ class RunData:
 
     @property
     def judged_by(self) -> MainScore:
-        """The main score of its rows."""
+        """The main score of the rows."""
         return main_score_of(self.rounds)
 
     @property
@@ -259,7 +259,7 @@ class RunData:
 
 @dataclass(frozen=True)
 class RunSet:
-    """Several methods on the same federation, over several seeds; a single run is the smallest comparison."""
+    """Several methods on the same federation with several seeds; a single run is the smallest case."""
 
     name: str
     baseline: str
@@ -283,9 +283,9 @@ class RunSet:
         return not any(run.status == "finished" for run in self.runs)
 
     def counted(self, method: str) -> tuple[RunData, ...]:
-        """Return the runs of a method that count: the finished ones, by seed.
+        """Return the runs of a method that count, by seed; these are the finished runs.
 
-        While no run of the comparison has finished, all runs with an evaluated round count.
+        If no run of the comparison has finished, all runs with an evaluated round count.
         """
         runs = [r for r in self.runs if r.method == method and len(r.evaluated)]
         return tuple(r for r in runs if self.provisional or r.status == "finished")
@@ -297,7 +297,7 @@ class RunSet:
 
     @property
     def primary(self) -> str:
-        """Column of the primary score: on unseen clients, else the test set, else participants."""
+        """Column of the primary score: on unseen clients, else on the test set, else on participants."""
         for name in (f"unseen_{self.score.name}", f"test_{self.score.name}"):
             if any(np.isfinite(run.column(name)).any() for run in self.all_counted):
                 return name
@@ -310,7 +310,7 @@ class RunSet:
 
     @property
     def score(self) -> MainScore:
-        """The score that methods are compared by."""
+        """The score by which methods are compared."""
         return main_score_of(name for run in self.runs for name in run.rounds)
 
     @property
@@ -320,5 +320,5 @@ class RunSet:
 
     @property
     def radio(self) -> bool:
-        """Whether any counted run has simulated seconds and joules."""
+        """Whether any counted run contains simulated seconds and joules."""
         return any(np.isfinite(run.column("seconds_total")).any() for run in self.all_counted)

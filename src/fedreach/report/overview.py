@@ -26,7 +26,7 @@ from fedreach.report.theory import RECORDED, References, reference_values
 
 @dataclass(frozen=True)
 class Analysis:
-    """All numbers of a comparison, computed once; tables, files, page and figures render them."""
+    """All numbers of a comparison, computed once for tables, files, page and figures."""
 
     comparison: RunSet
     contrasts: Mapping[When, tuple[Difference, ...]]  # planned differences, tested
@@ -50,7 +50,7 @@ class Analysis:
 
 
 def analyse(comparison: RunSet) -> Analysis:
-    """Return all numbers of a comparison that `read` returned.
+    """Compute all numbers of a comparison that `read` returned.
 
     Example::
 

@@ -21,7 +21,7 @@ MAX_METHODS = 10  # methods above which the main figure is too tall next to the 
 
 
 def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str]) -> str:
-    """Return the page with the pictures of `gallery`, and links to the files of pictures and tables."""
+    """Return the page with these pictures, and with links to the files of pictures and tables."""
     by_name = {table.name: table for table in tables_of(analysis)}
     drawn = {picture.name: picture for picture in pictures}
     return render_template(
@@ -42,7 +42,7 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
 
 
 def render_template(file: str, **values: object) -> str:
-    """Return a page from a template of this package, with the style that all pages share."""
+    """Render a template of this package with the style that all pages share."""
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )

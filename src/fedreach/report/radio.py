@@ -18,13 +18,13 @@ PARTS = ("compute_seconds", "upload_seconds")
 
 
 def airtime(rows: Sequence[Mapping[str, Any]], path: Path) -> Columns:
-    """Return the mean seconds that the chosen clients of each round spent; (t,) for t rounds.
+    """Return the (t,) mean seconds that selected clients spent on computing and sending in each of t rounds.
 
-    Clients whose reply was lost count as well: they computed and sent. Rounds in which no chosen client had
-    anything to send have nan; runs without radio have no columns.
+    Clients whose reply was lost count, because they also computed and sent. In rounds without an allocation, values are
+    nan. Runs without radio have no columns.
 
     Raises:
-        RunFolderError: If a round does not have one number per client.
+        RunFolderError: If a round does not contain one number per client.
     """
     allocations: list[Mapping[str, list[float]]] = [row.get("allocation") or {} for row in rows]
     if not any(allocations):
@@ -37,8 +37,8 @@ def airtime(rows: Sequence[Mapping[str, Any]], path: Path) -> Columns:
         for line, (values, count) in enumerate(zip(lists, counts, strict=True), 1):
             if len(values) != count:
                 raise RunFolderError(
-                    f"{path}, line {line}: allocation must hold one {name} per client; got {len(values)} for {count} "
-                    "clients. Run the same command again."
+                    f"{path}, line {line}: allocation must have one {name} per client; got {len(values)} for {count} "
+                    "clients. Rerun the command."
                 )
         total = np.bincount(row, np.array(list(chain.from_iterable(lists)), np.float64), minlength=len(rows))
         columns[name] = np.divide(total, counts, out=np.full(len(rows), np.nan), where=counts > 0)
@@ -52,7 +52,7 @@ SAME_COST = 1e-9  # relative difference up to which two sums over the same round
 
 @dataclass(frozen=True)
 class CheapestMethods:
-    """The methods with the least mean cost to the target, among methods whose seeds all reach it."""
+    """The methods with the lowest mean cost to the target, among methods that reach it with all seeds."""
 
     quantity: str
     value: float
@@ -62,12 +62,12 @@ class CheapestMethods:
 
     @property
     def text(self) -> str:
-        """The value with its unit."""
+        """The lowest cost with its unit."""
         return with_unit(self.quantity, self.value)
 
 
 def cheapest_methods(rows: Sequence[MethodSummary]) -> list[CheapestMethods]:
-    """Return the methods with the least seconds and joules; empty if no method reaches the target with all seeds."""
+    """Return the methods with the lowest seconds and joules; empty if no method reaches the target with all seeds."""
     cheapest = []
     for quantity in (radio_quantity.name for radio_quantity in RADIO):
         means = [(row.to_target[quantity].mean, row) for row in rows if row.reached == row.seeds]
@@ -82,7 +82,7 @@ def cheapest_methods(rows: Sequence[MethodSummary]) -> list[CheapestMethods]:
 
 
 def target_sentences(comparison: RunSet, rows: Sequence[MethodSummary]) -> list[str]:
-    """Return sentences on the cost of the target; empty without radio or target. `rows` must all have a result."""
+    """Return sentences on the cost of the target; empty without radio or target. All `rows` must have a result."""
     rows = [row for row in rows if row.at["seconds"].mean is not None]
     if not rows or comparison.target_accuracy is None:
         return []
@@ -90,11 +90,11 @@ def target_sentences(comparison: RunSet, rows: Sequence[MethodSummary]) -> list[
     if len(comparison.methods) == 1:
         return [_alone(rows[0], goal)]
     missed = [f"{row.method} ({_count(row)})" for row in rows if row.reached < row.seeds]
-    unranked = f" Not ranked, because not every seed reached it: {', '.join(missed)}." if missed else ""
+    unranked = f" Methods that did not reach it with every seed are not ranked: {', '.join(missed)}." if missed else ""
     cheapest = cheapest_methods(rows)
     if not cheapest:
-        return [f"No method is ranked by time and energy to {goal}.{unranked}"]
-    tested = "Means over seeds, not tested." if max(row.seeds for row in rows) > 1 else "One seed, not tested."
+        return [f"No method is ranked by time and energy to reach {goal}.{unranked}"]
+    tested = "These means are not tested." if max(row.seeds for row in rows) > 1 else "One seed allows no test."
     sentences = (_sentence(entry, place) for entry, place in zip(cheapest, (goal, "it"), strict=False))
     return [f"{' '.join(sentences)} {tested}{unranked}"]
 
@@ -102,10 +102,10 @@ def target_sentences(comparison: RunSet, rows: Sequence[MethodSummary]) -> list[
 def _alone(row: MethodSummary, goal: str) -> str:
     time, energy = row.to_target["seconds"].mean, row.to_target["joules"].mean
     if time is None or energy is None:
-        return f"It does not reach {goal}" + (" in any seed." if row.seeds > 1 else ".")
+        return f"{row.method} does not reach {goal}" + (" in any seed." if row.seeds > 1 else ".")
     seeds = "" if row.seeds == 1 else f", mean over the {_count(row)} seeds that reached it"
     spent = f"{with_unit('seconds', time)} of simulated time and {with_unit('joules', energy)}"
-    return f"It reaches {goal} in {spent}{seeds}."
+    return f"{row.method} reaches {goal} with {spent}{seeds}."
 
 
 def _count(row: MethodSummary) -> str:
@@ -113,9 +113,9 @@ def _count(row: MethodSummary) -> str:
 
 
 def _sentence(cheapest: CheapestMethods, goal: str) -> str:
-    verb = "takes" if len(cheapest.methods) == 1 else "take"
+    verb = "needs" if len(cheapest.methods) == 1 else "need"
     words = QUANTITIES[cheapest.quantity].words
-    text = f"{' and '.join(cheapest.methods)} {verb} the least {words} to {goal}, {cheapest.text}"
+    text = f"{' and '.join(cheapest.methods)} {verb} the least {words} to reach {goal}, {cheapest.text}"
     if cheapest.next is None:
         return f"{text}."
     return f"{text}; {cheapest.next.method} follows with {with_unit(cheapest.quantity, cheapest.next_value)}."

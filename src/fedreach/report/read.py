@@ -43,7 +43,7 @@ from fedreach.runs.schema import (
 
 
 def parse_rows(path: Path, text: str) -> list[dict[str, Any]]:
-    """Return one object per line of a text; `path` is the file that error messages name.
+    """Parse one JSON object per line of a text; error messages name the file `path`.
 
     Raises:
         RunFolderError: If a line is not an object.
@@ -67,14 +67,15 @@ MEMBER_TABLES = ("methods", "name", "seeds", "baseline", "sweep", "tune", "metho
 
 
 def merge_comparisons(folders: Sequence[Path], parts: Sequence[RunSet]) -> RunSet:
-    """Return several comparisons as one, in this order; the baseline is that of the first.
+    """Merge several comparisons into one, in this order; the first comparison sets the baseline.
 
-    Runs of one method with the same settings and different seeds are one method. If two comparisons have a method of
-    the same name with other settings, or the same seed of it, the name of its comparison is added. Differences are then
-    taken within each comparison, and between those with the same clients.
+    Runs of a method with the same settings and different seeds become one method. Methods with the same name in two
+    comparisons may have different settings or the same seed. FedReach then adds the name of the comparison to the name
+    of the method. In this case, it computes differences within each comparison, and between comparisons with the same
+    clients.
 
     Raises:
-        RunFolderError: If they use different data or scores, or a run is given twice.
+        RunFolderError: If the comparisons use different data or scores, or if a run occurs twice.
     """
     if len(parts) == 1:
         return parts[0]
@@ -111,7 +112,8 @@ def _refuse_incomparable(folders: Sequence[Path], parts: Sequence[RunSet]) -> No
             if second[what] != first[what]:
                 values = f"{first[what]} and {second[what]}"
                 raise RunFolderError(
-                    f"{first_folder} and {folder} cannot be compared: another {what}, {values}. Report them apart."
+                    f"{first_folder} and {folder} cannot be compared, because they have different values of {what}: "
+                    f"{values}. Write a separate report for each."
                 )
 
 
@@ -163,8 +165,8 @@ def _refuse_twice(folders: Sequence[Path], parts: Sequence[RunSet]) -> None:
             key = (run.method, run.seed, _settings(run), run.partition.hash)
             if key in met:
                 raise RunFolderError(
-                    f"method {run.method!r} with seed {run.seed} is in {met[key]} and again in {folder}. "
-                    "Report them apart, or leave one out."
+                    f"method {run.method!r} with seed {run.seed} is in {met[key]} and again in {folder}. Write a "
+                    "separate report for each folder, or omit one of them."
                 )
             met[key] = folder
 
@@ -217,15 +219,15 @@ def _conditions(config: Mapping[str, Any]) -> dict[str, str]:
 def read(folders: Sequence[Path]) -> RunSet:
     """Read comparisons and single runs into one comparison.
 
-    Folders hold a ``comparison.json`` or a ``run.json``. Methods keep the order in which they are read. The baseline
-    is that of the first folder; of a single run, its method.
+    Each folder contains a ``comparison.json`` or a ``run.json``. Methods keep the order in which they are read. The
+    baseline is the baseline of the first folder or, for a single run, its method.
 
     Raises:
         RunFolderError: If a folder is not a run folder, a file is missing, damaged or of another format, or the
             folders cannot be compared.
     """
     if not folders:
-        raise RunFolderError("a report needs at least one folder; got none. Name the folder given as `--out`.")
+        raise RunFolderError("a report needs at least one folder; got none. Name the folder that you set as `--out`.")
     parts = [_read_folder(Path(folder)) for folder in folders]
     return merge_comparisons(folders, parts)
 
@@ -237,8 +239,8 @@ def _read_folder(folder: Path) -> RunSet:
         run = read_run(folder)
         return RunSet(folder.name, run.method, None, (run.method,), (run.seed,), (run,), (), run.config)
     raise RunFolderError(
-        f"{folder} is not a run folder: it holds neither comparison.json nor run.json. "
-        "Name the folder that `fedreach run` or `fedreach compare` wrote with `--out`."
+        f"{folder} is not a run folder: comparison.json or run.json not found. Name the output folder of `fedreach "
+        "run` or `fedreach compare`."
     )
 
 
@@ -282,14 +284,12 @@ def _plan(stored: Mapping[str, Any], path: Path) -> AnalysisPlan:
     try:
         return AnalysisPlan(**stored)
     except (TypeError, ConfigError) as error:
-        raise RunFolderError(
-            f"{path}: 'statistics' must be as it was written: {error} Copy the folder again."
-        ) from None
+        raise RunFolderError(f"{path}: 'statistics' is not valid: {error} Copy the folder again.") from None
 
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Disable Python's garbage collection of cycles, which would visit all rows and figures repeatedly."""
+    """Disable Python's cyclic garbage collection, which would visit all rows and figures repeatedly."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -308,7 +308,8 @@ def read_run(folder: Path, path: str | None = None) -> RunData:
     if federation.label_counts.ndim != 2:
         shape = federation.label_counts.shape
         raise RunFolderError(
-            f"{folder / FederationRecord.FILE}: 'label_counts' must be clients x classes; got shape {shape}."
+            f"{folder / FederationRecord.FILE}: 'label_counts' must have the shape (clients, classes); got shape "
+            f"{shape}."
         )
     if result.status not in ("finished", "failed", "unfinished"):
         raise RunFolderError(f"{folder / Result.FILE}: 'status' must be 'finished' or 'failed'; got {result.status!r}.")
@@ -351,7 +352,7 @@ NUMBERS = {int, float, bool, type(None)}
 
 
 def columns(rows: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Floats]:
-    """Return every number of the rows as a column, nan where a row does not have it; rounds must increase."""
+    """Return the numbers of the rows as columns, with nan for missing numbers; rounds must increase."""
     table: dict[str, Floats] = {"round": np.full(len(rows), np.nan)}
     # Rows with the same keys are read together: a few groups (evaluated or not), however many rounds.
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -368,8 +369,8 @@ def columns(rows: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Floats]:
     if len(wrong_places):
         place = int(wrong_places[0]) + 1
         raise RunFolderError(
-            f"{path}, line {place + 1}: rounds must increase; got {rounds[place]:g} after {rounds[place - 1]:g}. "
-            "Two runs wrote into one folder: give each its own."
+            f"{path}, line {place + 1}: rounds must increase; got {rounds[place]:g} after {rounds[place - 1]:g}. Two "
+            "runs wrote to one folder. Use a separate folder for each run."
         )
     return table
 
@@ -387,8 +388,8 @@ def rounds_table(rows: Sequence[Mapping[str, Any]], numbers: Floats, path: Path)
         replied[place] = [i for i in cohorts[place] if i not in lost]
         if len(replied[place]) != counts[place]:
             raise RunFolderError(
-                f"{path}, line {place + 1}: there must be one weight per report; "
-                f"got {counts[place]} weights for {len(replied[place])} reports. Run the same command again."
+                f"{path}, line {place + 1}: weights must have one number per reply; got {counts[place]} weights for "
+                f"{len(replied[place])} replies. Rerun the command."
             )
     rounds = numbers.astype(np.int64)
     of_chosen = np.repeat(rounds, chosen), _flat(cohorts, np.int64)
@@ -405,8 +406,8 @@ def _metrics(rows: Sequence[Mapping[str, Any]], counts: Ints, path: Path) -> dic
         lengths = _lengths(lists)
         for place in np.flatnonzero((lengths > 0) & (lengths != counts)):
             raise RunFolderError(
-                f"{path}, line {place + 1}: there must be one {name} per report; got {lengths[place]} for "
-                f"{counts[place]} reports. Run the same command again."
+                f"{path}, line {place + 1}: {name} must have one number per reply; got {lengths[place]} for "
+                f"{counts[place]} replies. Rerun the command."
             )
         metrics[name] = np.full(counts.sum(), np.nan)
         metrics[name][np.repeat(lengths > 0, counts)] = _flat(lists, np.float64)  # None is nan
@@ -433,7 +434,7 @@ def _timing(path: Path, run: str, rounds: Floats) -> dict[str, Floats]:
 
 
 def last_scores(folder: RunFolder, has_unseen: bool) -> dict[str, ClientScores]:
-    """Return each population's scores at its last evaluation."""
+    """Return the scores of each population at its last evaluation."""
     # Only the last evaluation is drawn, so the file, which can be long, is read from its end.
     populations = {"participants", "unseen"} if has_unseen else {"participants"}
     lines = folder.kept_text(ClientLine.FILE).strip().split("\n")
@@ -467,17 +468,19 @@ def _flat(lists: Iterable[Sequence[Any]], kind: type) -> AnyArray:
 
 @without_garbage_collection()
 def seeds_to_detect(out: Path) -> tuple[int, str]:
-    """Return the number of seeds that detect `detect_points` in each planned comparison, and a sentence on it.
+    """Return the number of seeds needed to detect `detect_points` in each planned comparison, and a sentence on it.
 
-    It depends on the pilot's runs only, so that repeated calls agree.
+    The number depends only on the runs of the pilot, so that repeated calls return the same number.
 
     Raises:
-        RunFolderError: If `out` does not hold a comparison with a finished pilot.
+        RunFolderError: If `out` contains no comparison with a finished pilot.
     """
     comparison = read([out])
     plan, pilot = comparison.plan, comparison.pilot
     if plan.detect_points is None or pilot is None:
-        raise RunFolderError(f"{out} holds no comparison with a pilot. Start one with `fedreach compare --detect 2.0`.")
+        raise RunFolderError(
+            f"{out} must contain a comparison with a pilot. Start one with `fedreach compare --detect 2.0`."
+        )
     pairs = plan.pairs(comparison.methods, comparison.baseline)
     paired = [differences_by_seed(comparison, *pair, "last", of=pilot)[0] for pair in pairs]
     needed = plan_seeds(paired, plan.detect_points / 100, correction=plan.correction)
@@ -485,9 +488,9 @@ def seeds_to_detect(out: Path) -> tuple[int, str]:
     required = max(seeds_by_pair.values(), default=len(pilot))
     number = min(required, plan.max_seeds)
     most = max(seeds_by_pair, key=lambda pair: seeds_by_pair[pair], default=None)
-    needs = "all pairs are decided" if most is None else f"{' vs. '.join(most)} needs the most"
-    limit = f"; max_seeds limits them to {number}" if number < required else ""
+    needs = "no pair needs more seeds" if most is None else f"{' vs. '.join(most)} needs the most seeds"
+    limit = f"; max_seeds limits their number to {number}" if number < required else ""
     return number, (
-        f"pilot of {len(pilot)} seeds: {required} seeds detect {plan.detect_points:g} points with power 0.8 "
+        f"pilot of {len(pilot)} seeds: {required} seeds detect {plan.detect_points:g} points with 80% power "
         f"({needs}){limit}"
     )

@@ -17,15 +17,15 @@ JUDGED = ("mean", "low", "high", "count", "p", "p_corrected", "p_equivalent", "m
 def as_records(analysis: Analysis) -> list[dict[str, Any]]:
     """Return one flat dictionary of numbers per method.
 
-    Accuracies, gaps and differences are fractions. None marks a number that was not measured, not reached or is
+    Accuracies, gaps and differences are fractions. None means that a number was not measured, was not reached or is
     undefined. Prefixes of keys:
 
-    - ``best_``: at the best round on participants' held-out loss.
+    - ``best_``: numbers at the best round according to participants' held-out loss.
     - ``theory_``: terms of the papers' bounds (see `theory.terms`), means over the rounds.
-    - ``adapted_``: adaptation of the last model to unseen clients, if a method has a rule. ``adapted_RUNG_SCORE`` is a
-      score by prediction mode, ``adapted_SCORE_change`` a change of log loss or calibration error (negative is better).
-      The gain, the parts of the gap and the cost of fitting follow.
-    - ``seconds_``, ``joules_``: simulated, with radio only.
+    - ``adapted_``: adaptation of the last model to unseen clients, if a method has a rule. ``adapted_MODE_SCORE`` is a
+      score in one prediction mode, ``adapted_SCORE_change`` a change of log loss or calibration error (negative is
+      better). The gain, the parts of the gap and the cost of fitting follow.
+    - ``seconds_``, ``joules_``: simulated costs, only with radio.
     - ``metric_NAME_``: additional metrics, such as ``metric_auroc_unseen_mean``; ``left_out`` counts the clients for
       which a metric is undefined.
     """
@@ -47,12 +47,12 @@ def baseline_records(analysis: Analysis) -> list[dict[str, Any]]:
 def as_document(analysis: Analysis) -> dict[str, Any]:
     """Return all numbers: the plan under ``statistics``, the planned ``contrasts``, and the ``methods``.
 
-    ``leaders`` are the methods that are better than all others, see `fedreach.report.analysis`.
+    ``leaders`` are the methods that are better than all other methods (see `fedreach.report.analysis`).
 
-    ``baselines`` are scores that a model must beat, and ``findings`` the warnings about a comparison.
+    ``baselines`` are scores that a model must beat. ``findings`` are the warnings about a comparison.
 
-    Several comparisons also have ``comparisons``, their names, and ``differs``, the values of the options that differ.
-    Tuned comparisons have ``tuning``, the chosen settings and their scores.
+    For several comparisons, the document also contains their names (``comparisons``) and the options that differ
+    (``differs``). For tuned comparisons, it contains the chosen settings and their scores (``tuning``).
     """
     comparison = analysis.comparison
     document = {
@@ -146,10 +146,10 @@ def _numbers(row: MethodSummary) -> dict[str, Number]:
 
 
 def contrast_records(analysis: Analysis) -> list[dict[str, Any]]:
-    """Return the planned differences, first minus second, at the last round and with ``best_`` at the best.
+    """Return the planned differences, first minus second, at the last round and, with ``best_``, at the best round.
 
-    Differences and limits are fractions. `mde` is the minimum detectable effect at 80% power, `seeds_needed` the
-    approximate number of seeds that would decide.
+    Differences and limits are fractions. `mde` is the minimum detectable effect at 80% power. `seeds_needed` is the
+    approximate number of seeds needed for a conclusion.
     """
     return [
         {
@@ -163,7 +163,7 @@ def contrast_records(analysis: Analysis) -> list[dict[str, Any]]:
 
 
 def plan_record(analysis: Analysis) -> dict[str, Any]:
-    """Return the plan of the comparison with its seeds, and the seeds of its pilot if it has one."""
+    """Return the plan of the comparison with its seeds and, if it has a pilot, the seeds of the pilot."""
     comparison = analysis.comparison
     pilot = None if comparison.pilot is None else list(comparison.pilot)
     plan = {**vars(comparison.plan), "seeds": list(comparison.seeds), "pilot": pilot, "looks": list(comparison.looks)}

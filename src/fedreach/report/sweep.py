@@ -1,4 +1,4 @@
-"""The report of a sweep: tables, figures and page."""
+"""Report of a sweep: tables, figures and HTML page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SweptComparison:
 
 @dataclass(frozen=True)
 class SweepAnalysis:
-    """The started comparisons of a sweep, in the order of their settings."""
+    """The comparisons of a sweep that have started, in the order of their settings."""
 
     record: SweepRecord
     cells: tuple[SweptComparison, ...]
@@ -60,7 +60,7 @@ class SweepAnalysis:
 def sweep_figure_specs(swept: SweepAnalysis) -> list[FigureSpec]:
     """Return the figures along the first option of a sweep, one for each setting of the other options.
 
-    If settings over several options were drawn at random, there is one figure along each option, without lines.
+    If settings of several options were drawn at random, the result is one figure along each option, without lines.
     """
     keys, cells = list(swept.record.keys), [cell for cell in swept.cells if cell.analysis.comparison.all_counted]
     if not cells:
@@ -147,7 +147,7 @@ SETTINGS_NOTE = (
 
 
 def tabulate_sweep(swept: SweepAnalysis) -> Table:
-    """Return the tables of all comparisons as one, with their setting in the first column."""
+    """Return one table with the rows of all comparisons, with the setting in the first column."""
     tables = [(setting_text(cell.setting), tabulate(cell.analysis, "last")) for cell in swept.cells]
     heads = {("setting", ""): True}  # header and unit -> whether it is in the main view
     rows = []
@@ -159,7 +159,7 @@ def tabulate_sweep(swept: SweepAnalysis) -> Table:
     note = tables[0][1].note if tables else ""
     waiting = f" {setting_count - len(tables)} of {setting_count} settings have not started."
     waiting *= len(tables) < setting_count
-    drawn = "" if swept.record.samples is None else f" The {setting_count} settings are random draws."
+    drawn = "" if swept.record.samples is None else f" The {setting_count} settings were drawn at random."
     return Table(
         caption=f"{tables[0][1].caption if tables else 'No setting has started'}, by {', '.join(swept.record.keys)}",
         header=tuple(head for head, _ in heads),
@@ -173,7 +173,7 @@ def tabulate_sweep(swept: SweepAnalysis) -> Table:
 
 
 def as_sweep_document(swept: SweepAnalysis) -> dict[str, Any]:
-    """Return all numbers: ``sweep`` describes the sweep, ``cells`` holds the document of each comparison."""
+    """Return all numbers: ``sweep`` describes the sweep, and ``cells`` contains the document of each comparison."""
     record = swept.record
     return {
         "sweep": {"keys": list(record.keys), "settings": len(swept.record.settings), "samples": record.samples},
@@ -202,7 +202,7 @@ def _plain(value: Any) -> Any:
 def render_sweep(
     swept: SweepAnalysis, table: Table, pictures: Sequence[Picture], tables: Sequence[str], report: Path
 ) -> str:
-    """Return the page, with links to the pages of its comparisons and to the files of the report."""
+    """Return the page, with links to the pages of the comparisons and to the files of the report."""
     cells = [
         {
             "setting": setting_text(cell.setting),
@@ -232,13 +232,13 @@ def render_sweep(
 def write_sweep_report(
     folder: Path, out: Path, *, formats: Sequence[str] | None = (), paper: str | float | None = None
 ) -> ReportPaths[SweepAnalysis]:
-    """Write the page of a sweep into ``out/report``, and that of each comparison into the folder of its runs.
+    """Write the page of a sweep into ``out/report``, and the page of each comparison into the folder of its runs.
 
     Args:
         folder: Folder of the sweep.
         out: Folder in which ``report/`` is created.
         formats: As in `fedreach.report.write.write_report`.
-        paper: Likewise, for the figures along swept options.
+        paper: As in `fedreach.report.write.write_report`, for the figures along swept options.
 
     Raises:
         ConfigError: If a format or a width is unknown.

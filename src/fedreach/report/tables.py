@@ -78,7 +78,7 @@ def seeds_sentence(comparison: RunSet) -> str:
 
 
 def star_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
-    """Return a sentence on the star of significant differences; empty if none was tested."""
+    """Return a sentence on the star of significant differences; empty if no difference was tested."""
     tests = sum(judged.p is not None for judged in family)
     if not tests:
         return ""
@@ -90,20 +90,20 @@ def star_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
 
 
 def significance_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
-    """Return `star_sentence`, or that no difference of a table with one family is significant."""
+    """Return `star_sentence`, or, if no difference of a table with one family is significant, a sentence on this."""
     sentence = star_sentence(comparison, family)
     has_star = any(judged.conclusion in ("better", "worse") for judged in family)
     return sentence if has_star or not sentence.startswith("*") else f"No difference has {sentence.removeprefix('* ')}"
 
 
 def adjusted_unit(comparison: RunSet, family: Sequence[PairedTest]) -> str:
-    """Return what the brackets of a column of differences hold."""
+    """Return the description of the brackets in a column of differences."""
     several = sum(judged.p is not None for judged in family) > 1
     return f"[95% CI{f', {ADJUSTMENTS[comparison.plan.correction]}-adj.' * several}]"
 
 
 def tests_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
-    """Return sentences on how a family of differences was tested; empty if none was."""
+    """Return sentences on how a family of differences was tested; empty if no difference was tested."""
     tests = sum(judged.p is not None for judged in family)
     if not tests:
         return ""
@@ -111,8 +111,8 @@ def tests_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
     if tests > 1:
         adjusted = f" CI and p are adjusted for {tests} comparisons ({ADJUSTMENTS[plan.correction]})."
         if plan.correction == "holm":
-            adjusted += f" The level of each CI is that of its Holm step, {100 * (1 - LEVEL / tests):.4g}% at most."
-    pilot = "" if comparison.pilot is None else f" The spread is that of the pilot of {len(comparison.pilot)} seeds."
+            adjusted += f" Each CI has the level of its Holm step, at most {100 * (1 - LEVEL / tests):.4g}%."
+    pilot = "" if comparison.pilot is None else f" The sd is from the pilot of {len(comparison.pilot)} seeds."
     margin = "" if comparison.margin is None else f" Equivalent: within ±{plan.margin_points:g} points (TOST)."
     return (
         f"Differences are between runs with the same seed and clients (paired t-test over seeds).{adjusted}{pilot} "
@@ -128,23 +128,23 @@ def bold_sentence(comparison: RunSet, leaders: Leaders, where: str) -> str:
     adjusted = f", {ADJUSTMENTS[comparison.plan.correction]}-adjusted" if leaders.tested > 1 else ""
     tests = f"paired t-tests of {f'all {leaders.tested} pairs' if leaders.tested > 1 else 'the pair'}{adjusted}"
     if not leaders.methods:
-        return f"No method is bold, because none is significantly better than all others {where} ({tests})."
+        return f"No method is bold, because no method is significantly better than all other methods {where} ({tests})."
     if len(leaders.methods) == 1:
         return f"Bold: significantly better than every other method {where} ({tests})."
     return (
-        f"Bold: significantly better than every method that is not bold {where}, and inconclusive between those in "
-        f"bold ({tests})."
+        f"Bold: significantly better {where} than every method that is not bold. Differences between bold methods are "
+        f"inconclusive ({tests})."
     )
 
 
 def refit_sentence(rounds: Sequence[int]) -> str:
-    """Return a sentence on models that were refitted on all rows, with their numbers of rounds; empty if none was.
+    """Return a sentence on refitted models with their numbers of rounds; empty if no model was refitted.
 
     Example:
         >>> refit_sentence([12])
-        'The exported model was trained on all rows for 12 rounds; the scores are those of the model before.'
+        'The exported model was trained on all rows for 12 rounds; the scores are from the model before this training.'
         >>> refit_sentence([12, 5, 9])
-        'The exported models were trained on all rows for 5 to 12 rounds; the scores are those of the models before.'
+        'The exported models were trained on all rows for 5 to 12 rounds; the scores are from the models before ...'
     """
     if not rounds:
         return ""
@@ -152,13 +152,16 @@ def refit_sentence(rounds: Sequence[int]) -> str:
     rounds_text = f"{high} round{'s' * (high != 1)}" if low == high else f"{low} to {high} rounds"
     models = "model was" if len(rounds) == 1 else "models were"
     before = "model" if len(rounds) == 1 else "models"
-    return f"The exported {models} trained on all rows for {rounds_text}; the scores are those of the {before} before."
+    return (
+        f"The exported {models} trained on all rows for {rounds_text}; the scores are from the {before} before this "
+        "training."
+    )
 
 
 def provenance_sentence(comparison: RunSet) -> str:
-    """Return a sentence on the software and the commit that the runs are from.
+    """Return a sentence on the software and the commit with which the runs were computed.
 
-    The commit is that of the checkout with the experiment file; "changed" marks a checkout with uncommitted changes.
+    The commit is the commit of the checkout with the experiment file. "changed" marks uncommitted changes.
     """
     versions = {str(run.environment.get("fedreach", "")) for run in comparison.runs} - {""}
     commits = {
@@ -216,9 +219,9 @@ def table_of(
     """Return a table with a row for each summary, without empty columns.
 
     Args:
-        columns: Columns, of which the first names the rows.
-        summaries: What each row shows.
-        bold: Whether the cell of a summary below a header is bold in a paper.
+        columns: Columns. The first column contains the names of the rows.
+        summaries: Summaries, one for each row.
+        bold: Function that returns whether the cell of a summary below a header is bold in a paper.
         **texts: Caption, note, name and further fields of the table.
     """
     cells = [[column.text(summary) for column in columns] for summary in summaries]
@@ -240,7 +243,7 @@ def table_of(
 def tabulate(analysis: Analysis, when: When = "last") -> Table:
     """Return the table of all methods, one row each, without empty columns.
 
-    The numbers are from the ``"last"`` evaluated round, or from the ``"best"`` one on participants' held-out loss.
+    The numbers are from the ``"last"`` evaluated round, or from the ``"best"`` round by participants' held-out loss.
     """
     rows = analysis.rows(when)
     comparison, leading = analysis.comparison, analysis.leaders[when]
@@ -259,7 +262,7 @@ def tabulate(analysis: Analysis, when: When = "last") -> Table:
 
 
 def caption(comparison: RunSet, when: When) -> str:
-    """Return the title of the table of all methods: what is measured, on whom, unit and spread."""
+    """Return the title of the table of all methods, with score, population, unit and spread."""
     score = comparison.score
     where = "participants"
     if comparison.primary != comparison.seen:
@@ -269,13 +272,13 @@ def caption(comparison: RunSet, when: When) -> str:
 
 
 def spread_text(comparison: RunSet) -> str:
-    """Return what means and spreads of a table are over."""
+    """Return the text on what the means and spreads of a table are computed over."""
     several = any(len(comparison.counted(method)) > 1 for method in comparison.methods)
     return f"mean ± sd over {seeds_text(comparison)}" if several else "mean over clients, one seed"
 
 
 def round_text(comparison: RunSet, when: When) -> str:
-    """Return the rounds that numbers are from, as the end of a title; empty for the last evaluated round."""
+    """Return the end of a title that describes the rounds of the numbers; empty for the last evaluated round."""
     if when == "best":
         return ", in the best round"
     last = comparison.plan.last_rounds
@@ -283,7 +286,7 @@ def round_text(comparison: RunSet, when: When) -> str:
 
 
 def tabulate_contrasts(analysis: Analysis, when: When = "last") -> Table | None:
-    """Return the table of planned differences; None if there are none, or the rows of methods show them."""
+    """Return the table of planned differences; None if it would be empty, or if the rows of methods show them."""
     comparison, contrasts = analysis.comparison, analysis.contrasts[when]
     by = comparison.score
     if comparison.plan.contrasts == "baseline" or not contrasts:  # a single method has no pair
@@ -376,7 +379,7 @@ def _columns(analysis: Analysis, rows: Sequence[MethodSummary], when: When) -> l
 
 
 def costs(unit: str, cost: Callable[[S], Spread], summaries: Sequence[S]) -> tuple[str, Callable[[S], str]]:
-    """Return the unit of a column of costs, and the text of its cells: one unit, so that numbers can be compared."""
+    """Return the unit of a column of costs, and the text of its cells in this common unit."""
     means = [cost(summary).mean for summary in summaries]
     shown_unit = unit_of(unit, means) if unit in ("seconds", "joules") else Unit(unit)
 
@@ -408,7 +411,7 @@ def _note(comparison: RunSet, rows: Sequence[MethodSummary]) -> str:
     no_pooled = dict.fromkeys(record.left_out for record in baselines_of(comparison) if record.left_out)
     return join_sentences(
         significance_sentence(comparison, [row.difference for row in rows]),
-        "One seed: no spread over seeds, no test." * any(row.seeds == 1 for row in rows),
+        "With one seed, there is no spread over seeds and no test." * any(row.seeds == 1 for row in rows),
         *(f"{', '.join(methods)}: {reason}." for reason, methods in methods_by_reason.items()),
         *(f"No pooled linear model: {reason}." for reason in no_pooled),
         probabilities_note(comparison),
@@ -430,13 +433,14 @@ def _details(analysis: Analysis, rows: Sequence[MethodSummary]) -> str:
     if comparison.target_accuracy is not None:
         parts.append(
             f"To {100 * comparison.target_accuracy:g}%: first round with this score on "
-            f"{POPULATION[comparison.primary].words}, mean over the seeds that reached it (their number, if not all)."
+            f"{POPULATION[comparison.primary].words}, as a mean over the seeds that reached it (with the number of "
+            "these seeds if some did not)."
         )
     if analysis.baselines:
         names = [row.method for row in analysis.baselines]
-        parts.append(f"{names[0].capitalize()}: of the participants' training rows.")
+        parts.append(f"{names[0].capitalize()}: computed from the participants' training rows.")
         if len(names) > 1:
-            parts.append(f"{names[1].capitalize()}: trained on all these rows in one place, unlike a federation.")
+            parts.append(f"{names[1].capitalize()}: trained on all of these rows in one place, unlike in a federation.")
     return join_sentences(*parts)
 
 
@@ -445,7 +449,7 @@ def probabilities_note(comparison: RunSet) -> str:
     if not probabilities(comparison):
         return ""
     where = comparison.primary.partition("_")[0]
-    text = f"AUROC and log loss are those on {POPULATION[comparison.primary].words}"
+    text = f"AUROC and log loss are from {POPULATION[comparison.primary].words}"
     people, column = {"participant": "participants", "unseen": "unseen"}.get(where, ""), f"{where}_auroc_undefined"
     runs = [run for run in comparison.all_counted if people in run.clients and column in run.rounds]
     if not runs:
@@ -459,7 +463,7 @@ def probabilities_note(comparison: RunSet) -> str:
 
 
 def allocations(comparison: RunSet) -> str:
-    """Return in words how each method allocates the bandwidth: by its rule, by its policy, or exactly."""
+    """Return a text on how each method allocates bandwidth: by its rule, by its policy, or exactly."""
     methods_by_rule: dict[str, list[str]] = {}
     for run in comparison.runs:
         rule = run.config.get("method", {}).get("allocation")
@@ -469,8 +473,8 @@ def allocations(comparison: RunSet) -> str:
     rules_text = "; ".join(f"{name} for {', '.join(methods)}" for name, methods in methods_by_rule.items() if name)
     if not methods_by_rule.get(""):
         return f"bandwidth and CPU frequencies are allocated by {rules_text}"
-    first = "bandwidth and CPU frequencies are allocated by the policy, or else at the least cost"
-    return f"{first}; but {rules_text}" if rules_text else first
+    first = "bandwidth and CPU frequencies are allocated by the policy, or otherwise at the least cost"
+    return f"{first}, but {rules_text}" if rules_text else first
 
 
 def _gap(row: MethodSummary, over_seeds: bool, by: MainScore) -> str:
@@ -485,7 +489,7 @@ def _gap(row: MethodSummary, over_seeds: bool, by: MainScore) -> str:
 
 
 def tabulate_metrics(analysis: Analysis, when: When = "last") -> Table | None:
-    """Return the table of additional metrics, one row per metric and method; None if no experiment has any."""
+    """Return the table of additional metrics, one row per metric and method; None without such metrics."""
     rows = analysis.metrics[when]
     if not rows:
         return None
@@ -509,10 +513,10 @@ def tabulate_metrics(analysis: Analysis, when: When = "last") -> Table | None:
         rows,
         caption=f"Other metrics ({spread_text(comparison)}){round_text(comparison, when)}",
         note=join_sentences(
-            "Undefined: clients without a value, such as AUROC with one class.",
+            "Undefined: number of clients without a value, such as AUROC for clients with one class.",
             *(f"{metric} of {', '.join(methods)}, {reason}." for (metric, reason), methods in reasons.items()),
         ),
-        details="Worst 10%: mean over the 10% of clients with the worst values. Pooled: over all examples together.",
+        details="Worst 10%: mean over the 10% of clients with the worst values. Pooled: score over all examples.",
         name="metrics",
     )
 
@@ -593,7 +597,8 @@ def _tuning_note(tuning: TuningRecord, score: str) -> str:
     setting_count, drawn = len(tuning.settings), "" if tuning.samples is None else " random"
     return (
         f"For each method and seed, FedReach chose the best of {setting_count}{drawn} settings by the mean {score} on "
-        f"{100 * tuning.validation:g}% of participants' training data, after {tuning.rounds} rounds without them."
+        f"{100 * tuning.validation:g}% of participants' training data, after {tuning.rounds} rounds of training on the "
+        "other data."
     )
 
 
@@ -615,7 +620,7 @@ def _edges(tuning: TuningRecord, method: str) -> str:
 
 
 def tuning_record(tuning: TuningRecord) -> dict[str, Any]:
-    """Return the tuned settings and their scores for other programs."""
+    """Return the tuned settings and their scores as a dictionary for other programs."""
     return {key: value for key, value in tuning.to_json().items() if key != "settings"} | {
         "settings": [dict(setting) for setting in tuning.settings]
     }

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Term:
-    """A term that `terms` computes."""
+    """A term of a bound that `terms` computes."""
 
     name: str
     header: str  # header of its column
@@ -36,7 +36,7 @@ class Term:
 
     @property
     def percent(self) -> bool:
-        """Whether it is a fraction, shown in percent."""
+        """Whether the term is a fraction that is shown in percent."""
         return self.unit == "%"
 
 
@@ -62,31 +62,31 @@ WEIGHT_TOLERANCE = 1e-3  # tolerance within which the weights of one model sum t
 
 
 def terms(partition: FederationRecord, replies: RoundsTable, rounds: Floats, path: Path) -> Columns:
-    """Return the terms of one run; (t,) each for t rounds, nan in rounds where a term is undefined.
+    """Return the terms of one run, each (t,) for t rounds, with nan in rounds where a term is undefined.
 
-    With weights w_i of the k clients averaged in a round, their label distributions p_i, that of all clients' examples
-    p, and TV(p, q) = sum_c |p_c - q_c| / 2:
+    The k clients averaged in a round have weights w_i and label distributions p_i. All clients' examples have the label
+    distribution p. With TV(p, q) = sum_c |p_c - q_c| / 2, the terms are:
 
     - ``entropy``: sum_i w_i H(p_i);
     - ``label_gap``: TV(sum_i w_i p_i, p), and ``label_divergence``: KL(sum_i w_i p_i || p);
     - ``label_gap_so_far``: TV(mean of sum_i w_i p_i over the rounds up to this one, p);
     - ``label_gap_alone``: sum_i w_i TV(p_i, p);
-    - ``left_out``: mean over the participants j not averaged of the least TV(p_j, p_i); in at most `MAX_SAMPLED_ROUNDS`
-      rounds, as it is the most expensive term;
-    - ``disagreement``, ``wlrc``: weighted mean, and mean, of the clients' measurements, if they measured it.
+    - ``left_out``: mean of min_i TV(p_j, p_i) over the participants j that are not averaged; in at most
+      `MAX_SAMPLED_ROUNDS` rounds, because it is the most expensive term;
+    - ``disagreement``, ``wlrc``: weighted mean, and mean, of the clients' measurements, if available.
 
     Terms are undefined in rounds without an averaged client, and in rounds whose weights belong to several models.
 
     Raises:
-        RunFolderError: If a reply is from a client that the federation does not have.
+        RunFolderError: If a reply is from a client that is not in the federation.
     """
     client, weight = replies.weight_client, replies.weight
     n = len(partition.label_counts)
     strange = client[(client < 0) | (client >= n)]
     if len(strange):
         raise RunFolderError(
-            f"{path} has a reply of client {strange[0]}, but federation.json in the same folder counts {n} clients. "
-            "Copy the run folder whole, or run the same command again."
+            f"{path} has a reply of client {strange[0]}, but federation.json in the same folder has only {n} clients. "
+            "Copy the complete run folder, or rerun the command."
         )
     row = np.searchsorted(rounds, replies.weight_round)
     shares = _shares(partition.label_counts)
@@ -124,7 +124,7 @@ def terms(partition: FederationRecord, replies: RoundsTable, rounds: Floats, pat
 
 @dataclass(frozen=True)
 class References:
-    """Reference values for the terms of a method, of one partition."""
+    """Reference values of one partition for the terms of a method."""
 
     participants: float  # mean label entropy, nats
     unseen: float  # likewise; nan without unseen clients
@@ -175,7 +175,7 @@ def _left_out(shares: Floats, participants: Ints, client: Ints, row: Ints, singl
 
 
 def tabulate_theory(analysis: Analysis) -> Table | None:
-    """Return the table of terms, one row per method; None if no run has any."""
+    """Return the table of terms, one row per method; None if no run contains terms."""
     comparison, terms = analysis.comparison, recorded_terms(analysis)
     if not terms:
         return None
@@ -193,16 +193,15 @@ def tabulate_theory(analysis: Analysis) -> Table | None:
         [Column("method", "", str), *(column(term, rank) for rank, term in enumerate(terms, 1))],
         comparison.methods,
         caption=f"Terms of the papers' bounds (mean over rounds{spread})",
-        note="Unknown constants are 1, so that only differences between methods are meaningful. A better term does not "
-        "imply a higher accuracy.",
+        note="Unknown constants are set to 1, so only differences between methods are meaningful. A better term does "
+        "not imply a higher accuracy.",
         name="theory",
-        details=describe_references(analysis)
-        + " “All rounds”: of the examples averaged in all rounds together." * so_far,
+        details=describe_references(analysis) + " “All rounds” is the label gap of all rounds together." * so_far,
     )
 
 
 def recorded_terms(analysis: Analysis) -> tuple[Term, ...]:
-    """Return the terms that any counted run has, in the order of the table."""
+    """Return the terms that any counted run contains, in the order of the table."""
     return tuple(term for term in TERMS if any(of[term.name].count for of in analysis.terms.values()))
 
 

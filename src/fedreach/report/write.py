@@ -25,7 +25,7 @@ A = TypeVar("A")
 
 @dataclass(frozen=True)
 class ReportPaths(Generic[A]):
-    """Files of a report, and the numbers that they show, so that run folders are read only once."""
+    """Files of a report, and the numbers in them, so that run folders are read only once."""
 
     page: Path
     tables: tuple[Path, ...]
@@ -38,15 +38,15 @@ class ReportPaths(Generic[A]):
 def write_report(
     folders: Sequence[Path], out: Path, *, formats: Sequence[str] | None = (), paper: str | float | None = None
 ) -> ReportPaths[Analysis]:
-    """Write page, tables and figures into ``out/report``; the same run folders give the same bytes.
+    """Write page, tables and figures into ``out/report``; the same run folders always produce the same bytes.
 
     Args:
         folders: Folders of comparisons or single runs, as for `read`.
         out: Folder in which ``report/`` is created.
-        formats: Additional files of each figure of the page: any of ``"svg"``, ``"png"``, ``"pdf"``. Each takes longer
-            than the page. None draws no figures.
-        paper: Width of figures for a paper, ``"single"`` or ``"double"`` column, or inches. They are drawn into
-            ``report/paper`` as PDF and in `formats`, with their captions in LaTeX. None draws none.
+        formats: Additional file formats of each figure: ``"svg"``, ``"png"``, ``"pdf"``. Each format takes longer than
+            the page. None: no figures.
+        paper: Width of figures for a paper: ``"single"`` or ``"double"`` column, or inches. FedReach writes these
+            figures into ``report/paper`` as PDF and in `formats`, with captions in LaTeX. None: no figures for a paper.
 
     Raises:
         ConfigError: If a format or a width is unknown.
@@ -72,13 +72,13 @@ def write_report(
 
 @contextmanager
 def explain_write_errors(report: Path) -> Iterator[None]:
-    """Raise RunFolderError, with advice, if a report cannot be written: run folders may be read-only."""
+    """Raise RunFolderError, with advice, if a report cannot be written, for example into a read-only run folder."""
     try:
         yield
     except OSError as error:
         raise RunFolderError(
-            f"{report} cannot be written: {error.strerror or error}. Say where the report is to go: fedreach report "
-            "FOLDER --out OTHER (in Python, `out`)."
+            f"{report} cannot be written: {error.strerror or error}. Choose another folder: fedreach report FOLDER "
+            "--out OTHER (in Python, `out`)."
         ) from error
 
 
@@ -107,9 +107,9 @@ def write_files(
         csv: Numbers as CSV.
         document: Numbers as JSON.
         specs: Figures of the page.
-        page: Function that returns the page, from its figures and the names of the other files.
+        page: Function that returns the page, given its figures and the names of the other files.
         formats: As for `write_report`.
-        width: Width of figures for a paper in inches, or None.
+        width: Width of figures for a paper in inches. None: no figures for a paper.
     """
     seeds, provenance = (seeds_sentence(comparison), provenance_sentence(comparison)) if comparison else ("", "")
     texts = {

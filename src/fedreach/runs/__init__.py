@@ -1,1 +1,1 @@
-"""One run on disk: its folder, how it resumes, and the loop over its rounds."""
+"""A run on disk: its folder, its resumption, and the loop over its rounds."""

@@ -1,4 +1,4 @@
-"""Adaptation after training, also of training that was copied from another run."""
+"""Adaptation after training, including training that was copied from another run."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def write_adaptation(folder: RunFolder, layout: Layout, evaluator: AdaptationSco
 
 
 def adaptation_table(folder: RunFolder) -> list[str]:
-    """Return lines for the terminal: mean accuracy of the last model by prediction mode, and the gain by adaptation.
+    """Return lines for the terminal: mean accuracy of the last model in each prediction mode, and gain by adaptation.
 
-    A run without an adaptation rule has no lines.
+    For a run without an adaptation rule, the result is empty.
     """
     record = folder.read(AdaptationRecord)
     if record is None:

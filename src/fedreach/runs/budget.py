@@ -1,4 +1,4 @@
-"""The budget of a run, by which methods with different costs per round are compared at equal cost."""
+"""The budget of a run, for comparisons at equal cost of methods with different costs per round."""
 
 from dataclasses import dataclass
 from typing import Annotated, Protocol
@@ -7,7 +7,7 @@ from fedreach._util.component import Options
 
 
 class Spending(Protocol):
-    """Costs of a run so far, as `fedreach.runs.checkpoint.Snapshot` counts them."""
+    """Costs of a run so far (see `fedreach.runs.checkpoint.Snapshot`)."""
 
     @property
     def bytes_total(self) -> int: ...  # down and up, probes included

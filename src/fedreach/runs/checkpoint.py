@@ -29,7 +29,7 @@ PER_MODEL = ("server", "solver", "aggregation")  # components that have a state 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A run between two rounds; writing it is a checkpoint."""
+    """State of a run between two rounds, which a checkpoint contains."""
 
     state: FederationState
     bytes_total: int
@@ -49,10 +49,10 @@ NUMBERS = [column.name for column in fields(Snapshot) if column.name not in ("st
 
 
 def save(folder: RunFolder, snapshot: Snapshot) -> None:
-    """Write the checkpoint of a run whose rows and best model are written.
+    """Write the checkpoint of a run whose rows and best model have been written.
 
-    All files that it refers to reach the disk before the checkpoint replaces the old one. After a power cut, the folder
-    has this checkpoint or the one before, with everything that it needs.
+    All files that the checkpoint refers to reach the disk before the checkpoint replaces the previous one. After a
+    power cut, the folder contains this checkpoint or the previous one, with all files that it needs.
     """
     state = snapshot.state
     tensors: dict[str, AnyArray] = {"models": state.models, "clusters": state.clusters, "loss": state.loss}
@@ -104,9 +104,9 @@ def _in_files(state: FederationState) -> dict[str, RowTable]:
 
 
 def load(folder: RunFolder, width: int) -> Snapshot | None:
-    """Return the run at its checkpoint and cut its rows back to it; None without a checkpoint.
+    """Return the run at its checkpoint, and remove later rows; None without a checkpoint.
 
-    `width` is the number of values that a client keeps between rounds.
+    `width` is the number of values in the state of a client.
     """
     stored = folder.read_tensors(CHECKPOINT)
     if stored is None:
@@ -170,7 +170,7 @@ def read_models(folder: RunFolder, name: str, layout: Layout) -> StoredModels | 
         layout: Layout of the model.
 
     Raises:
-        RunFolderError: If the weights are those of another model.
+        RunFolderError: If the weights belong to another model.
     """
     stored = folder.read_tensors(f"{name}.safetensors")
     if stored is None:
@@ -185,8 +185,8 @@ def read_models(folder: RunFolder, name: str, layout: Layout) -> StoredModels | 
         key = min(key for key in stored_shapes.keys() | shapes if stored_shapes.get(key) != shapes.get(key))
         raise RunFolderError(
             f"{folder.path / name}.safetensors has the weights of another model: {key!r} is "
-            f"{stored_shapes.get(key, 'not there')}, and {shapes.get(key, 'not there')} in the model. Give the model "
-            "that was trained, or run again."
+            f"{stored_shapes.get(key, 'missing')} in the file and {shapes.get(key, 'missing')} in the model. Pass the "
+            "model that was trained, or rerun the run."
         )
     vectors = np.empty((count, layout.size), np.float32)
     for vector, head in zip(vectors, heads, strict=True):

@@ -1,4 +1,4 @@
-"""Descriptions that a run records: its data, baselines."""
+"""Descriptions that a run stores: environment, data and baselines."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def environment() -> dict[str, Any]:
 
 
 def git_revision(folder: Path) -> dict[str, Any] | None:
-    """Return the revision of the git checkout around a folder and whether it was changed; None outside a checkout."""
+    """Return the revision of the git checkout of a folder and whether it was changed; None outside a checkout."""
     try:
         revision = _git(folder, "rev-parse", "HEAD")
         changed = bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
@@ -55,9 +55,9 @@ def git_revision(folder: Path) -> dict[str, Any] | None:
 
 
 def package_revision(file: Path = Path(__file__)) -> str | None:
-    """Return the revision of FedReach itself, marked if its code was changed; None outside its own checkout.
+    """Return the revision of FedReach, marked if its code was changed; None outside a checkout of FedReach.
 
-    A virtual environment inside a user's repository is in a checkout too, but that does not track a `file` of FedReach.
+    A virtual environment inside a user's repository does not count, because the repository does not track `file`.
     """
     package = str(file.parents[1])
     try:
@@ -80,8 +80,8 @@ def _git(folder: Path, *arguments: str) -> str:
 def federation_record(data: FederatedData) -> FederationRecord:
     """Return the federation record: data, partition and participants.
 
-    Counts and sizes are those of the partition, without examples that a shift dropped. The record lists separately what
-    the server took from each client.
+    Counts and sizes refer to the partition, without examples that a shift dropped. The record separately lists the
+    examples that the server took from each client.
     """
     d, population = data.dataset, data.population
     counts = data.partition.label_counts(d.train_y, d.example_classes)
@@ -126,7 +126,7 @@ def federation_record(data: FederatedData) -> FederationRecord:
 def mean_mae(data: FederatedData) -> float | None:
     """Return the mean absolute error of the mean baseline on participants' held-out data; None without such data.
 
-    A run knows it before the first round and uses it to detect that its model diverged.
+    A run computes this error before the first round to detect models that diverge.
     """
     columns, _ = Evaluator(mean_target(data), data).evaluate(NO_PARAMETERS, 0)
     return columns.get("participant_mae")
@@ -145,7 +145,7 @@ def _server_data(data: FederatedData) -> dict[str, Any] | None:
 # not to a method: the first run of a comparison that ends stores them for the others.
 
 WAIT_SECONDS = 600.0
-"""Longest wait for another run of the comparison that computes them; it takes seconds."""
+"""Maximum wait for another run of the comparison that computes the baselines, which takes seconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,9 +154,9 @@ class Baselines:
 
     Args:
         data: Data of the federation.
-        examples_per_client: Largest number of scored examples per client, as for models; None: all.
+        examples_per_client: Maximum number of scored examples per client, as for models. None: all.
         metrics: Metrics of the models.
-        shared: Folder in which the runs of one comparison share baselines; None: not shared.
+        shared: Folder in which the runs of one comparison share baselines. None: baselines are not shared.
     """
 
     data: FederatedData

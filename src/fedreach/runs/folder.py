@@ -45,14 +45,14 @@ ROW_FILES = (RoundRow.FILE, ClientLine.FILE)
 RESUMED = (*ROW_FILES, FederationRecord.FILE, CONSTANTS, BEST)
 """The files that a checkpoint lists, in addition to tables of rows."""
 LISTED = (*RESUMED, LAST, REFIT, AdaptationRecord.FILE, ADAPTATION_FILE, AdaptedLine.FILE, BaselinesRecord.FILE)
-"""The files that the result lists. `run.json` is not one of them: a run that resumes elsewhere writes it again."""
+"""The files that the result lists. `run.json` is not listed, because a run that resumes elsewhere writes it again."""
 SIGNED = (CHECKPOINT, REFIT)
-"""Files of arrays that may be read before a manifest lists them: these end with their own digest, as records do."""
+"""Files of arrays that may be read before a manifest lists them; like records, they end with their own digest."""
 R = TypeVar("R", bound=Record)
 
 
 class RunFolder(Folder):
-    """Reads and writes one run folder."""
+    """A run folder, with methods to read and write its files."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -60,7 +60,7 @@ class RunFolder(Folder):
 
     @property
     def run(self) -> str:
-        """Digest of the run in this folder, which its files name; empty without a run."""
+        """Digest of the run in this folder, which its files contain; empty without a run."""
         if self._run is None:
             self._run = self.read_json(RunRecord.FILE)
         return "" if self._run is None else str(self._run.get("id", ""))
@@ -73,19 +73,19 @@ class RunFolder(Folder):
     # ---------------------------------------------------------------------------------------------- records
 
     def read(self, shape: type[R]) -> R | None:
-        """Return the record of this class; None if the folder has none."""
+        """Return the record of this class; None if the folder contains no such record."""
         content = self.read_json(shape.FILE)
         return None if content is None else shape.of_json(content)
 
     def required(self, shape: type[R]) -> R:
-        """Return the record of this class, see `read`; raise a RunFolderError if the folder has none."""
+        """Return the record of this class (see `read`); raise RunFolderError if the folder contains no such record."""
         record = self.read(shape)
         if record is None:
             raise missing(self.path / shape.FILE)
         return record
 
     def write(self, record: Record) -> None:
-        """Write a record, whole or not at all."""
+        """Write a record atomically."""
         self.write_json(record.FILE, record.to_json())
 
     def append(self, *records: Record) -> None:
@@ -113,12 +113,12 @@ class RunFolder(Folder):
         return content
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a JSON file, whole or not at all."""
+        """Write a JSON file atomically."""
         self.write_whole(name, _json(name, content), listed=name in LISTED or name == RunRecord.FILE)
         self._run = None  # it may be this file
 
     def agree_on(self, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Write a JSON file unless it exists; return its content, the same for all processes."""
+        """Write a JSON file unless it exists, and return its content, which is the same for all processes."""
         self.write_whole(name, _json(name, content), once=True)
         return self.read_json(name) or dict(content)
 
@@ -127,13 +127,13 @@ class RunFolder(Folder):
         self.append_lines(name, map(json_line, rows))
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """Return the rows of a file without verification, except an incomplete last one; empty without a file."""
+        """Return the rows of a file without verification and without an incomplete last row; empty without a file."""
         return [json.loads(line) for line in self.lines(name)]
 
     # --------------------------------------------------------------------------------------------- the manifest
 
     def manifest(self) -> dict[str, FileDigest]:
-        """Return the size and digest of each file, by the result of a finished run, else by its checkpoint."""
+        """Return the size and digest of each file, from the result of a finished run, else from the checkpoint."""
         record, path = self.read_json(Result.FILE), self.path / Result.FILE
         if record is None or "files" not in record:
             path = self.plain(CHECKPOINT)
@@ -142,42 +142,42 @@ class RunFolder(Folder):
                 return {}
             record = self.stored_record(CHECKPOINT)
         if record["run"] != self.run:
-            raise RunFolderError(f"{path} belongs to another run than {RunRecord.FILE} in the same folder. {PUT_BACK}")
+            raise RunFolderError(f"{path} and {RunRecord.FILE} in the same folder belong to different runs. {PUT_BACK}")
         return {name: FileDigest(*entry) for name, entry in record["files"].items()}
 
     def list_files(self, names: Iterable[str]) -> dict[str, FileDigest]:
-        """Return the manifest of the files as they are now; those that grow are listed even if they are missing."""
+        """Return the manifest of the current files; files of rows are listed even if they are missing."""
         return {name: self.digest(name) for name in names if name in ROW_FILES or self.plain(name).exists()}
 
     def _listed(self, name: str) -> FileDigest | None:
         return self._written.get(name) or self.manifest().get(name)
 
     def kept_rows(self, name: str) -> list[dict[str, Any]]:
-        """Return the listed rows of a file: all rows of a finished run, else those up to its checkpoint.
+        """Return the listed rows of a file: all rows of a finished run, else the rows up to its checkpoint.
 
         Raises:
-            RunFolderError: If they were altered.
+            RunFolderError: If the rows were altered.
         """
         return [json.loads(line) for line in self.kept_text(name).splitlines()]
 
     def kept_text(self, name: str) -> str:
-        """Return the text of these rows, see `kept_rows`."""
+        """Return the text of the listed rows (see `kept_rows`)."""
         listed = self.manifest().get(name)
         return "" if listed is None else (content_of(self.path / name, listed) or b"").decode()
 
     def check_rows(self, manifest: Mapping[str, FileDigest]) -> None:
-        """Reject files of rows whose listed part was altered, with a RunFolderError."""
+        """Raise RunFolderError if the listed part of a file of rows was altered."""
         for name, listed in manifest.items():
             if name.endswith(".jsonl"):
                 content_of(self.path / name, listed)
 
     def refuse_lost_rounds(self) -> None:
-        """Reject rounds without their checkpoint; a run with one row stopped before the first checkpoint."""
+        """Reject rounds without a checkpoint; a run with one row stopped before the first checkpoint."""
         if sum(1 for _ in self.lines(RoundRow.FILE)) > 1:
             raise missing(self.path / CHECKPOINT)
 
     def rewind(self, manifest: Mapping[str, FileDigest], round_: int) -> None:
-        """Cut the files of rows back to where they were after a round."""
+        """Truncate the files of rows to their length after a round."""
         self.close()
         self.check_rows(manifest)
         for name, listed in manifest.items():
@@ -206,7 +206,7 @@ class RunFolder(Folder):
     # ---------------------------------------------------------------------------------------------- tensors
 
     def write_tensors(self, name: str, tensors: Mapping[str, AnyArray], record: Mapping[str, Any]) -> None:
-        """Write arrays and a JSON record as one safetensors file, whole or not at all."""
+        """Write arrays and a JSON record atomically as one safetensors file."""
         from safetensors.numpy import save
 
         plain = {key: np.asarray(value, order="C") for key, value in tensors.items()}
@@ -229,7 +229,7 @@ class RunFolder(Folder):
         return arrays, record
 
     def stored_record(self, name: str) -> dict[str, Any]:
-        """Return the record of a safetensors file, which no manifest has to list, without reading the arrays."""
+        """Return the record of a safetensors file without reading the arrays; no manifest needs to list the file."""
         record = _load(self.plain(name), arrays=False)[1]
         if name in SIGNED:
             check_signature(self.path / name, record)
@@ -264,21 +264,23 @@ def json_line(row: Mapping[str, Any]) -> str:
 
 
 def json_object(text: str | bytes, where: str) -> dict[str, Any]:
-    """Return the JSON object in a text; otherwise raise a RunFolderError that names the place `where`."""
+    """Return the JSON object in a text; otherwise raise a RunFolderError that names the file `where`."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{where} is not JSON ({error}). It was cut or edited. {PUT_BACK}") from error
+        raise RunFolderError(
+            f"{where} is not valid JSON ({error}). The file was truncated or edited. {PUT_BACK}"
+        ) from error
     if not isinstance(value, dict):
-        raise RunFolderError(f"{where} must hold a JSON object; got {type(value).__name__}. {PUT_BACK}")
+        raise RunFolderError(f"{where} must contain a JSON object; got {type(value).__name__}. {PUT_BACK}")
     return value
 
 
 def _check_format(path: Path, version: Any) -> None:
     if version != FORMAT:
         raise RunFolderError(
-            f"{path} is of format {version!r}, and this version of FedReach reads format {FORMAT}. "
-            "Use the version that wrote it (key `fedreach` in run.json), or another folder."
+            f"{path} must have format {FORMAT} to be read by this version of FedReach; got format {version!r}. Use the "
+            "version that wrote the file (key `fedreach` in run.json), or another folder."
         )
 
 

@@ -1,4 +1,4 @@
-"""The run in a folder and whether it is finished; fast, because it does not import torch."""
+"""Identity and status of the run in a folder; the module loads fast, because it does not import torch."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from fedreach.runs.schema import HARMLESS_OPTIONS, ComparisonRecord, Result, Run
 ROUNDS = "config.rounds"
 ENGINE = "engine.json"
 DATA = "data.json"
-"""Files with which the runs of a comparison agree on the engine and on the data before any seed."""
+"""Files with which the runs of a comparison agree on the engine and on the data for all seeds."""
 
 
 class OtherExperimentError(RunFolderError):
@@ -29,10 +29,10 @@ class OtherFilesError(OtherExperimentError):
 def finished_result(folder: RunFolder, identity: Mapping[str, Any]) -> Result | None:
     """Return the result of a finished run, or None if the run is not finished.
 
-    `identity` is that of the run to be made, see `fedreach.experiment.components.identity`.
+    `identity` is the identity of the requested run (see `fedreach.experiment.components.identity`).
 
     Raises:
-        OtherExperimentError: If the folder contains another run. A failed run of the user's older code or data is
+        OtherExperimentError: If the folder contains another run. A failed run with older code or data of the user is
             allowed.
         RunFolderError: If the folder cannot be read, or rows of a finished run are missing.
     """
@@ -53,17 +53,17 @@ def _refusal(folder: RunFolder, changed: Sequence[tuple[str, Any, Any]]) -> Othe
     options = [change for change in changed if not _is_file(change[0])]
     if not options:
         return OtherFilesError(
-            f"{folder.path} was made with other versions of your files: since then {_list_files(changed)}. Put the "
-            f"old versions back, or choose {ANOTHER_FOLDER}."
+            f"{folder.path} was created with other versions of your files: since then, {_list_files(changed)}. Restore "
+            f"the old versions, or choose {ANOTHER_FOLDER}."
         )
-    differences = "; ".join(f"{key}: {before!r:.60} there, {after!r:.60} now" for key, before, after in options[:5])
+    differences = "; ".join(f"{key}: stored {before!r:.60}, now {after!r:.60}" for key, before, after in options[:5])
     more = f" (and {len(options) - 5} more)" if len(options) > 5 else ""
     hint = ""
     if [key for key, _, _ in changed] == [ROUNDS] and changed[0][1] < changed[0][2]:
-        hint = f" `fedreach extend` gives it {changed[0][2]} rounds."
+        hint = f" To extend the run to {changed[0][2]} rounds, use `fedreach extend`."
     return OtherExperimentError(
-        f"{folder.path} has results of another experiment. {differences}{more}. Choose {ANOTHER_FOLDER}, or move "
-        f"this one away.{hint}"
+        f"{folder.path} has results of another experiment. {differences}{more}. Choose {ANOTHER_FOLDER}, or move this "
+        f"folder to another place.{hint}"
     )
 
 
@@ -78,12 +78,12 @@ def _list_files(changed: Sequence[tuple[str, Any, Any]]) -> str:
 
 def _describe_change(before: str | None, after: str | None) -> str:
     if before is None or after is None:
-        return "was added" if before is None else "went away"
+        return "was added" if before is None else "was removed"
     return " ".join(["was changed", *after.split(" ", 1)[1:]])  # with the reason why the whole file counts, if it does
 
 
 def forget_failed(folder: RunFolder, identity: Mapping[str, Any]) -> None:
-    """Empty the folder of a failed run if the user changed its files: its rounds belong to the old files."""
+    """Empty the folder of a failed run if the user changed its code or data, because its rounds are outdated."""
     stored = folder.read(RunRecord)
     if stored is not None and _failed_by_user_files(_find_changes(stored, identity), folder.read(Result)):
         for file in folder.path.iterdir():
@@ -105,7 +105,7 @@ def _find_changes(stored: RunRecord, identity: Mapping[str, Any]) -> list[tuple[
 
 
 def relevant_options(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that affect numbers, see `HARMLESS_OPTIONS`; files by name, without their folders."""
+    """Return the options that affect results (see `HARMLESS_OPTIONS`), with files by name, without folders."""
     flat = flatten(dict(identity))
     return {_file_name(key): _file_name(value) for key, value in flat.items() if key not in HARMLESS_OPTIONS}
 
@@ -132,7 +132,7 @@ def _without_folder(value: Any) -> Any:
 
 
 def check_unchanged(files: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    """Reject a run if its files changed since its comparison began.
+    """Reject a run if the user's files changed since the start of its comparison.
 
     Raises:
         RunFolderError: If a file changed.
@@ -142,18 +142,18 @@ def check_unchanged(files: Mapping[str, Any], identity: Mapping[str, Any]) -> No
     changed = [(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)]
     if changed:
         raise RunFolderError(
-            f"Since the comparison began {_list_files(changed)}. Put the old versions back, or choose {ANOTHER_FOLDER}."
+            f"Since the comparison began, {_list_files(changed)}. Restore the old versions, or choose {ANOTHER_FOLDER}."
         )
 
 
 def check_data(agreed: RunFolder, digest: str, name: str) -> None:
-    """Reject data that differ from those of a comparison's other runs; the first run stores its digest.
+    """Reject data that differ from the data of other runs of a comparison; the first run stores its digest.
 
-    This also compares data without a file, such as those of a function or a built-in data set.
+    This check includes data without a file, such as the result of a function or a built-in data set.
 
     Args:
         agreed: Folder of the comparison.
-        digest: Digest of the data as read, see `fedreach.data.stored.digest`.
+        digest: Digest of the data after reading (see `fedreach.data.stored.digest`).
         name: Name of the data in the experiment.
 
     Raises:
@@ -162,9 +162,9 @@ def check_data(agreed: RunFolder, digest: str, name: str) -> None:
     stored = agreed.agree_on(DATA, {"data": digest}).get("data")
     if stored != digest:
         raise RunFolderError(
-            f"data {name!r} are not what other runs in {agreed.path} read ({str(stored)[:12]}, now {digest[:12]}): a "
-            "file changed, or the data are random at each reading. Put the old data back, or choose "
-            f"{ANOTHER_FOLDER}."
+            f"data {name!r} differ from the data of other runs in {agreed.path} ({str(stored)[:12]}, now "
+            f"{digest[:12]}): a file changed, or the data are drawn again at each read. Restore the old data, or "
+            f"choose {ANOTHER_FOLDER}."
         )
 
 
@@ -172,7 +172,7 @@ def run_of(folder: RunFolder) -> RunRecord:
     """Return the record of the run in a folder.
 
     Raises:
-        RunFolderError: If it contains no run; the error for a comparison names one of its runs.
+        RunFolderError: If the folder contains no run. For a comparison, the message names one of its runs.
     """
     run = folder.read(RunRecord)
     if run is not None:
@@ -187,10 +187,10 @@ def run_of(folder: RunFolder) -> RunRecord:
 def folder_of_run(path: Path, method: str | None = None, seed: int | None = None) -> Path:
     """Return the folder of a run: `path` itself, or the run of a method and a seed in a comparison.
 
-    Omit the method or the seed if the comparison has only one.
+    Omit the method or the seed if the comparison has only one method or seed.
 
     Raises:
-        ConfigError: If the comparison lacks the method or seed, or one of several must be named.
+        ConfigError: If the comparison lacks the method or seed, or if it has several and none is given.
         RunFolderError: If the folder cannot be read.
     """
     folder = RunFolder(path)
@@ -198,7 +198,7 @@ def folder_of_run(path: Path, method: str | None = None, seed: int | None = None
     if comparison is None:
         if method is not None or seed is not None:
             raise ConfigError(
-                f"--method and --seed choose a run of a comparison; {path} is not a comparison. Leave them out."
+                f"--method and --seed require a comparison; {path} is not a comparison. Remove these options."
             )
         return path
     chosen_method = _choose("method", method, comparison.runs, path)
@@ -224,7 +224,7 @@ def check_code(run: RunRecord, name: str, base: Path, files: Mapping[str, Path])
         run: Record of the run.
         name: Name of the code in the experiment, such as ``my.py:Net``.
         base: Folder to which the name is relative.
-        files: Files of the code and of its imports, see `fedreach.experiment.components.code_files`.
+        files: Files of the code and of its imports (see `fedreach.experiment.components.code_files`).
 
     Raises:
         ConfigError: If the file is missing.
@@ -235,18 +235,17 @@ def check_code(run: RunRecord, name: str, base: Path, files: Mapping[str, Path])
         return
     if not file.is_file():
         raise ConfigError(
-            f"The run was made with {name}, but {file} does not exist. Pass `base`, the folder of the experiment's "
-            "TOML file."
+            f"The run used {name}, but {file} does not exist. Pass `base`, the folder of the experiment's TOML file."
         )
     for code_name, code_file in {name: file, **files}.items():
         if code_name in run.code and digest_of_code(code_file, name_in(code_name)) != run.code[code_name]:
             raise RunFolderError(
-                f"{code_file} changed after the run with {name}. Put the old version back, or run again."
+                f"{code_file} changed after the run with {name}. Restore the old version, or rerun the run."
             )
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by dotted keys."""
+    """Return nested settings with dotted keys."""
     if not isinstance(value, dict):
         return {prefix: value}
     result: dict[str, Any] = {}

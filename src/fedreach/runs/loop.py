@@ -1,4 +1,4 @@
-"""The rounds of a run, one after the other."""
+"""The loop over the rounds of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fedreach.runs.simulation import Simulation
 
 R = TypeVar("R")
 ROWS_SECONDS = 0.05
-"""Longest wait of rows: writing those of many short rounds together halves the time. Longer rounds never wait."""
+"""Maximum wait before rows are written. Writing the rows of many short rounds together halves the time."""
 
 
 def consume(rounds: Generator[RoundRow, None, R]) -> R:
@@ -47,23 +47,24 @@ def consume(rounds: Generator[RoundRow, None, R]) -> R:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RunSpec:
-    """A run, apart from its folder.
+    """A run without its folder.
 
     Args:
         record: Record of the run, which is written to the folder.
-        simulation: Simulation of the federation; its `rounds` are the largest number of rounds.
-        evaluator: Evaluator of its models; None: none is evaluated.
-        every: Rounds between evaluations; the last round is always evaluated.
-        patience: Evaluations without a lower held-out loss after which the run ends; None: never.
+        simulation: Simulation of the federation, whose `rounds` are the maximum number of rounds.
+        evaluator: Evaluator of the models. None: no evaluation.
+        every: Number of rounds between evaluations. The last round is always evaluated.
+        patience: Number of evaluations without a lower held-out loss after which the run ends. None: never.
         budget: Budget of the run.
         local: Also evaluate the cohort's local models.
         checkpoint_seconds: Seconds between checkpoints; there is also one at the end.
         callbacks: Callbacks of the run.
         engine: Description of the engine for the callbacks.
-        adaptation: Adapts the last and the best model at the end; None: no adaptation.
-        baselines: Baselines to write at the end; None: none.
-        refit: Trains the model again on all rows at the end, for the rounds of the best model; None: no refit.
-        last_round: Round after which the run ends; None: the last one of the simulation.
+        adaptation: Evaluator that adapts the last and the best model at the end. None: no adaptation.
+        baselines: Baselines to write at the end. None: no baselines.
+        refit: Refit at the end, which trains the model again on all rows for the rounds of the best model. None: no
+            refit.
+        last_round: Round after which the run ends. None: the last round of the simulation.
     """
 
     record: RunRecord
@@ -82,7 +83,7 @@ class RunSpec:
     last_round: int | None = None
 
     def is_over(self, snapshot: Snapshot) -> bool:
-        """Return whether all rounds are done or the budget is spent."""
+        """Return whether all rounds are finished or the budget is spent."""
         last = self.simulation.rounds if self.last_round is None else self.last_round
         return snapshot.state.round >= last or self.budget.is_spent(snapshot)
 
@@ -93,9 +94,9 @@ class RunSpec:
 
 
 def each_round(spec: RunSpec, recorder: Recorder) -> Generator[RoundRow, None, Result]:
-    """Run the rounds that the run folder does not contain yet; yield the row of each and return the result.
+    """Run the rounds that the run folder does not contain yet; yield the row of each round, and return the result.
 
-    If the caller stops the generator, the folder contains all rounds so far.
+    If the caller stops the generator, the folder contains all finished rounds.
 
     Args:
         spec: The run.
@@ -227,11 +228,11 @@ FOLDER = "refit"
 
 @dataclass(frozen=True, eq=False)
 class Refit:
-    """Trains a run's model again, from the same seed and start, on all rows of the participants.
+    """Refit of a run's model, from the same seed and initial model, on all rows of the participants.
 
     Args:
-        simulation: Function of the folder for clients' memory that returns the federation in which participants train
-            on all of their rows, see `fedreach.data.validation.on_all_rows`.
+        simulation: Function that returns the simulation in which participants train on all rows, given the folder for
+            client states (see `fedreach.data.validation.on_all_rows`).
         checkpoint_seconds: Seconds between checkpoints; there is also one at the end.
     """
 
@@ -239,12 +240,12 @@ class Refit:
     checkpoint_seconds: float = 2.0
 
     def write(self, recorder: Recorder, rounds: int, callbacks: Sequence[Callback] = ()) -> Mapping[str, Any]:
-        """Train for `rounds` unless that is done, write the model, and return the costs, see `Result.refit`.
+        """Train for `rounds` unless this is finished, write the model, and return the costs (see `Result.refit`).
 
         Args:
             recorder: Recorder of the run's folder, which this process has locked.
-            rounds: Number of rounds, that of the best round.
-            callbacks: Callbacks that get each round, see `Callback.refit_round`.
+            rounds: Number of rounds, equal to the number of the best round.
+            callbacks: Callbacks that receive each round (see `Callback.refit_round`).
 
         Raises:
             TrainingError: If a client fails, or the model diverges.
@@ -292,8 +293,8 @@ class Refit:
         assert loop.saved is not None  # after the last round
         if not np.isfinite(loop.saved.state.models).all():
             raise TrainingError(
-                f"The model diverged: trained again on all rows, it is not finite after round {rounds}. {STEADIER}, "
-                f"and choose {ANOTHER_FOLDER}; or leave out population.refit."
+                f"The model diverged: in the training on all rows, it is not finite after round {rounds}. {STEADIER}, "
+                f"and choose {ANOTHER_FOLDER}, or remove population.refit."
             )
         return loop.saved
 

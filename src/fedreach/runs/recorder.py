@@ -1,6 +1,6 @@
-"""The recorder of a run: rows, checkpoints, the best and the last model.
+"""The recorder of a run, which writes rows, checkpoints, and the best and the last model.
 
-The simulator and Flower write the same run folder, so runs of both are resumed, reported and compared alike.
+The simulator and Flower write the same run folder, so their runs can be resumed, reported and compared in the same way.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from fedreach.runs.schema import (
 
 MAX_RELATIVE_ERROR = 10.0  # times the error of the mean; a model that learned anything is closer
 Evaluated = tuple[Mapping[str, float], Sequence[Mapping[str, Any]]]
-"""The columns of an evaluation, and its lines about single clients; see `fedreach.evaluation.evaluator.Evaluator`."""
+"""Columns of an evaluation, and lines about single clients (see `fedreach.evaluation.evaluator.Evaluator`)."""
 Losses = Mapping[int, float]
-"""Participant -> loss on its held-out data."""
+"""Participant -> loss on the participant's held-out data."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recorder:
-    """Writes one run folder.
+    """Recorder of one run, which writes the run folder.
 
     Args:
         folder: Run folder.
         federation: Federation whose components determine the deployed models.
         layout: Layout of the model.
-        stop_if_diverged: End the run if an evaluation is not finite. A model that is not finite always ends it.
+        stop_if_diverged: End the run if an evaluation is not finite. A model that is not finite always ends the run.
     """
 
     folder: RunFolder
@@ -62,7 +62,7 @@ class Recorder:
     _heard: dict[int, Losses] = field(default_factory=dict, init=False)  # losses of the best round
 
     def describe(self, run: RunRecord, federation: FederationRecord) -> RunRecord:
-        """Write the records of the run and, unless it is there, of the federation; return the written run record."""
+        """Write the run record, and the federation record if it is missing; return the written run record."""
         stored = self.folder.read_json(FederationRecord.FILE)
         if stored is None or stored["hash"] != federation.hash:
             self.folder.write(federation)
@@ -71,9 +71,9 @@ class Recorder:
         return written
 
     def constants(self, new_constants: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
-        """Return the stored constants of the run, see `state`; a new run stores the `new_constants`.
+        """Return the stored constants of the run (see `state`); a new run stores `new_constants`.
 
-        They are written once, because a module's constructor may draw others when it is called again.
+        The constants are written once, because a second call of a module's constructor may draw other constants.
         """
         if (self.folder.path / CHECKPOINT).exists():
             stored = self.folder.read_tensors(CONSTANTS)
@@ -96,7 +96,7 @@ class Recorder:
         return digest_of({}, {"run": essentials, "federation": federation.hash})[:32]
 
     def load(self) -> Snapshot | None:
-        """Return the run at its checkpoint and cut its rows back to it; None without a checkpoint."""
+        """Return the run at its checkpoint, and remove later rows; None without a checkpoint."""
         width = memory_width(self.federation, self.layout.num_trainable, self.layout.size)
         snapshot = load(self.folder, width)
         if snapshot is not None:
@@ -104,10 +104,10 @@ class Recorder:
         return snapshot
 
     def reopened(self, snapshot: Snapshot) -> Snapshot:
-        """Return a run that gets more rounds, without the evaluation of its former last round.
+        """Return a run to extend, without the evaluation of its previous last round.
 
-        A longer run would not have made that evaluation. The row of the round waits in the checkpoint until it is
-        written again, so the files match the checkpoint after any interruption. An evaluation of the best model is
+        A longer run would not have included that evaluation. The checkpoint keeps the row of the round until it is
+        written again, so that the files match the checkpoint after any interruption. An evaluation of the best model is
         kept, because the earlier best model was overwritten.
         """
         last = list(self.folder.records(RoundRow))[-1]
@@ -126,7 +126,7 @@ class Recorder:
         return extended
 
     def begin(self, state: FederationState) -> tuple[Snapshot, RoundRow]:
-        """Return a run before round 1 and its row of round 0, on empty files of rows.
+        """Remove old files of rows, and return a run before round 1 and its row of round 0.
 
         Raises:
             RunFolderError: If the folder already contains rounds.
@@ -150,7 +150,7 @@ class Recorder:
         return snapshot, row
 
     def after(self, snapshot: Snapshot, state: FederationState, result: RoundResult) -> tuple[Snapshot, RoundRow]:
-        """Return the run after a round and the row of the round, which is not written yet."""
+        """Return the run after a round and the row of the round, which has not been written yet."""
         total, cost = snapshot.bytes_total + result.bytes_down + result.bytes_up, result.cost
         snapshot = replace_fields(snapshot, state=state, bytes_total=total)
         if cost is not None:
@@ -180,8 +180,8 @@ class Recorder:
     ) -> tuple[Snapshot, RoundRow]:
         """Return the run with the rows of a round, for `written` to write, and the row with its evaluation.
 
-        The model with the lowest loss on participants' held-out data is kept; the test set is never used. If two rounds
-        have losses of different participants, as on Flower, the participants in both rounds count.
+        The recorder keeps the model with the lowest loss on participants' held-out data. It never uses the test set. If
+        two rounds have losses of different participants, as on Flower, it compares the participants in both rounds.
         """
         lines: Sequence[Mapping[str, Any]] = ()
         if evaluated is not None:
@@ -205,7 +205,8 @@ class Recorder:
     def written(self, snapshot: Snapshot) -> Snapshot:
         """Append the waiting rows to their files; return the run without them.
 
-        It can be repeated after any interruption: rows that an interrupted call appended are cut off first.
+        The call can be repeated after any interruption, because it first removes rows that an interrupted call
+        appended.
         """
         if not snapshot.rows:
             return snapshot
@@ -223,7 +224,7 @@ class Recorder:
         return replace(snapshot, best=None, files={**snapshot.files, BEST: self.folder.digest(BEST)})
 
     def save(self, snapshot: Snapshot) -> Snapshot:
-        """Write everything that waits and then a checkpoint; return the run as written."""
+        """Write all waiting rows and models, then a checkpoint, and return the run as written."""
         snapshot = self._write_all(snapshot)
         save(self.folder, snapshot)
         return snapshot
@@ -233,12 +234,12 @@ class Recorder:
 
         Args:
             snapshot: Run after the last round.
-            then: Function that writes further files; it returns the costs of a refit, see `Result.refit`, or None.
+            then: Function that writes further files, and returns the costs of a refit (see `Result.refit`) or None.
 
         Raises:
-            TrainingError: If no client's update counted, or none in the last rounds, more than half of all rounds; or
-                if the error in a regression increased and exceeds `MAX_RELATIVE_ERROR` times that of the participants'
-                mean.
+            TrainingError: If no update counted in the whole run or in the last rounds, more than half of all rounds.
+                For regression, also if the error increased and exceeds `MAX_RELATIVE_ERROR` times the error of the
+                participants' mean.
         """
         snapshot = self._write_all(snapshot)
         self._refuse_if_no_client_counted()
@@ -288,10 +289,11 @@ class Recorder:
             return
         before, after = rows[0]["participant_mae"], rows[-1]["participant_mae"]
         if after is None or (after > MAX_RELATIVE_ERROR * mean and before is not None and after > before):
-            error = "not finite" if after is None else f"{MAE.number(after)} off on average"
+            error = "not finite" if after is None else f"wrong by {MAE.number(after)} on average"
             raise TrainingError(
-                f"The model diverged: after round {rows[-1]['round']} its predictions of participants' held-out data "
-                f"are {error}, and those of their mean {MAE.number(mean)}. {STEADIER}, and choose {ANOTHER_FOLDER}."
+                f"The model diverged: after round {rows[-1]['round']} its predictions for participants' held-out data "
+                f"are {error}; a constant prediction of the mean is wrong by {MAE.number(mean)}. {STEADIER}, and "
+                f"choose {ANOTHER_FOLDER}."
             )
 
     def _refuse_if_diverged(self, state: FederationState, columns: Mapping[str, float]) -> None:
@@ -300,7 +302,7 @@ class Recorder:
             return
         lasting = not np.isfinite(state.models).all(axis=1).any()  # such a model cannot be trained or deployed
         if lasting or self.stop_if_diverged:
-            ending = "." if lasting else "; or go on all the same by run.on_failure = 'drop'."
+            ending = "." if lasting else "; or continue without failing clients: run.on_failure = 'drop'."
             raise TrainingError(
                 f"The model diverged: {diverged[0]} is not finite after round {state.round}. {STEADIER}{ending}"
             )
@@ -340,7 +342,7 @@ class Recorder:
                 raise
 
     def models(self, state: FederationState) -> dict[str, AnyArray]:
-        """Return the deployed model by parameter name; several models, one per cluster, under ``0/...``, ``1/...``."""
+        """Return the deployed model by parameter name; with several clusters, names begin with ``0/``, ``1/``, ..."""
         models = state.adapted(self.federation)
         return {
             (f"{number}/{name}" if len(models) > 1 else name): view.numpy()
@@ -376,7 +378,7 @@ def _cost_columns(cost: RoundCost | None, after: Snapshot) -> dict[str, Any]:
 
 
 def note_failure(folder: RunFolder, error: Exception) -> None:
-    """Store that a run failed and why, unless it had finished before."""
+    """Store the failure of a run and its cause, unless the run had finished before."""
     done = folder.read(Result)
     if done is None or done.status != "finished":
         folder.write(Result(status="failed", run=folder.run, error=f"{error}" or type(error).__name__))
@@ -391,6 +393,6 @@ def check_federation(folder: RunFolder, record: FederationRecord) -> None:
     stored = folder.read_json(FederationRecord.FILE)
     if stored is not None and stored["hash"] != record.hash:
         raise RunFolderError(
-            f"{folder.path} was begun on another federation ({stored['hash'][:12]}, now {record.hash[:12]}): "
-            f"the data or the way of partitioning it changed. Choose {ANOTHER_FOLDER}."
+            f"{folder.path} belongs to another federation ({stored['hash'][:12]}, now {record.hash[:12]}): the data or "
+            f"the partition changed. Choose {ANOTHER_FOLDER}."
         )

@@ -6,12 +6,12 @@ federation.json   FederationRecord   data and participants, with a hash
 rounds.jsonl      RoundRow           one row per round        pandas.read_json(path, lines=True)
 clients.jsonl     ClientLine         scores of single clients, a line for each evaluation and population
 timing.jsonl      Timing             seconds per round; the only rows that differ when a run is repeated
-adaptation.json   AdaptationRecord      scores of the adapted last and best model, if the method has an adaptation rule
+adaptation.json   AdaptationRecord   scores of the adapted last and best model, if the method has an adaptation rule
 baselines.json    BaselinesRecord    scores to beat, such as that of the majority class, on this federation
-adapted.jsonl     AdaptedLine         adapted scores of single clients, a line for each model, population and mode
+adapted.jsonl     AdaptedLine        adapted scores of single clients, a line for each model, population and mode
 result.json       Result             the result of the run; written last
-comparison.json   ComparisonRecord   several runs; in the folder that contains theirs
-sweep.json        SweepRecord        several comparisons, one per setting; in the folder that contains theirs
+comparison.json   ComparisonRecord   several runs; in the folder that contains the run folders
+sweep.json        SweepRecord        several comparisons, one per setting; in the folder that contains their folders
 tuning.json       TuningRecord       the chosen setting of each method of a comparison, and why
 ```
 """
@@ -42,16 +42,16 @@ HARMLESS_OPTIONS = {
     "config.data.folder",
     "config.data.download",
 }
-"""Options that change no number of a run: a run resumes even if they differ."""
+"""Options that do not affect results, so a run resumes even if they differ."""
 
 COMMON_KEYS = ("format", "sha256")
-"""Keys of every file, apart from the record itself."""
+"""Keys of every file in addition to the fields of the record."""
 
 
 class Record:
     """A JSON object whose keys are the fields of a frozen dataclass, in order, without default values.
 
-    Signatures and manifests prove that an object is as it was written, so that reading checks nothing else.
+    Signatures and manifests show that an object has not changed since it was written. Reading checks nothing else.
 
     Example:
         >>> Timing(round=3, train_seconds=0.25).to_json()
@@ -66,7 +66,7 @@ class Record:
     @classmethod
     @cache
     def known_keys(cls) -> Mapping[str, Any]:
-        """Return the keys of the object with their default values, without those of `REST`."""
+        """Return the keys of the object with their default values, without the keys of `REST`."""
         record_fields = fields(cls)  # type: ignore[arg-type]  # every record is a dataclass
         return {key.name: key.default for key in record_fields if key.name != cls.REST}
 
@@ -87,7 +87,7 @@ class Record:
 
     @classmethod
     def of_json(cls, row: Mapping[str, Any]) -> Self:
-        """Return the record that was written as `row`."""
+        """Return the record from its JSON object `row`."""
         values = {name: row[name] for name in cls.known_keys() if name in row}
         for name in cls._arrays():
             values[name] = np.array(values[name], np.int64)
@@ -101,7 +101,7 @@ class Record:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoundRow(Record):
-    """One round: cohort, costs and scores of the model after it. Row 0 is the state before the first round."""
+    """One round: cohort, costs, and scores of the model after the round. Row 0 is the state before the first round."""
 
     FILE = "rounds.jsonl"
     REST = "evaluated"
@@ -132,7 +132,7 @@ class RoundRow(Record):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClientLine(Record):
-    """Scores of the single clients of a population."""
+    """Scores of each client of a population."""
 
     FILE = "clients.jsonl"
     REST = "metrics"
@@ -165,7 +165,7 @@ class Timing(Record):
     check: str = ""  # digest of the fields above and of the run, because no manifest lists this file
 
     def checked(self, run: str) -> Timing:
-        """Return the row with its digest for a run."""
+        """Return the row with its digest for this run."""
         return replace_fields(self, check=self.digest(run, self.round, self.train_seconds, self.evaluate_seconds))
 
     @staticmethod
@@ -176,7 +176,7 @@ class Timing(Record):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AdaptedLine(Record):
-    """Scores of single clients of a population in one prediction mode, see `fedreach.evaluation.modes`."""
+    """Scores of each client of a population in one prediction mode (see `fedreach.evaluation.modes`)."""
 
     FILE = "adapted.jsonl"
 
@@ -197,7 +197,7 @@ class AdaptedLine(Record):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RunRecord(Record):
-    """The run. A run resumes only if all fields up to `data` are the same."""
+    """Record of a run, which resumes only if all fields up to `data` are the same."""
 
     FILE = "run.json"
 
@@ -280,7 +280,7 @@ class AdaptationRecord(Record):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BaselinesRecord(Record):
-    """Scores of baselines on this federation, for all methods; see `fedreach.evaluation.baselines`."""
+    """Scores of baselines on this federation, which apply to all methods (see `fedreach.evaluation.baselines`)."""
 
     FILE = "baselines.json"
 
@@ -329,8 +329,8 @@ class SweepRecord(Record):
 class TuningRecord(Record):
     """The setting of each method and seed with the best score on validation data.
 
-    Validation data are a part of participants' training data, on which candidates do not train. They affect no other
-    number of the comparison: the compared runs train on them again and are scored on other data.
+    Validation data are a part of participants' training data on which candidates do not train. They affect no other
+    result of the comparison, because the compared runs train on them and are scored on other data.
     """
 
     FILE = "tuning.json"

@@ -1,4 +1,4 @@
-"""Trackers: TensorBoard, MLflow."""
+"""Experiment trackers: TensorBoard and MLflow."""
 
 import copy
 import getpass
@@ -33,7 +33,7 @@ from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
 
 
 def numbers(row: RoundRow, timing: Timing) -> dict[str, float]:
-    """Return all numbers of a round by their keys in ``rounds.jsonl`` and ``timing.jsonl``, except the round itself.
+    """Return all numbers of a round except its index, by their keys in ``rounds.jsonl`` and ``timing.jsonl``.
 
     Example:
         >>> row = RoundRow(round=3, cohort=[4, 7], weights=[0.5], lost=[7], bytes_down=8, bytes_up=4,
@@ -49,7 +49,7 @@ def numbers(row: RoundRow, timing: Timing) -> dict[str, float]:
 
 
 def seconds(timing: Timing) -> float:
-    """Return the duration of a round, as far as it is known."""
+    """Return the known parts of the duration of a round."""
     return (timing.train_seconds or 0.0) + (timing.evaluate_seconds or 0.0)
 
 
@@ -76,7 +76,7 @@ class NamedTracker(NamedTuple):
 
 
 Warn = Callable[[str, str], object]
-"""Function of the name of a failed tracker and the warning."""
+"""Function that receives the name of a failed tracker and a warning."""
 
 
 def warn(name: str, text: str) -> None:
@@ -85,10 +85,10 @@ def warn(name: str, text: str) -> None:
 
 
 class TrackerGroup(Callback):
-    """Passes the events of a run to trackers, after the rounds that the folder already contains.
+    """Callback that passes the stored rounds of a run, and then its new events, to trackers.
 
-    A tracker that raises any error but Ctrl-C causes one warning by `warn`, is closed, and gets no more events.
-    Trackers get copies of the stored rows.
+    If a tracker raises any error except Ctrl-C, `warn` reports one warning. The tracker is closed and receives no more
+    events. Trackers receive copies of the stored rows.
     """
 
     def __init__(self, trackers: Sequence[NamedTracker], folder: RunFolder, warn: Warn = warn) -> None:
@@ -124,7 +124,7 @@ class TrackerGroup(Callback):
             timings = {timing.round: timing for timing in self.folder.timing(len(lines) - 1)} if lines else {}
         except FedReachError as error:
             for named in self.trackers:
-                self._leave_out(named, "what was told of earlier rounds", error)
+                self._leave_out(named, "the records of earlier rounds", error)
             return
         for number, line in enumerate(lines):
             if number < before:
@@ -149,9 +149,9 @@ class TrackerGroup(Callback):
         self.trackers = [tracker for tracker in self.trackers if tracker is not named]
         self.warn(
             named.name,
-            f"tracker {named.name!r} failed in {where}: {_describe_error(error)}. The run continues without it, and "
-            f"its numbers stay the same. After a fix, `fedreach report {self.folder.path} --track {named.name}` "
-            "sends it the whole run.",
+            f"tracker {named.name!r} failed in {where}: {_describe_error(error)}. The run continues without this "
+            f"tracker, with the same numbers. Fix the error, then run `fedreach report {self.folder.path} --track "
+            f"{named.name}` to send the complete run to the tracker.",
         )
 
 
@@ -177,7 +177,7 @@ def replay_run(folder: RunFolder, trackers: Sequence[NamedTracker], warn: Warn =
             if result is not None and result.status == "finished":
                 tracked.end(result)
             else:
-                raise TrainingError("it has not finished" if result is None else f"{result.error}")
+                raise TrainingError("the run has not finished" if result is None else f"{result.error}")
 
 
 # ---- TensorBoard: event files
@@ -188,10 +188,10 @@ EVENTS_FILE = "events.out.tfevents.{began:010.0f}.fedreach"
 
 @dataclass
 class TensorBoard(Callback):
-    """Writes an event file into the run folder; ``tensorboard --logdir runs`` shows all runs in a folder live.
+    """TensorBoard tracker, which writes an event file into the run folder.
 
-    Every number of a round is a scalar, and the round is its step. Its wall time is the start of the run, or of the
-    resumed run, plus the seconds of training and evaluation.
+    ``tensorboard --logdir runs`` shows all runs in a folder live. Every number of a round is a scalar, with the round
+    as step. Its wall time is the start of the run, or of the resumed run, plus the seconds of training and evaluation.
 
     Use when: you compare runs while they are running.
     """
@@ -258,24 +258,26 @@ SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # MLflow's own 7 and 120 s would hold a run up for minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
-"""Variables of MLflow that are set unless the user has set them."""
+"""Environment variables of MLflow that FedReach sets unless the user has set them."""
 
 
 @dataclass
 class MLflow(Callback):
-    """Creates an MLflow run: settings as parameters, numbers of rounds as metrics, models and result as artifacts.
+    """MLflow tracker: settings as parameters, numbers of rounds as metrics, models and result as artifacts.
 
-    It has tags with method, seed, id and git revision, and a resumed run continues the same MLflow run. The store is
-    MLFLOW_TRACKING_URI, as everywhere in MLflow, else ``mlflow.db`` in the current folder: ``mlflow ui``.
+    The MLflow run has tags with method, seed, id and git revision. A resumed run continues the same MLflow run. The
+    store is MLFLOW_TRACKING_URI, as usual in MLflow. If this variable is not set, the store is ``mlflow.db`` in the
+    current folder, which ``mlflow ui`` shows.
 
     Use when: you have an MLflow server, or collect many experiments in one place.
 
     Args:
-        uri: Store, instead of that variable. run.json contains it, so put passwords into MLFLOW_TRACKING_PASSWORD.
+        uri: Store to use instead of MLFLOW_TRACKING_URI. ``run.json`` contains it, so put passwords into
+            MLFLOW_TRACKING_PASSWORD.
         experiment: Name of the MLflow experiment. Default: the experiment's name.
         models: Upload the last and the best model.
-        every: Logs one of every `every` rounds, and evaluated rounds. Default: all rounds if there are fewer than 2000,
-            else about 1000, because a local store needs 0.1 ms per number.
+        every: Number of rounds per logged round; evaluated rounds are always logged. Default: all rounds if there are
+            fewer than 2000, else about 1000, because a local store needs 0.1 ms per number.
     """
 
     uri: str | None = None

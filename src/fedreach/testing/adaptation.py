@@ -1,4 +1,4 @@
-"""Participants and unseen clients for checks of adaptation rules, with a known uncalibrated model."""
+"""Synthetic participants and unseen clients for checks of adaptation rules, with a known uncalibrated model."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Shares = Callable[[np.random.Generator, int, int], AnyArray]
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A model whose logits are log likelihoods of Gaussian classes times a scale, plus an offset.
+    """A model whose logits are log likelihoods of Gaussian classes, multiplied by a scale, plus an offset.
 
-    Calibration has to find the scale and the offset. The inputs first pass a BatchNorm layer whose scale and shift undo
-    its running statistics.
+    Calibration must find the scale and the offset. A BatchNorm layer first transforms the inputs. Its scale and shift
+    cancel the effect of its running statistics.
 
     Args:
         means: (c, INPUTS) means of the classes, whose variance is 1.
@@ -36,7 +36,7 @@ class Model:
         offset: (c,) offset of the logits.
         changed: Function that a check applies to the logits.
         running: (2 INPUTS,) running means and variances.
-        refreshes: Use statistics from adaptation. Otherwise, ignore them.
+        refreshes: Use the statistics from adaptation. Otherwise, ignore these statistics.
     """
 
     means: Floats
@@ -155,7 +155,7 @@ class AdaptationFixture:
 
 
 def client_after(component: Any, state: State, outputs: Sequence[Outputs]) -> State:
-    """Return a client's state after these batches."""
+    """Return a client's state after it has adapted to these batches."""
     client: State = component.start(state)
     for batch in outputs:
         client = component.update(state, client, batch)
@@ -232,14 +232,14 @@ def ordinary_fixtures() -> Iterator[AdaptationFixture]:
 
 
 def alike_fixtures() -> Iterator[AdaptationFixture]:
-    """Yield federations whose participants have equal label counts and few or many held-out examples."""
+    """Yield federations whose participants have equal label counts, and few or many held-out examples."""
     for c, held_out_counts in ((3, (5, 80, 2, 40)), (10, (60, 8, 90))):
         words = f"{len(held_out_counts)} participants with equal label counts, {c} classes"
         yield adapted_fixture(words, c, held_out_counts, counts=lambda rng, c, k: np.arange(1, c + 1) * 5)
 
 
 def lopsided_fixtures() -> Iterator[AdaptationFixture]:
-    """Yield federations with held-out examples mostly of the first classes, and training mostly on the last."""
+    """Yield federations whose held-out examples are mostly of the first classes, and training examples of the last."""
 
     def counts(rng: np.random.Generator, c: int, k: int) -> AnyArray:
         return rng.multinomial(1000, rng.dirichlet(10 * uneven_shares(c)))
@@ -332,9 +332,9 @@ def uneven_shares(c: int) -> Floats:
 
 
 def trust_inputs(subject: Subject) -> Subject:
-    """Return the subject with full trust in inputs, if its trust is fitted by participants.
+    """Return the subject with full trust in inputs, if participants fit its trust.
 
-    The few participants of a check would fit a trust that depends on their data. The check would then not test the
+    With the few participants of a check, the fitted trust would depend on their data. The check would then not test the
     effect of trusted inputs.
     """
     component = subject.component

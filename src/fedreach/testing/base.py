@@ -29,13 +29,13 @@ NEEDS_LIBRARY = "pip install 'fedreach["  # part of the error message for a miss
 
 @dataclass(eq=False)
 class CheckFailed(AssertionError):  # noqa: N818 (named like `AssertionError`)
-    """A component fails a check; the message gives the check, the input and the result.
+    """A component fails a check; the message states the check, the input and the result.
 
     Args:
         component: Name of the component.
         check: Name of the check.
         statement: Statement that must hold.
-        case: Description of the input; "" for none.
+        case: Description of the input. "": the check has no input.
         happened: Result of the component.
 
     Example:
@@ -72,14 +72,14 @@ def fail(happened: str, case: str = "") -> NoReturn:
 
     Args:
         happened: Result of the component, and the expected result.
-        case: Description of the input. Default: that of the check's current input.
+        case: Description of the input. Default: the description of the check's current input.
     """
     raise Failure(happened, case)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A component to check, and a function that makes other components of its class.
+    """A component to check, and a function that creates other components of the same class.
 
     Args:
         kind: Component type.
@@ -156,7 +156,7 @@ def define_check(
     inputs: Callable[[], Iterable[Any]] | None = None,
     only: Callable[[Any, Any], bool] = lambda component, case: True,
 ) -> Callable[[Callable[..., None]], Check]:
-    """Return a decorator that makes a check of a function.
+    """Return a decorator that turns a function into a check.
 
     The function's name becomes the name of the check. The first paragraph of its docstring becomes the statement.
 
@@ -219,7 +219,7 @@ def shown(value: Any) -> str:
 def must_be_close(
     what: str, got: ArrayLike, expected: ArrayLike, case: str = "", within: float = 1e-6, rule: str = ""
 ) -> None:
-    """Fail unless all numbers are within `within` of the expected numbers."""
+    """Fail if a number differs from the expected number by more than `within`."""
     a, b = np.asarray(got, np.float64), np.asarray(expected, np.float64)
     if a.shape != b.shape or not np.allclose(a, b, rtol=0, atol=within):
         fail(f"{what} should be {shown(b)}{f' ({rule})' if rule else ''}; got {shown(a)}", case)
@@ -252,7 +252,7 @@ def _description_of(error: BaseException) -> str:
 
 
 class WatchedGenerator:
-    """A wrapper of a component that fails after a call that has changed an argument.
+    """A wrapper of a component, which fails if a call of the component has changed an argument.
 
     Example:
         >>> class Careless:
@@ -317,7 +317,7 @@ def other_global_seeds(seed: int) -> Iterator[None]:
 
 
 def through_a_file(state: State) -> State:
-    """Return a state after writing it to a checkpoint and reading it; it must consist of named arrays."""
+    """Write a state to a checkpoint, and return the state that is read; it must consist of named arrays."""
     from safetensors.numpy import load, save
 
     if not isinstance(state, Mapping):
@@ -352,8 +352,8 @@ class RepeatedRuns:
 
     Args:
         inputs: Function that returns inputs.
-        play: Function that returns a component's results by round, given the component, an input and optionally a
-            function that is applied to the state after each round.
+        play: Function that returns a component's results by round, given the component, an input and an optional
+            function to apply to the state after each round.
         has_state: Whether components of the type can have state.
     """
 
@@ -418,7 +418,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 @define_check()
 def options_define_the_component(subject: Subject) -> None:
-    """A component is a frozen dataclass, and its options written to and read from JSON make an equal component."""
+    """A component is a frozen dataclass, and its options, stored as JSON and read again, create an equal component."""
     component, function = subject.component, COMPONENT_TYPES[subject.kind].function
     if function and isinstance(component, import_object(function)):
         return  # a function has no options

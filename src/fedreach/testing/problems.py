@@ -53,7 +53,7 @@ REPORT_BITS = 1_000_000
 
 @dataclass(frozen=True, eq=False)
 class ToyFederation:
-    """A synthetic federation, with the replies of each client in each round.
+    """A synthetic federation with the replies of each client in each round.
 
     Args:
         words: Description.
@@ -68,7 +68,7 @@ class ToyFederation:
         lost: Round -> ids of clients whose replies, including those to a probe, are lost.
         noise: Standard deviation of a client's updates between rounds.
         losses_known: Whether the server knows the losses before round 1.
-        who: (n,) numbers that key the clients' random streams.
+        who: (n,) keys of the clients' random streams.
     """
 
     words: str
@@ -271,7 +271,7 @@ class ReportSeries:
 
 
 def report_series() -> Iterator[ReportSeries]:
-    """Yield replies for checks of weightings: of all clients of a federation, of half of them, and of all again."""
+    """Yield replies for checks of weightings: of all clients of a federation, of half, and of all again."""
     for toy in toy_federations():
         half = toy.ids[: max(1, len(toy.ids) // 2)]
         yield ReportSeries(replace(toy, lost={}), [toy.ids, half, toy.ids])
@@ -329,7 +329,7 @@ class PlayedRound:
 
 @dataclass(frozen=True, eq=False)
 class ToyRun:
-    """A selection policy in a synthetic federation with default components; also its `ClientBackend`."""
+    """A run of a selection policy in a synthetic federation with default components; also its `ClientBackend`."""
 
     policy: Any
     world: ToyFederation

@@ -28,7 +28,7 @@ EXAMPLE_OPTIONS: Mapping[tuple[str, str], Mapping[str, Any]] = MappingProxyType(
 
 
 def kind_of(thing: Any) -> str:
-    """Return the type of a component, class or function; a function's type follows from its arguments.
+    """Return the type of a component, class or function; the arguments of a function determine its type.
 
     Args:
         thing: Component, class of components, or function.
@@ -62,7 +62,7 @@ def kind_of(thing: Any) -> str:
 
 
 def checks_of(kind: str) -> tuple[Check, ...]:
-    """Return the checks of a component type: those in its module, and those for all types.
+    """Return the checks of a component type: the checks in its module, and the checks for all types.
 
     Raises:
         ConfigError: If the type is unknown or has no checks.
@@ -88,7 +88,7 @@ def check_component(
         kind: Component type, one of `fedreach._util.registry.VERIFIED`.
         component: Component or function.
         options: Options of the component.
-        name: Name of the component in messages. Default: its own name.
+        name: Name of the component in messages. Default: the component's name.
         without: Names of checks to skip.
 
     Raises:
@@ -113,17 +113,19 @@ def check_built_in(kind: str, name: str, options: Mapping[str, Any] | None = Non
     Args:
         kind: Component type.
         name: Name of the component.
-        options: Options of the component. Default: those in `EXAMPLE_OPTIONS`.
+        options: Options of the component. Default: the options in `EXAMPLE_OPTIONS`.
 
     Raises:
-        ConfigError: If the component cannot be made with these options.
+        ConfigError: If the component cannot be created with these options.
     """
     options = EXAMPLE_OPTIONS.get((kind, name), {}) if options is None else options
     options_text = ", ".join(f"{key}={value!r}" for key, value in options.items())
     try:
         component = registry.table(kind)[name](**options)
     except TypeError as error:
-        raise ConfigError(f"{name} cannot be made: {error}. Add its options to {__name__}.EXAMPLE_OPTIONS.") from error
+        raise ConfigError(
+            f"{name} cannot be created: {error}. Add its options to {__name__}.EXAMPLE_OPTIONS."
+        ) from error
     except ConfigError as error:
         if NEEDS_LIBRARY not in str(error):
             raise

@@ -129,7 +129,7 @@ class _ArraysOnly(pickle.Unpickler):
         try:
             return self._ADMITTED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it contains {module}.{name}, which image data never need") from None
+            raise pickle.UnpicklingError(f"it contains {module}.{name}, which image data do not need") from None
 
 
 def parse_cifar_pickle(path: Path, data: bytes, labels: str, num_classes: int) -> tuple[AnyArray, Ints]:
@@ -343,8 +343,8 @@ def shakespeare(
             kept_roles.append((-available, role, parts))
     if not kept_roles:
         raise DataError(
-            f"{path}: a role must have min_samples = {min_samples} training examples; none has. Lower min_samples or "
-            "stride."
+            f"{path}: at least one role must have min_samples = {min_samples} training examples; got none. Lower "
+            "min_samples or stride."
         )
     kept_roles = sorted(kept_roles, key=lambda kept: kept[:2])[:roles]
     return from_arrays(

@@ -1,4 +1,4 @@
-"""What `fedreach init` writes."""
+"""The templates that `fedreach init` writes."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ def write_templates(folder: Path) -> list[Path]:
     """Write the templates into a folder and return their paths.
 
     Raises:
-        ConfigError: If one of the files is there already; nothing is written then.
+        ConfigError: If one of the files already exists. No file is written then.
     """
     targets = [folder / name for name in FILES]
     for target in targets:

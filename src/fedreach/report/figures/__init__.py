@@ -1,4 +1,4 @@
-"""One function per figure, each from stored rows; `draw_figures` draws those that there are data for."""
+"""Functions that draw one figure each from stored rows; `draw_figures` draws all figures with data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn figure with its texts."""
+    """A drawn figure with its title, caption and files."""
 
     name: str  # file name without ending
     title: str
@@ -30,7 +30,7 @@ class Picture:
 
 
 class FigureSpec(NamedTuple):
-    """A figure to draw: its texts, and the function that draws it and returns None without data."""
+    """A figure to draw: its texts, and the function that draws it or, without data, returns None."""
 
     name: str
     title: str
@@ -46,14 +46,14 @@ def draw_figures(
     *,
     inline: bool = True,
 ) -> list[Picture]:
-    """Draw every figure that there are data for, in this order.
+    """Draw all figures that have data, in this order.
 
     Args:
-        specs: Figures to draw, see `figure_specs`.
-        folder: Folder for files of each figure in each of the `formats`; None writes none.
-        formats: File formats, see `save`.
-        processes: Number of processes that draw; None: as in `map_forked`.
-        inline: Return each figure as an SVG element for a page.
+        specs: Figures to draw (see `figure_specs`).
+        folder: Folder for the files of each figure in all `formats`. None: no files.
+        formats: File formats (see `save`).
+        processes: Number of processes that draw. None: the default of `map_forked`.
+        inline: Also return each figure as an SVG element for a page.
     """
     import matplotlib.backends.backend_pdf
     import matplotlib.backends.backend_svg
@@ -70,7 +70,7 @@ def draw_figures(
 
 
 def figure_specs(analysis: Analysis) -> list[FigureSpec]:
-    """Return every figure that may be drawn, the most important first."""
+    """Return all figures that may be drawn, ordered by importance."""
     comparison = analysis.comparison
     if not comparison.all_counted:
         return []

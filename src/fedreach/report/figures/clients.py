@@ -1,4 +1,4 @@
-"""Figures about clients: who is chosen and counts, how well each does, and how its time is spent."""
+"""Figures about clients: how often they are selected, their weights, their accuracy and their time."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ ALL_NAMED = 8  # participants up to which each has its name at the axis
 
 
 def participants_of(comparison: RunSet) -> Ints:
-    """Return the ids of participants of any counted run, increasing."""
+    """Return the increasing ids of all clients that participate in a counted run."""
     return np.unique(np.concatenate([run.partition.participants for run in comparison.all_counted]))
 
 
 def chosen_shares(comparison: RunSet, method: str) -> Floats:
-    """Return the share of rounds with each participant in the cohort, over all seeds; nan if it could not be chosen."""
+    """Return the share of rounds of all seeds in which each participant was selected; nan without rounds."""
     ids = participants_of(comparison)
     chosen, offered = np.zeros(len(ids)), np.zeros(len(ids))
     for run in comparison.counted(method):
@@ -62,10 +62,10 @@ def chosen_shares(comparison: RunSet, method: str) -> Floats:
 
 
 def mean_weights(comparison: RunSet, method: str) -> tuple[Floats, Floats]:
-    """Return each participant's mean weight in stretches of rounds, 0 for rounds without its report.
+    """Return each participant's mean weight in intervals of rounds; the weight is 0 in rounds without its reply.
 
     Returns:
-        The edges of the stretches (b + 1,) and the weights (n, b), n participants.
+        The (b + 1,) edges of the intervals, and the (n, b) weights of n participants.
     """
     ids, runs = participants_of(comparison), comparison.counted(method)
     last = max(run.last_round for run in runs)
@@ -82,7 +82,7 @@ def mean_weights(comparison: RunSet, method: str) -> tuple[Floats, Floats]:
 
 @with_style
 def selection_shares(comparison: RunSet) -> Figure | None:
-    """Draw how often each participant was chosen, one strip per method; None if no round was trained."""
+    """Draw how often each participant was selected, in one strip per method; None if no round was trained."""
     drawn = _trained_methods(comparison)
     if not drawn:
         return None
@@ -105,9 +105,9 @@ def selection_shares(comparison: RunSet) -> Figure | None:
 
 @with_style
 def weights(comparison: RunSet) -> Figure | None:
-    """Draw the weights of participants over rounds, one heat map per method with known weights; None if none has.
+    """Draw the weights of participants over rounds, a heat map per method; None if no method has known weights.
 
-    With secure aggregation on Flower, each client knows only its own weight.
+    With secure aggregation on Flower, weights are unknown, because each client knows only its own weight.
     """
     runs = {j: comparison.counted(comparison.methods[j]) for j in _trained_methods(comparison)}
     drawn = [j for j, counted in runs.items() if all(np.isfinite(run.replies.weight).all() for run in counted)]
@@ -132,7 +132,7 @@ def weights(comparison: RunSet) -> Figure | None:
 
 @with_style
 def distribution(comparison: RunSet) -> Figure | None:
-    """Draw accuracy client by client at the last evaluation; None if no client was evaluated."""
+    """Draw the distribution of clients' accuracies at the last evaluation; None if no client was evaluated."""
     from matplotlib.lines import Line2D
 
     drawn = [j for j, m in enumerate(comparison.methods) if len(client_accuracies(comparison, m, "participants"))]
@@ -162,7 +162,7 @@ def distribution(comparison: RunSet) -> Figure | None:
 
 
 def client_accuracies(comparison: RunSet, method: str, population: str) -> Floats:
-    """Return the accuracy of each client of a population at its last evaluation, all seeds together."""
+    """Return the accuracy of each client of a population at the last evaluation, for all seeds together."""
     scores = [run.clients[population].score for run in comparison.counted(method) if population in run.clients]
     values = np.concatenate(scores) if scores else np.zeros(0)
     return values[np.isfinite(values)]
@@ -192,7 +192,7 @@ def _trained_methods(comparison: RunSet) -> list[int]:
 
 
 def names_of(comparison: RunSet) -> Sequence[str] | None:
-    """Return the names of the clients if all counted runs have the same ones, else None."""
+    """Return the names of the clients if they are the same in all counted runs, else None."""
     met = {tuple(run.partition.client_names or ()) for run in comparison.all_counted}
     return met.pop() or None if len(met) == 1 else None
 
@@ -243,17 +243,17 @@ def partition_heatmap(
     client_names: Sequence[str] | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Figure:
-    """Draw each client's label distribution, with its number of examples above.
+    """Draw each client's label distribution, with the client's number of examples above.
 
-    Clients form two groups, participants and unseen clients. Each is ordered by most frequent class, so that label
-    skew shows as a diagonal. Color is the share n_ic / n_i of class c among client i's examples.
+    Clients form two groups, participants and unseen clients. Each group is sorted by most frequent class, so that label
+    skew appears as a diagonal. Color is the share n_ic / n_i of class c among client i's examples.
 
     Args:
         label_counts: Examples per client and class, shape (n, c).
         participants: Ids of the clients that train.
-        unseen: Ids of the clients that never train; may be empty.
-        client_names: Names of the n clients; None: their ids.
-        class_names: Names of the c classes; None: their numbers.
+        unseen: Ids of the clients that never train, possibly none.
+        client_names: Names of the n clients. None: ids.
+        class_names: Names of the c classes. None: numbers.
 
     Example:
         >>> figure = partition_heatmap([[5, 0], [1, 3], [0, 2]], participants=[0, 1], unseen=[2])
@@ -310,16 +310,17 @@ def order_by_class(counts: Ints, ids: ArrayLike) -> Ints:
 # ---- Gain of adaptation by number of inputs
 
 APART = 0.07
-"""Distance between the marks of two methods; numbers of inputs are 1 apart."""
+"""Distance between the markers of two methods, relative to the distance between numbers of inputs."""
 
 
 @with_style
 def gain_by_inputs(analysis: Analysis) -> Figure | None:
     """Draw the gain of adaptation against a client's number of inputs; None if no method adapts by inputs.
 
-    Rules that need labels are left out.
+    The figure does not include rules that need labels.
 
-    “All” is set apart: there a client adapts on the inputs that are predicted, elsewhere on other inputs.
+    “All” is drawn separately, because clients then adapt to the same inputs that they predict. Otherwise, they adapt to
+    other inputs.
     """
     position = {method: j for j, method in enumerate(analysis.comparison.methods)}
     rows = [row for row in analysis.adaptation if row.gain_with and row.gain.mean is not None and not row.needs_labels]
@@ -371,10 +372,10 @@ LEAST_VISIBLE_SHARE = 5e-3  # share of a round below which a part is too thin to
 
 
 def round_time(runs: Sequence[RunData]) -> dict[str, float] | None:
-    """Return seconds, joules and the seconds of each part of the mean round, over the seeds; None without radio.
+    """Return seconds, joules and the seconds of each part of the mean round over seeds; None without a radio.
 
-    A chosen client computes, sends, and then waits for the slowest. Each part is a mean over the clients of a
-    round, so that the parts of a round sum up to its seconds.
+    A selected client computes, sends, and then waits for the slowest client. Each part is a mean over the clients of a
+    round, so that the parts of a round add up to its seconds.
     """
     means = [mean for run in runs if (mean := _round_time_of_run(run))]
     if not means or len(means) < len(runs):
@@ -396,7 +397,7 @@ def _round_time_of_run(run: RunData) -> dict[str, float]:
 
 
 def visible_share(mean_round: Mapping[str, float], name: str) -> float:
-    """Return the share of the round that a part takes; 0 if it is too small to draw."""
+    """Return the share of a part in the time of the round; 0 if it is too small to draw."""
     share = mean_round[name] / mean_round["seconds"] if mean_round["seconds"] > 0 else 0.0
     return share if share > LEAST_VISIBLE_SHARE else 0.0
 
@@ -450,10 +451,10 @@ COMPUTE, UPLOAD = METHOD[0], METHOD[1]
 
 @with_style
 def allocation(clients: Sequence[Mapping[str, Any]], seconds: float) -> Figure:
-    """Draw a row for each client of the cohort, the largest share of bandwidth first.
+    """Draw a row for each client of the cohort, sorted by decreasing share of bandwidth.
 
     Args:
-        clients: Rows as in "clients" of `fedreach allocate --json`: client, share, hertz, max_hertz,
+        clients: Rows as in the list ``clients`` of `fedreach allocate --json`: client, share, hertz, max_hertz,
             compute_seconds and upload_seconds.
         seconds: Deadline T in seconds.
 

@@ -50,7 +50,7 @@ STRETCHES = 30  # points of a curve of single rounds, which would be illegible: 
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean and band of a number at e rounds that all runs have, or at e values of a swept option."""
+    """Mean and band of a number at e rounds that all runs share, or at e values of a swept option."""
 
     rounds: Floats  # (e,)
     x: Floats  # (e,) where it is drawn: at its rounds, or at what they cost
@@ -59,19 +59,19 @@ class Curve:
     high: Floats  # (e,)
 
     def at(self, mask: Bools) -> Curve:
-        """Return some of the points."""
+        """Return the curve at the points that `mask` selects."""
         return Curve(*(values[mask] for values in vars(self).values()))
 
 
 def curve_of(values: Floats, rounds: Floats) -> Curve:
-    """Return the mean of s runs at e rounds, shape (s, e), with a band of ± sd over several runs."""
+    """Return the mean of (s, e) values of s runs at e rounds, with a band of ± sd if there are several runs."""
     mean = values.mean(0)
     sd = values.std(0, ddof=1) if len(values) > 1 else np.full(len(mean), np.nan)
     return Curve(rounds, rounds, mean, mean - sd, mean + sd)
 
 
 def curve(runs: Sequence[RunData], column: str, x_column: str = "round") -> Curve:
-    """Return mean and band of a column over another one: ± sd over seeds, or for a single seed the CI over clients."""
+    """Return mean and band of a column against `x_column`; the band is ± sd over seeds, or the CI over clients."""
     rounds = reduce(np.intersect1d, [run.rounds["round"][np.isfinite(run.column(column))] for run in runs])
     curve = replace(curve_of(values_at(runs, rounds, column), rounds), x=values_at(runs, rounds, x_column).mean(0))
     if len(runs) > 1:
@@ -80,12 +80,12 @@ def curve(runs: Sequence[RunData], column: str, x_column: str = "round") -> Curv
 
 
 def values_at(runs: Sequence[RunData], rounds: Floats, column: str) -> Floats:
-    """Return a column of s runs at e rounds that all runs have, shape (s, e)."""
+    """Return a column of s runs at e rounds that all runs share, shape (s, e)."""
     return np.array([run.column(column)[np.searchsorted(run.rounds["round"], rounds)] for run in runs])
 
 
 def curves(comparison: RunSet, column: str, x_column: str = "round") -> dict[int, Curve]:
-    """Return the curve of each method that has one, by the method's position."""
+    """Return the curves by the position of the method; methods without data have no curve."""
     with_column = [
         [run for run in comparison.counted(method) if np.isfinite(run.column(column)).any()]
         for method in comparison.methods
@@ -107,16 +107,16 @@ def draw_panels(
     sharey: bool = False,
     draw_method: Callable[[Axes, int, Curve, int], None] | None = None,
 ) -> tuple[Figure, list[Axes]]:
-    """Draw a panel for each key, with the curves of the methods at these positions, below a legend.
+    """Draw a panel for each key of `drawn`, below a common legend.
 
     Args:
         methods: Names of all methods.
         drawn: Curves of each panel, by the position of the method.
         x_label: Label of the x-axis, which all panels share.
-        tall: Height of a panel on the page in inches; `margins` and the legend are added.
+        tall: Height of a panel on the page in inches, without `margins` and the legend.
         margins: Inches above and below the panels.
         sharey: Share the y-axis as well.
-        draw_method: Function that draws one curve, by default `draw`.
+        draw_method: Function that draws one curve. Default: `draw`.
     """
     legend = Legend.of(methods, sorted({j for by_method in drawn.values() for j in by_method}))
     # In a wide paper, panels are side by side.
@@ -142,11 +142,11 @@ LABEL = (0.2, 0.16)  # width and height of a short text in a panel, as shares of
 
 @with_style
 def accuracy(comparison: RunSet, against: str = "round") -> Figure | None:
-    """Draw the score against the rounds, or the megabytes, seconds or joules that were spent so far.
+    """Draw the score against rounds, or against the megabytes, seconds or joules so far.
 
-    Participants are above, unseen clients (else the test set) below, on the same scale; against megabytes only the
-    latter. A ring marks the cost at which the target is first reached. A population without scores has no panel; None
-    if no population has any.
+    The upper panel shows participants, and the lower panel unseen clients (else the test set), on the same scale.
+    Against megabytes, only the lower panel is drawn. A ring marks the cost at which the target is first reached. A
+    population without scores has no panel. If no population has scores, the result is None.
     """
     quantity, alone = QUANTITIES[against], against == "megabytes"
     columns = dict.fromkeys([comparison.primary] if alone else [comparison.seen, comparison.primary])
@@ -196,7 +196,7 @@ def _start(axes: Axes, method_curve: Curve) -> float:
 
 @with_style
 def gap(comparison: RunSet) -> Figure | None:
-    """Draw the participation gap over rounds; None if no client is unseen."""
+    """Draw the participation gap over rounds; None if all clients participate."""
     drawn = curves(comparison, "participation_gap")
     if not drawn:
         return None
@@ -210,7 +210,7 @@ def gap(comparison: RunSet) -> Figure | None:
 
 @with_style
 def spending(comparison: RunSet) -> Figure | None:
-    """Draw simulated time and energy so far over the rounds, a panel each; None if no run had a radio."""
+    """Draw cumulative simulated time and energy over rounds, in one panel each; None if no run had a radio."""
     totals = {q: by_method for q in RADIO if (by_method := _totals(comparison, q.column))}
     ends = {q: [method_curve.mean[-1] for method_curve in by_method.values()] for q, by_method in totals.items()}
     units = {q: unit_of(q.name, values) for q, values in ends.items()}
@@ -260,7 +260,7 @@ def _plain_numbers(axis: Any, *, far: bool) -> None:
 
 
 def title_of(axes: Axes, comparison: RunSet, column: str, tall: float = PANEL) -> None:
-    """Write the score and population above a panel, and label its axis in the unit of the score."""
+    """Write the score and population above a panel, and label its y-axis with the unit of the score."""
     score = comparison.score
     heading(axes, f"{score.words.capitalize()} on {POPULATION[column].words}{', %' * score.percent}", tall)
     if score.percent:
@@ -268,7 +268,7 @@ def title_of(axes: Axes, comparison: RunSet, column: str, tall: float = PANEL) -
 
 
 def draw(axes: Axes, j: int, method_curve: Curve, neighbours: int) -> None:
-    """Draw the curve of the method at position j, with its band and a mark at its end."""
+    """Draw the curve of the method at position j, with its band and a marker at the end."""
     x = method_curve.x
     bounded = np.isfinite(method_curve.low) & np.isfinite(method_curve.high)
     if bounded.any():
@@ -299,13 +299,13 @@ def leave_out_the_start(axes: Axes, drawn: Sequence[Curve], *, falling: bool = F
 
 
 def id_of(axes: Axes) -> int:
-    """Return the position of the axes in their figure, which makes the ids of their artists unique."""
+    """Return the index of the axes in their figure, which makes the ids of their artists unique."""
     figure = axes.get_figure()
     return figure.axes.index(axes) if figure is not None else 0
 
 
 def ring(axes: Axes, j: int, comparison: RunSet, column: str, unit: float) -> None:
-    """Mark where the method at position j first reaches the target, on average, if all its seeds do."""
+    """Mark where the method at position j first reaches the target on average, if it does with all seeds."""
     runs = comparison.counted(comparison.methods[j])
     hits = [run.column(column)[row] / unit for run in runs if (row := target_row(run, comparison)) is not None]
     if len(hits) == len(runs) and comparison.target_accuracy is not None:
@@ -316,7 +316,7 @@ def ring(axes: Axes, j: int, comparison: RunSet, column: str, unit: float) -> No
 
 
 def target_line(axes: Axes, comparison: RunSet) -> None:
-    """Draw and name the target accuracy, if there is one."""
+    """Draw and label the target accuracy if the comparison has one."""
     target = comparison.target_accuracy
     if target is None:
         return
@@ -370,14 +370,15 @@ MAX_MARKED_POINTS = 25  # points up to which each has a marker
 def sweep(
     record: Mapping[str, Any], titles: Mapping[str, str], *, shares: Collection[str] = ("accuracy",), lines: bool = True
 ) -> Figure | None:
-    """Draw numbers along an axis, one line per method with a band of ± sd over seeds; None without an axis.
+    """Draw numbers against a swept option, one line per method with a band of ± sd over seeds; None without an axis.
 
     Args:
         record: ``x`` (v values), their ``axis``, ``methods`` and ``numbers``: quantity -> method -> (seeds, v) lists,
-            None for a missing number. ``names`` name values that are not numbers; ``log`` requests a logarithmic axis.
-        titles: Titles of the quantities; those without a title are not drawn.
-        shares: Quantities that are fractions, drawn in percent.
-        lines: Join values by lines; else draw markers with bars.
+            with None for a missing number. ``names`` contains the names of values that are not numbers. ``log``
+            requests a logarithmic axis.
+        titles: Titles of the quantities. Quantities without a title are not drawn.
+        shares: Quantities that are fractions and are drawn in percent.
+        lines: Connect values with lines. Otherwise, draw markers with bars.
     """
     x = np.array(record["x"], dtype=np.float64)
     drawn: dict[str, dict[int, Curve]] = {}
@@ -431,7 +432,7 @@ def _apart(axes: Axes, j: int, line: Curve, _: int) -> None:
 
 @with_style
 def theory(analysis: Analysis) -> Figure | None:
-    """Draw the terms, one panel each; None if no run has any."""
+    """Draw the terms of bounds, one panel each; None if no run contains terms."""
     terms = recorded_terms(analysis)
     if not terms:
         return None
@@ -450,7 +451,7 @@ def theory(analysis: Analysis) -> Figure | None:
 
 
 def theory_curves(comparison: RunSet, name: str) -> dict[int, Curve]:
-    """Return the curve of each method with this term, by the method's position."""
+    """Return the curve of this term for each method, by the method's position."""
     curves_by_method = {}
     for j, method in enumerate(comparison.methods):
         runs = [run for run in comparison.counted(method) if np.isfinite(run.theory.get(name, np.nan)).any()]
@@ -460,9 +461,9 @@ def theory_curves(comparison: RunSet, name: str) -> dict[int, Curve]:
 
 
 def mean_by_stretch(runs: Sequence[RunData], name: str) -> Curve:
-    """Return a term's mean in stretches of rounds, and ± sd over several seeds.
+    """Return a term's mean in intervals of rounds, and ± sd over several seeds.
 
-    A stretch is drawn at the mean of its rounds if all runs have a number in it.
+    An interval is drawn at the mean of its rounds if all runs have a number in it.
     """
     last = max(run.last_round for run in runs)
     edges = np.unique(np.linspace(0, last, min(STRETCHES, max(last, 1)) + 1).round())
@@ -488,7 +489,7 @@ def _means(run: RunData, name: str, edges: Floats) -> Floats:
 
 @with_style
 def differences(analysis: Analysis) -> Figure | None:
-    """Draw each method's difference to the baseline with its interval over seeds, and the margin; None without any."""
+    """Draw each difference to the baseline with its CI over seeds, and the margin; None without differences."""
     comparison = analysis.comparison
     rows = [(j, row) for j, row in enumerate(analysis.last) if row.difference.mean is not None]
     if not rows:

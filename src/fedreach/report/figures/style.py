@@ -1,4 +1,4 @@
-"""Style of figures, names in them, and their files."""
+"""Style, names and files of figures."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Style:
     printed: bool = False  # for paper, perhaps in gray, with a caption below
 
     def letters(self, inches: float) -> int:
-        """Return the number of letters that fit into a width."""
+        """Return the number of characters that fit into a width."""
         return int(inches / self.letter)
 
 
@@ -80,7 +80,7 @@ def style() -> Style:
 
 @contextmanager
 def use_style(chosen: Style) -> Iterator[None]:
-    """Draw in another style, in forked processes as well."""
+    """Draw in another style inside the block, including in forked processes."""
     token = _STYLE.set(chosen)
     try:
         yield
@@ -89,7 +89,7 @@ def use_style(chosen: Style) -> Iterator[None]:
 
 
 def with_style(draw: Callable[P, R]) -> Callable[P, R]:
-    """Run `draw` with the matplotlib settings of the style; those of the caller do not change."""
+    """Run `draw` with the matplotlib settings of the style, without changing the caller's settings."""
 
     @wraps(draw)
     def inside(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -121,12 +121,12 @@ def new_figure(height: float) -> Figure:
 
 
 def method_color(method: int) -> str:
-    """Return the color of the method at this position; after eight, repeated colors differ by their dashes."""
+    """Return the color of the method at this position; after eight methods, repeated colors have other dashes."""
     return METHOD[method % len(METHOD)]
 
 
 def line_style(method: int) -> dict[str, Any]:
-    """Return color, dash and marker of the method at this position, for `Axes.plot`; legible in gray as well."""
+    """Return the color, dash and marker of the method at this position for `Axes.plot`, also readable in gray."""
     dash = DASH[method // len(METHOD) % len(DASH)]
     return {
         "color": method_color(method),
@@ -138,7 +138,7 @@ def line_style(method: int) -> dict[str, Any]:
 
 
 def marks(method: int) -> dict[str, Any]:
-    """Return the markers along a line: in print a few, at different places for each method; on the page none."""
+    """Return the markers along a line: in print a few, at different positions per method; on the page none."""
     if not style().printed:
         return {"marker": ""}
     return {"markevery": (MARKS_APART * (method % len(MARKER)) / len(MARKER), MARKS_APART)}
@@ -150,7 +150,7 @@ def tag(artist: Any, method: int, part: str) -> None:
 
 
 def in_percent(axes: Axes, axis: str = "y") -> None:
-    """Label an axis of fractions in percent."""
+    """Label an axis with fractions in percent."""
     from matplotlib.ticker import FuncFormatter
 
     formatter = FuncFormatter(lambda value, _: f"{round(100 * value, 6):g}".replace("-", "−"))
@@ -158,7 +158,7 @@ def in_percent(axes: Axes, axis: str = "y") -> None:
 
 
 def plain_numbers(axis: Axis, *, far: bool, ticks: Sequence[float] = (1.0, 3.0)) -> None:
-    """Write ticks as plain numbers; on a logarithmic axis at these multiples of powers of 10."""
+    """Write ticks as plain numbers; on a logarithmic axis, place them at these multiples of powers of 10."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     if far:
@@ -187,7 +187,7 @@ LABEL_SHARE = 0.97  # share of a panel's height for the label of its y-axis: pro
 
 
 def shorten(name: str, length: int = 26) -> str:
-    """Return a name of at most `length` letters, shortened in its middle.
+    """Return a name of at most `length` characters, shortened in the middle.
 
     Example:
         >>> shorten("my_experiments.policies:ByDistance", 20)
@@ -199,7 +199,7 @@ def shorten(name: str, length: int = 26) -> str:
 
 
 def wrap_words(text: str, max_letters: int) -> list[str]:
-    """Return lines of at most `max_letters` letters, broken after spaces or signs between words if possible.
+    """Return lines of at most `max_letters` characters, broken after spaces or signs between words if possible.
 
     Example:
         >>> wrap_words("power_of_choice with ten candidates", 20), wrap_words("undivided", 5)
@@ -211,7 +211,7 @@ def wrap_words(text: str, max_letters: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Legend:
-    """Names of the drawn methods above the axes, in as many columns as fit."""
+    """Legend with the names of the drawn methods above the axes, in as many columns as fit."""
 
     names: tuple[str, ...]
     positions: tuple[int, ...]  # of the methods, for their looks
@@ -227,7 +227,7 @@ class Legend:
 
     @property
     def columns(self) -> int:
-        """Columns that fit into the figure's width."""
+        """Number of columns that fit into the figure's width."""
         inches = HANDLE + style().letter * max((len(name) for name in self.names), default=1)
         return max(1, min(len(self.names), int(style().width / inches)))
 
@@ -246,7 +246,7 @@ class Legend:
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Label rows with names, the first one on top."""
+    """Label rows with names, with the first name at the top."""
     axes.set_yticks(range(len(names)), [row_name(name) for name in names], linespacing=1.0)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
@@ -254,7 +254,7 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
 
 
 def row_name(name: str) -> str:
-    """Return the name of a row: on the page shortened in its middle, in a paper wrapped to two lines if it is long."""
+    """Return the name of a row; a long name is shortened on the page, and wrapped to two lines in a paper."""
     if not style().printed:
         return shorten(name, ROW_NAME)
     lines = wrap_words(name, ROW_LINE)
@@ -265,12 +265,12 @@ def row_name(name: str) -> str:
 
 
 def strip_name(name: str) -> str:
-    """Return the name above a strip of a method."""
+    """Return the name to show above the strip of a method."""
     return shorten(name, style().letters(style().width - HANDLE) if style().printed else STRIP_NAME)
 
 
 def heading(axes: Axes, text: str, tall: float = PANEL) -> None:
-    """Label the y-axis: above the panel, or in a paper along the axis if the text fits.
+    """Label the y-axis above the panel, or, in a paper, along the axis if the text fits.
 
     Args:
         tall: Height of the panel on the page in inches.
@@ -298,7 +298,7 @@ _VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)"} | {
 
 
 def check_formats(formats: Sequence[str]) -> None:
-    """Raise ConfigError if a figure format is not known."""
+    """Raise ConfigError if a figure format is unknown."""
     for name in formats:
         if name not in FORMATS:
             raise ConfigError(f"formats must be among {', '.join(FORMATS)}; got {name!r}.{nearest(name, FORMATS)}")
@@ -321,8 +321,8 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> tuple[
 def inline_svg(figure: Figure, name: str, title: str) -> str:
     """Return the figure as an SVG element for an HTML page.
 
-    Colors become CSS variables, ids get the prefix `name` so that several figures share a page, and artists of method
-    j get the classes ``method mj``.
+    Colors become CSS variables. Ids receive the prefix `name`, so that they are unique on a page. Artists of method j
+    receive the classes ``method mj``.
     """
     _lay_out(figure)
     out = io.StringIO()
@@ -362,7 +362,7 @@ NARROWEST, WIDEST = 2.5, 10.0
 
 
 def print_style(width: float) -> Style:
-    """Return the style of figures of this width in inches: 7 to 8 points, dashes and markers, no titles."""
+    """Return the style of printed figures of this width in inches: 7 to 8 points, dashes and markers, no titles."""
     return Style(
         width=width,
         size=8.0,
@@ -380,10 +380,10 @@ def paper_width(width: str | float) -> float:
     """Return the width of a figure in inches.
 
     Args:
-        width: ``"single"`` or ``"double"``, see `COLUMNS`, or inches.
+        width: ``"single"`` or ``"double"`` (see `COLUMNS`), or inches.
 
     Raises:
-        ConfigError: If it is neither a name nor a number, or out of range.
+        ConfigError: If `width` is neither a name nor a number, or out of range.
 
     Example:
         >>> paper_width("single"), paper_width("3.5"), paper_width(5.5)

@@ -29,13 +29,13 @@ from fedreach.testing.adaptation import (
 from fedreach.testing.base import Subject, define_check, fail, shown
 
 ROUNDING = 1e-5
-"""Largest difference of probabilities after a change of the order of sums; fits stop at a loss decrease below 1e-8."""
+"""Maximum difference of probabilities if sums have another order; fits stop at a loss decrease below 1e-8."""
 ORDER = 0.3
-"""Largest difference of class priors if inputs arrive in another order.
+"""Maximum difference of class priors if inputs arrive in another order.
 
 In 400 synthetic cases of `label_shift`, the prior changed by at most 0.26, and by more than 0.07 in 22 of them."""
 NO_SHIFT = 0.1
-"""Largest change of a probability without a shift, which smoothing of the prior can cause."""
+"""Maximum change of a probability without a shift, which the smoothing of the prior can cause."""
 
 
 class Rule(NamedTuple):
@@ -104,7 +104,7 @@ def participants_in_any_order(subject: Subject, case: AdaptationFixture) -> None
 @when_trusted
 @define_check(alike_fixtures)
 def examples_have_equal_weight(subject: Subject, case: AdaptationFixture) -> None:
-    """If all participants have equal label counts, it does not matter which participant holds out an example.
+    """If all participants have equal label counts, predictions do not depend on which one holds out an example.
 
     All held-out examples must have the same weight, independent of the number of examples of their participant. The
     model of this check uses no refreshed statistics, because these depend on the inputs that are normalized together.
@@ -136,7 +136,7 @@ def classes_in_any_order(subject: Subject, case: AdaptationFixture) -> None:
 def a_constant_in_the_logits(subject: Subject, case: AdaptationFixture) -> None:
     """A constant added to all logits of an example does not change predictions, because probabilities stay the same.
 
-    A rule that reads inputs may use the size of the logits. For it, the constant is the same for all examples.
+    A rule that reads inputs may use the size of the logits. For such a rule, the constant is the same for all examples.
     """
     same = subject.component.reads_inputs
     model = replace(case.model, changed=lambda logits: logits + (3.0 if same else 5 * np.sin(logits[:, :1]) - 2))
@@ -149,9 +149,9 @@ def a_constant_in_the_logits(subject: Subject, case: AdaptationFixture) -> None:
 def no_shift_no_change(subject: Subject, case: AdaptationFixture) -> None:
     """For a client with the pooled data of all participants, adaptation hardly changes predictions.
 
-    Predictions before the first input must be those of the calibrated model. Otherwise, calibration would count as a
-    gain of adaptation. A rule that does not correct the model's bias declares the attribute `keeps_bias`, and is
-    checked with a calibrated model.
+    Predictions before the first input must equal the predictions of the calibrated model. Otherwise, calibration would
+    count as a gain of adaptation. A rule that does not correct the model's bias declares the attribute `keeps_bias`,
+    and is checked with a calibrated model.
     """
     component = subject.component
     for federation in (calibrate(case), case)[: 1 if component.keeps_bias else 2]:
@@ -172,7 +172,7 @@ class Sealed(Outputs):
 
 @define_check(ordinary_fixtures)
 def no_labels_of_unseen_clients(subject: Subject, case: AdaptationFixture) -> None:
-    """Adaptation reads only logits, and features, inputs and the model if it declares that.
+    """Adaptation reads only logits and, if it declares them, features, inputs and the model.
 
     Labels and other fields of the outputs are not available for unseen clients.
     """
@@ -202,10 +202,10 @@ def known_labels_affect_one_client(subject: Subject, case: AdaptationFixture) ->
 
 @define_check(ordinary_fixtures, lambda rule, _: rule.knows_prior)
 def known_prior_reweights(subject: Subject, case: AdaptationFixture) -> None:
-    """With a known prior pi, p is proportional to the calibrated model's p times pi_c / base_c.
+    """With a known prior pi, p_c is proportional to the calibrated model's p_c times pi_c / base_c.
 
-    The base is the same for all clients. So with the base as known prior, predictions equal those before the first
-    input.
+    The base is the same for all clients. With the base as known prior, predictions therefore equal the predictions
+    before the first input.
     """
     component, c = subject.component, case.classes
     state = Rule.of(subject, case).state
@@ -235,7 +235,7 @@ def no_labels_no_change(subject: Subject, case: AdaptationFixture) -> None:
 
 @define_check(ordinary_fixtures)
 def batches_do_not_matter(subject: Subject, case: AdaptationFixture) -> None:
-    """The sizes of a client's batches do not change predictions, nor does the number of clients that adapt at once.
+    """Neither the sizes of a client's batches nor the number of clients that adapt at once changes predictions.
 
     `update_many(state, clients, outputs)` returns the result of `update` for each client.
     """

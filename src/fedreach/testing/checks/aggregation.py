@@ -68,7 +68,7 @@ PLAYING = RepeatedRuns(updates, _play)
 
 
 def combined_updates(component: Any, case: Updates, keep: Any = lambda state: state) -> list[Floats]:
-    """Return the update of each round."""
+    """Return the aggregated update of each round."""
     state, results, last = NO_STATE, [], np.zeros_like(case.updates[0])
     for number, sent in enumerate(case.updates, start=1):
         handed = {"last": last, "n": 2 * len(sent)} if component.remembers_updates else {}

@@ -82,7 +82,7 @@ def costs_follow_the_formulas(subject: Subject, case: RadioCell) -> None:
 
 @define_check(cells)
 def never_below_the_optimum(subject: Subject, case: RadioCell) -> None:
-    """The cost is at least that of the exact allocation, which is optimal."""
+    """The cost is at least the cost of the exact allocation, which is optimal."""
     cost, optimum = _allocate(subject.component, case).cost, allocate(case.problem).cost
     if cost < optimum * (1 - 1e-9):
         fail(f"its cost is {cost:.12g}, and the optimum is {optimum:.12g}")
@@ -90,7 +90,7 @@ def never_below_the_optimum(subject: Subject, case: RadioCell) -> None:
 
 @define_check(lambda: [cell("5 different clients", 5), cell("12 different clients", 12)])
 def renaming(subject: Subject, case: RadioCell) -> None:
-    """Clients in another order get the same bandwidth shares, unless the rule draws random numbers."""
+    """In another order, clients receive the same bandwidth shares, unless the rule draws random numbers."""
     first = _allocate(subject.component, case)
     if not same(first.share, subject.component.allocate(case.problem, generator(1, "other")).share):
         return  # the rule draws random numbers

@@ -77,7 +77,7 @@ def renaming(subject: Subject, case: ToyFederation) -> None:
 def declares_reads_updates(subject: Subject, case: ToyFederation) -> None:
     """A policy that depends on the updates of single clients declares `reads_updates = True`.
 
-    FedReach rejects such a policy in a federation with secure aggregation.
+    FedReach rejects a policy that reads updates in a federation with secure aggregation.
     """
     if not PLAYING.repeats(subject, case):
         return  # `reproducible` reports it

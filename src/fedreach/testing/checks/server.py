@@ -1,4 +1,4 @@
-"""Checks of server optimizers; those that train on the server's data are checked on softmax regression in numpy."""
+"""Checks of server optimizers; optimizers that train on the server's data are checked with softmax regression."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -100,7 +100,7 @@ def learn_rounds(
     rounds: int = LESSONS,
     change: Callable[[Regression], Regression] = lambda data: data,
 ) -> tuple[list[Float32s], list[Regression]]:
-    """Return the model after each round, and the data with the requests; empty for a server that does not learn."""
+    """Return the model after each round, and the data with the requests; empty if the server does not train."""
     params, state, models, looked = first_model(), NO_STATE, [], []
     if not (component.trains_server or component.tunes_server):
         return [], []
@@ -211,7 +211,7 @@ def zero_updates_change_nothing(subject: Subject, case: Moves) -> None:
 
 @define_check(moves)
 def moves_along_the_update(subject: Subject, case: Moves) -> None:
-    """If the mean update is the same u in each round, the change of the model has a positive product with u."""
+    """If the mean update is the same u in each round, the change of the model has a positive scalar product with u."""
     component, u = subject.component, case.updates[0]
     if component.trains_server and all(component.trains(generator(0, "coin", number)) for number in range(100)):
         return  # clients never train

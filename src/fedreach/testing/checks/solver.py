@@ -14,12 +14,12 @@ from fedreach.testing.base import Case, Outcome, RepeatedRuns, Subject, define_c
 
 ROUNDS, LOOK, STEPS, LR = 3000, 200, 10, 0.1  # of the training in `stops_where_the_clients_balance`
 NEAR = 1e-4
-"""Largest 1 + cos of the angle between the clients' gradients, in three tests in a row. FedAvg reaches 0.03 or more."""
+"""Maximum of 1 + cos of the angle between the clients' gradients in three tests in a row (FedAvg: 0.03 or more)."""
 
 
 @dataclass(frozen=True, eq=False)
 class MidRound(Case):
-    """A step of local training of k clients."""
+    """A step in the local training of k clients."""
 
     gradient: Float32s  # (k, p)
     params: Float32s  # (k, p)
@@ -61,7 +61,7 @@ PLAYING = RepeatedRuns(stacks, _play)
 
 @define_check(stacks)
 def numbers_are_independent(subject: Subject, case: MidRound) -> None:
-    """A solver corrects each number independently, so that a stack of clients gets the results of single clients."""
+    """A solver corrects each number independently, so a stack of clients has the same results as single clients."""
     solver, arrays = subject.component, (case.gradient, case.params, case.broadcast)
     for number, state in _states(solver, case):
         terms = _terms(solver, case, state)
@@ -135,9 +135,9 @@ def client_memory_is_independent(subject: Subject, case: MidRound) -> None:
 def stops_where_the_clients_balance(subject: Subject, case: float) -> None:
     """If a solver uses client states, training converges to a point where a weighted sum of the gradients is zero.
 
-    There, the gradients of two clients have opposite directions, even if clients are sometimes absent. FedAvg converges
-    to another point, because its local steps are biased. Solvers whose clients do not read their states, such as
-    FedNova, keep this bias. The input is the probability with which each of two clients participates. They minimize
+    At this point, the gradients of two clients have opposite directions, even if clients are sometimes absent. FedAvg
+    converges to another point, because its local steps are biased. Solvers whose clients do not read their states, such
+    as FedNova, keep this bias. The input is the probability with which each of two clients participates. They minimize
     1/2 (w - b)' A (w - b).
     """
     solver, state = subject.component, NO_STATE

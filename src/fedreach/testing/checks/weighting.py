@@ -35,7 +35,7 @@ def simplex(subject: Subject, case: ReportSeries) -> None:
 
 @define_check(report_series)
 def order_does_not_matter(subject: Subject, case: ReportSeries) -> None:
-    """Replies in another order get the same weights, independent of the clients' ids."""
+    """In another order, replies receive the same weights, independent of the clients' ids."""
     reports, *_ = case.reports(subject.component)
     straight, rows = _weights(subject.component, reports), np.arange(len(reports.ids))
     for order in (rows[::-1], np.roll(rows, 1)):
