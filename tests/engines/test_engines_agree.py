@@ -372,7 +372,7 @@ def test_a_model_that_does_not_fit_the_data_is_refused_before_round_1(module, me
 
 
 def test_processes_add_up_updates_to_the_bits_of_one(federated, monkeypatch):
-    monkeypatch.setattr("fedreach.federation.aggregation.BLOCK", 7)
+    monkeypatch.setattr("fedreach._util.arrays.BLOCK", 7)
     module, data = make("mlp", federated)
     engine = TorchEngine(Sequential, Task(module, data, *LOOPS["epochs"], 3), threads=3)
     trained = engine.train(engine.initial, IDS, 1, RATE)

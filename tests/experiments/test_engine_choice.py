@@ -149,7 +149,7 @@ def test_a_run_says_in_one_line_why_it_is_trained_slowly(fedreach: Command, home
     assert done.exit_code == 0, done.output
     lines = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
     assert lines[0] == "warning: engine sequential: the model draws random numbers by numpy"
-    assert lines[1].startswith("warning: the model draws random numbers in evaluation: ")
+    assert lines[1].startswith("warning: the model draws random numbers in evaluation. ")
     assert len(lines) == 2
     fedreach("run", "tiny.toml", "--out", "y", "--set", "engine.name=sequential", *own)
     for name in ("rounds.jsonl", "last.safetensors"):

@@ -86,7 +86,7 @@ def test_a_comment_goes_on_and_a_changed_meaning_says_which_file_and_what_to_do(
     code(home, value="float(len(reports.ids)) + reports.ids[0]")
     with pytest.raises(RunFolderError) as error:
         compared(home)
-    assert "since then own.py:weigh was changed" in str(error.value)
+    assert "since then, own.py:weigh was changed" in str(error.value)
     assert "--rerun uniform (in Python, rerun=['uniform'])" in str(error.value)
     assert all_files(home / "x") == before
     status = compared(home, rerun=["uniform"])
