@@ -433,8 +433,8 @@ def test_two_processes_do_not_write_to_one_folder(
     monkeypatch.setattr(files, "LOCK_SECONDS", 0.2)
     with RunFolder(home / "x").locked():
         message = (
-            "x is in use: another process is writing to it. Wait for it, or choose another folder with --out "
-            "(in Python, out)."
+            "x is in use: another process is writing to it. Wait for this process, or choose another folder with "
+            "--out (in Python, out)."
         )
         assert refused(3, "run", "tiny.toml", "--out", "x") == message
         assert refused(3, "compare", "tiny.toml", "--out", "x") == message

@@ -332,7 +332,7 @@ def test_seeds_are_not_added_to_those_of_other_files(fedreach: Command, refused:
         kept = (base / changed).read_bytes()
         table(base / changed, 2) if changed == "t.csv" else (base / changed).write_text("RATE = 9\n")
         said = refused(3, *command, "--seeds", "4", "--add-seeds")
-        assert f"since then {changed} was changed" in said
+        assert f"since then, {changed} was changed" in said
         assert not (base / "x" / "runs" / "uniform" / "seed-2").exists()
         (base / changed).write_bytes(kept)
 

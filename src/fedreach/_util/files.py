@@ -164,7 +164,7 @@ class Folder:
             while not _try_lock(file):
                 if time.monotonic() > until:
                     raise RunFolderError(
-                        f"{self.path} is in use: another process is writing to it. Wait for it, or choose "
+                        f"{self.path} is in use: another process is writing to it. Wait for this process, or choose "
                         f"{ANOTHER_FOLDER}."
                     )
                 time.sleep(0.1)

@@ -182,4 +182,4 @@ def doctor(out: Path, as_json: bool) -> None:
             if not check.works:
                 click.echo(visible_lines(f"{'':24} fix: {check.fix}"))
     if broken:
-        raise FedReachError(f"FedReach does not work here. Fix first: {', '.join(broken)}.")
+        raise FedReachError(f"FedReach does not work on this machine. Fix first: {', '.join(broken)}.")

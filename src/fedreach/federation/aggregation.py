@@ -46,7 +46,7 @@ class Mean(Aggregator):
 
 
 def total_change(update: Float32s, last: Float32s) -> Floats:
-    """Return (p,) sum_i (u_i - y_i) in float64, row by row as `weighted_sum`.
+    """Return (p,) sum_i (u_i - y_i) in float64, summed row by row as in `weighted_sum`.
 
     Example:
         >>> total_change(np.array([[1, 2], [3, 4]], np.float32), np.array([[1, 1], [0, 0]], np.float32))

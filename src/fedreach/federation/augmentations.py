@@ -16,15 +16,15 @@ from fedreach.federation.base import Component, OfFunction
 class Augmentation(Component):
     """Random changes of the inputs of a client's training batch.
 
-    Draws come from torch, numpy and `random`, whose generators are seeded by run, round, client and step. A client
-    therefore trains on the same inputs in any order of clients, after a resume and on Flower.
+    Augmentations draw from torch, numpy and `random`. FedReach seeds these generators for each run, round, client and
+    step. So a client trains on the same inputs in any order of clients, in a resumed run and on Flower.
     """
 
     component_type = "augmentation"
 
     @abstractmethod
     def augment(self, inputs: Any) -> Any:
-        """Return inputs of the same shape and type.
+        """Return augmented inputs of the same shape and type.
 
         Args:
             inputs: (b, ...) tensor of model inputs, such as (b, c, h, w) normalized images.
@@ -56,11 +56,12 @@ class FlipAndCrop(Augmentation):
     Each image is flipped with probability `flip`, padded with `padding` zeros on each side, and cropped to its size at
     a uniformly random offset. Inputs are normalized, so 0 is the mean color of the data set.
 
-    Use when: photographs such as CIFAR-10. Not for digits or letters, which a flip turns into other classes.
+    Use when: inputs are photographs, as in CIFAR-10. Do not use it for digits or letters, because a flip can change
+    their class.
 
     Args:
         flip: Probability of a flip, in [0, 1].
-        padding: Number of pixels on each side; 0: no crop.
+        padding: Number of padding pixels on each side; 0: no crop.
 
     Raises:
         ConfigError: If a value is out of range, or inputs are not images.
@@ -82,8 +83,8 @@ class FlipAndCrop(Augmentation):
 
         if inputs.dim() != 4 or not inputs.is_floating_point():
             raise ConfigError(
-                f"The augmentation flip_and_crop changes images, (channels, height, width); got inputs of shape "
-                f"{tuple(inputs.shape[1:])} and type {inputs.dtype}. Take a function of your own, FILE.py:NAME."
+                "The augmentation flip_and_crop changes images, (channels, height, width); got inputs of shape "
+                f"{tuple(inputs.shape[1:])} and type {inputs.dtype}. Use a custom augmentation, FILE.py:NAME."
             )
         b, channels, height, width = inputs.shape
         flipped = (torch.rand(b) < self.flip).to(inputs.device)

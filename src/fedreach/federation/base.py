@@ -1,7 +1,8 @@
 """Base classes of the components of a federation.
 
-A component is a frozen dataclass of options, derived from the base class of its type. What changes during a run is its
-`State`, which methods take and return; saving the states saves the run. No method writes to its arguments.
+A component is a frozen dataclass of options, derived from the base class of its type. A component's `State` changes
+during a run. Methods receive the old state and return the new state, so saving the states saves the run. No method
+writes to its arguments.
 """
 
 # mypy: disable-error-code="empty-body"
@@ -23,7 +24,7 @@ from fedreach.federation.types import NO_STATE, ClientResults, Cohort, LocalOutp
 
 @dataclass(frozen=True)
 class OfFunction(Component):
-    """Base class of components that wrap a function, whose attributes, such as ``needs``, are used."""
+    """Base class of components that wrap a function and use the function's attributes, such as ``needs``."""
 
     function: Callable[..., Any]
 
@@ -32,7 +33,7 @@ class OfFunction(Component):
 
     @property
     def name(self) -> str:
-        """The function's name, for messages."""
+        """Name of the function, for messages."""
         return name_of(self.function)
 
 
@@ -52,7 +53,7 @@ class Selection(Component):
         return NO_STATE
 
     def probe(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Probe | None:
-        """Return the clients to ask for a loss or an update before the selection, at extra cost, or None."""
+        """Return the clients to probe for a loss or an update before the selection, at extra cost, or None."""
         return None
 
     @abstractmethod
@@ -60,22 +61,22 @@ class Selection(Component):
         """Return at most k available clients; k is never larger than the number available."""
 
     def observe(self, state: State, reports: ClientResults) -> State:
-        """Return the state after the client results of a round, or after the answers to a probe for updates."""
+        """Return the new state, given the client results of a round or the answers to a probe for updates."""
         return state
 
     def clusters(self, state: State) -> Ints:
-        """Return (n,) the number 0, 1, ... of the model of each participant after `observe`.
+        """Return (n,) the number 0, 1, ... of the model of each participant; called after `observe`.
 
-        The model of a new number starts as the model of the cluster that its members come from.
+        A model with a new number is initially a copy of the model that its clients used before.
         """
 
 
 class Weighting(Component):
     """Computes the aggregation weight of each client result.
 
-    With a method `raw`, each weight depends on the client's own number, divided by the sum over clients; clients can
-    then scale their updates themselves. With a method `mean_scale`, the weighted mean is scaled as well, because the
-    weights of some papers do not sum to 1.
+    With a method `raw`, a weight is the client's own number divided by the sum of these numbers over clients. Clients
+    can then scale their updates themselves. With a method `mean_scale`, the server also scales the weighted mean,
+    because the weights of some papers do not sum to 1.
     """
 
     component_type = "weighting"
@@ -87,30 +88,30 @@ class Weighting(Component):
 
     @abstractmethod
     def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
-        """Return (r,) weights, not negative and summing to 1, and the new state (`NO_STATE` at first)."""
+        """Return (r,) weights, not negative and with sum 1, and the new state (`NO_STATE` at first)."""
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
-        """Return the (r,) numbers, each from the client's own metrics only."""
+        """Return the (r,) unnormalized weights, each computed from the client's own metrics only."""
 
     def mean_scale(self, state: State, reports: ClientResults, n: int) -> float:
-        """Return the factor of the mean update of one model, finite and at least 0; buffers are not scaled.
+        """Return the factor of one model's mean update, finite and at least 0; it does not apply to buffers.
 
         Args:
             state: State that was passed to `weights`.
             reports: Results of the clients that train this model.
-            n: Number of participants that share it, selected or not.
+            n: Number of participants that share this model, selected or not.
         """
 
 
 class LocalSolver(Component):
     """Corrects the gradient in the local training loop.
 
-    A correction acts on each parameter independently. Arguments are torch tensors of one shape, or with an additional
-    first dimension for a stack of clients: all trainable parameters of a model in a row, or some of them. An expression
-    of +, - and * works for all of them. No argument may be written to.
+    A correction applies to each parameter independently. The arguments are torch tensors of one shape. They contain all
+    trainable parameters of a model in one vector, or some of them; a batch of clients adds a first dimension. An
+    expression of +, - and * supports all these shapes. Do not write to the arguments.
 
-    With `affine`, the correction is g + pull (w - w0) + shift, with one number `pull` and one vector `shift` per client
-    that are constant during a round; the engine `native` then trains with it, too.
+    With `affine`, the correction is g + pull (w - w0) + shift. The number `pull` and the vector `shift` of each client
+    are constant during a round. The engine `native` also supports such solvers.
 
     With the methods `prepare`, `remember` and `conclude`, each client stores a (p,) vector between rounds, initially 0.
     The server stores a `State` of the solver, initially empty.
@@ -128,25 +129,25 @@ class LocalSolver(Component):
 
     @abstractmethod
     def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
-        """Return the gradient to step along, at the local `params`, given the `broadcast` ones.
+        """Return the corrected gradient at the local `params`, given the `broadcast` parameters.
 
-        A stateful solver also gets, by name, the arrays that its `prepare` returned.
+        A stateful solver also receives the arrays that its `prepare` returned, as keyword arguments.
         """
 
     def prepare(self, memory: Float32s, state: State, share: Floats) -> Mapping[str, Float32s]:
-        """Return the arguments of `correct` by name: arrays (k, p), or (k, 1) for one number per client.
+        """Return the additional arguments of `correct` by name: (k, p) arrays, or (k, 1) for one number per client.
 
         Args:
-            memory: (k, p) stored vectors of the clients about to train.
+            memory: (k, p) stored vectors of the clients that train next.
             state: The server's state of this solver.
             share: (k,) N m_i / sum_j m_j, the number of examples of each client relative to the mean over participants.
         """
 
     def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, lr: float) -> Float32s:
-        """Return the (k, p) vectors to store after local training, for clients whose result counts.
+        """Return the (k, p) vectors to store after local training, for clients whose results are aggregated.
 
         Args:
-            memory: (k, p) vectors before.
+            memory: (k, p) vectors stored before the round.
             state: The server's state of this solver at the start of the round.
             update: (k, p) local minus broadcast parameters.
             steps: (k,) local steps of each client; with momentum, the equivalent number of plain steps.
@@ -154,11 +155,11 @@ class LocalSolver(Component):
         """
 
     def conclude(self, state: State, reports: ClientResults, mean_update: Floats, n: int) -> tuple[Floats, State]:
-        """Return the (p,) step for the server, and the solver's new state.
+        """Return the (p,) update for the server optimizer, and the solver's new state.
 
         Args:
             state: State before the round.
-            reports: Client results of the round, with `note` if the solver sends one.
+            reports: Client results of the round, with `note` if the solver sends a note.
             mean_update: (p,) weighted mean update.
             n: Number of participants that share this model, selected or not.
         """
@@ -171,14 +172,14 @@ class LocalSolver(Component):
 class Aggregator(Component):
     """Aggregates the updates of a round into one update.
 
-    With `linear`, the result is sum_i w_i u_i; secure aggregation may replace it, and engines may sum in their own way,
-    to the same bits.
+    With `linear`, the result is sum_i w_i u_i. Secure aggregation or an engine may then compute this sum, with the same
+    bits as a result.
 
-    With `remembers_updates`, the server stores the last result of each client, a row of p float32 numbers r w_i u_i /
-    lr: the update without buffers, times its weight and the number r of replies, per unit of the round's local learning
-    rate. Rows are initially 0. `combine` then gets these rows as `update`, and two more arguments by name: `last`, the
-    (r, p) rows stored before, and `n`, the number of participants that share this model. It returns a (p,) update,
-    which is multiplied by the learning rate. Buffers take their weighted mean.
+    With `remembers_updates`, the server stores p float32 numbers r w_i u_i / lr for each client, initially 0. Here u_i
+    is the client's last update without buffers, w_i its weight, r the number of replies and lr the local learning rate
+    of the round. `combine` then receives the (r, p) new rows as `update` and two keyword arguments. `last` contains the
+    (r, p) rows stored before, and `n` is the number of participants that share this model. `combine` returns a (p,)
+    update, which the server multiplies by the learning rate. The new buffers are the weighted mean of the buffers.
     """
 
     component_type = "aggregation"
@@ -195,22 +196,23 @@ class Aggregator(Component):
 
         Args:
             state: State of this model's aggregator.
-            weights: (r,) weights, at least 0, summing to 1.
-            update: (r, d) local minus broadcast parameters, in increasing order of ids.
+            weights: (r,) weights, at least 0 and with sum 1.
+            update: (r, d) local minus broadcast parameters, sorted by client id.
             rng: Random generator for this round and model.
         """
 
 
 class Loss(Component):
-    """The objective that local training minimizes.
+    """Objective that local training minimizes.
 
-    With `cross_entropy`, it is the cross-entropy of the outputs; with `squared_error`, their mean squared error. Some
-    engines have gradients of these two built in; the engines `sequential` and `vmap` train any other loss.
+    With `cross_entropy`, the loss is the cross-entropy of the outputs. With `squared_error`, it is their mean squared
+    error. Some engines implement the gradients of these two losses. The engines `sequential` and `vmap` support all
+    other losses.
 
-    With a method `shift`, outputs are shifted by the client's label counts, in training only. With a method
-    `objective`, the loss depends on more than outputs and targets, and the engine `sequential` trains it. Probes, the
-    row of a round and servers with their own data use `per_example`. With a method `keep`, each client also stores a
-    (d,) vector between rounds, initially 0.
+    With a method `shift`, training adds offsets to the outputs that depend on the client's label counts. With a method
+    `objective`, the loss depends on more than outputs and targets, and only the engine `sequential` supports it.
+    Probes, the metrics of a round and training at the server use `per_example`. With a method `keep`, each client also
+    stores a (d,) vector between rounds, initially 0.
     """
 
     component_type = "loss"
@@ -252,7 +254,7 @@ class Loss(Component):
         """Return the objective of this step's batch: a scalar tensor that torch can differentiate."""
 
     def keep(self, memory: Float32s, local: Float32s) -> Float32s:
-        """Return the (k, d) float32 vectors that clients store once their results count, row by row.
+        """Return the (k, d) float32 vectors that clients store when their results are aggregated, one row per client.
 
         Args:
             memory: (k, d) vectors stored before.
@@ -263,8 +265,9 @@ class Loss(Component):
 class ServerOptimizer(Component):
     """Computes new parameters from the weighted mean update.
 
-    With a method `trains`, the server trains on its own data in some rounds instead of asking clients. With a method
-    `tunes`, it trains on its own data after clients' updates; `reads_updates` gives it access to the local models.
+    With a method `trains`, the server trains on its own data in some rounds, without clients. With a method `tunes`,
+    the server trains on its own data after aggregating clients' updates. `reads_updates` gives access to the local
+    models.
     """
 
     component_type = "server"
@@ -278,49 +281,49 @@ class ServerOptimizer(Component):
         """Return the new (d,) parameters and the new state (`NO_STATE` at first)."""
 
     def trains(self, rng: np.random.Generator) -> bool:
-        """Return whether the server trains in this round; `rng` is a generator for this round."""
+        """Return whether the server trains instead of clients in this round; `rng` is a generator for this round."""
 
     def tunes(self, round_: int, rounds: int) -> bool:
         """Return whether the server trains on its own data after round `round_` of `rounds`."""
 
     def learn(self, params: Float32s, state: State, data: ServerOperations) -> tuple[Float32s, State]:
-        """Return the (d,) model after training on the server's data, and the new state, shared with `apply`."""
+        """Return the (d,) model after training on the server's data, and the new state, which `apply` also uses."""
 
 
 class ServerOperations(Protocol):
     """Operations of a server on its own data in one round, for one model. Test sets are not accessible.
 
-    An `index` selects examples of the server: (b,) numbers below `examples`.
+    An `index` is a (b,) array of the selected examples: numbers from 0 to `examples` - 1.
     """
 
     @property
     def examples(self) -> int:
-        """Number of examples."""
+        """Number of examples at the server."""
 
     @property
     def rng(self) -> np.random.Generator:
-        """The stream of the round's batches, the same for each model."""
+        """Random generator for the batches of the round, the same for each model."""
 
     def split(self, held_out: float) -> tuple[Ints, Ints]:
         """Return the examples to train on and those to hold out, stratified by class; the same in every round.
 
         Raises:
-            ConfigError: If either part would be empty.
+            ConfigError: If the examples to train on or the held-out examples would be empty.
         """
 
     def step(self, params: Float32s, index: Ints, lr: float) -> Float32s:
-        """Return the (d,) model after one gradient step on the task's loss, with the labels."""
+        """Return the (d,) model after one gradient step on the task's loss with the true labels."""
 
     def distill(self, params: Float32s, index: Ints, teacher: Float32s, lr: float) -> Float32s:
         """Return the (d,) model after one gradient step on the mean KL(softmax(teacher) || softmax(logits)).
 
-        The model is in evaluation mode: no dropout, running statistics of BatchNorm.
+        The model is in evaluation mode: dropout is off, and BatchNorm uses its running statistics.
 
         Args:
             params: (d,) model before the step.
-            index: (b,) examples; their labels are not used.
-            teacher: (b, c) logits.
-            lr: Learning rate.
+            index: (b,) indices of the examples, whose labels are not used.
+            teacher: (b, c) logits of the teacher.
+            lr: Learning rate of the step.
         """
 
     def logits(self, params: Float32s, index: Ints) -> Float32s:
@@ -330,20 +333,20 @@ class ServerOperations(Protocol):
         """Return the mean cross-entropy of the (d,) model in evaluation mode, in nats."""
 
     def local_models(self) -> Iterator[Float32s]:
-        """Yield the (d,) local models of this round's reports, ids increasing; for components with `reads_updates`."""
+        """Yield the (d,) local models of this round, sorted by client id; requires `reads_updates`."""
 
 
 class Adaptation(Component):
-    """Adapts the model to a client that did not train, before it predicts.
+    """Adapts the model to an unseen client before it predicts.
 
-    After training, participants evaluate their held-out examples in several exchanges. The server only sees sums of
-    their answers, so secure aggregation may compute them; `fold` gets the sums. The fitted state is distributed with
-    the model. A client then adapts with its own unlabeled inputs.
+    After training, participants evaluate their held-out examples in several exchanges. The server only needs sums of
+    their answers, so secure aggregation can compute the sums. `fold` receives the sums. The server distributes the
+    fitted state with the model. A client then adapts with its own unlabeled inputs.
 
-    Optional methods: `with_prior` predicts with a known class prior, as a reference that needs labels. `with_labels`
-    learns from the first `labels` labeled examples of a client, which are never scored; it is also a reference unless
-    `learn_labels` lets a deployed client learn from labels as they arrive. `predict_online` predicts each input before
-    it learns from it.
+    Some methods are optional. `with_prior` predicts with a known class prior, as a reference that needs labels.
+    `with_labels` learns from the first `labels` labeled examples of a client, which are never scored. This is also only
+    a reference, unless `learn_labels` lets a deployed client learn from labels as they arrive. `predict_online`
+    predicts each input before it learns from this input.
     """
 
     component_type = "adaptation"
@@ -367,31 +370,32 @@ class Adaptation(Component):
 
     @property
     def needs_labels(self) -> bool:
-        """Whether it is given labels of the adapting clients in evaluation."""
+        """Whether the rule uses labels of the adapting clients in evaluation."""
         return self.reads_oracle_prior or self.learns_labels
 
     @property
     def is_reference(self) -> bool:
-        """Whether it cannot be deployed: it needs labels that clients do not have."""
+        """Whether the rule cannot be deployed, because it needs labels that clients do not have."""
         return self.needs_labels and not self.learns_more_labels
 
     def query(self, state: State) -> State | None:
         """Return the data to send to participants in the next exchange, by name; None once the rule is fitted.
 
         Args:
-            state: State of the rule, `NO_STATE` before the first exchange.
+            state: State of the rule; `NO_STATE` before the first exchange.
         """
         return None
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        """Return float64 arrays of one participant by name, the same names and shapes for all; only their sums are
-        used.
+        """Return one participant's float64 arrays by name.
+
+        All participants return the same names and shapes. The server uses only the sums over participants.
 
         Args:
-            query: Data that the participant received.
+            query: Data that the participant received from `query`.
             outputs: Model outputs on the participant's m held-out examples, m at least 1.
             labels: (m,) labels of these examples.
-            counts: (c,) counts of its training labels, as `LabelStatistics` releases them.
+            counts: (c,) counts of the participant's training labels, as `LabelStatistics` releases them.
         """
         return NO_STATE
 
@@ -404,31 +408,30 @@ class Adaptation(Component):
         return NO_STATE
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return the client's state after more of its inputs, one or many at a time."""
+        """Return the client's state after further inputs, one or more at a time."""
         return client
 
     @abstractmethod
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
-        """Return (m, c) log-probabilities of the classes; for the client state of `start`, those of the calibrated
-        model.
-        """
+        """Return (m, c) log-probabilities of the classes; the calibrated model's for the client state of `start`."""
 
     def update_many(self, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
-        """Update each of these clients, as `update` does."""
+        """Return the new states of many clients, as `update` does for one client."""
         return [self.update(state, client, rows) for client, rows in zip(clients, outputs, strict=True)]
 
     def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
-        """Return (m, c) log-probabilities, each row by the rows before it only, and the client's new state."""
+        """Return (m, c) log-probabilities, each adapted to the earlier inputs only, and the client's new state."""
 
     def with_prior(self, state: State, prior: Floats) -> State:
-        """Return the state of a client with this (c,) class prior, positive and summing to 1."""
+        """Return the state of a client with this (c,) class prior, positive and with sum 1."""
 
     def with_labels(self, state: State, outputs: Outputs, labels: Ints) -> State:
         """Return the state of a client with labeled examples.
 
         Args:
             state: Fitted state of the rule.
-            outputs: Model outputs on these m examples, m at most `labels`; m = 0 for a client with a single example.
+            outputs: Model outputs on the m labeled examples. m is at most `labels`, and 0 for a client with one
+                example.
             labels: (m,) labels of these examples.
         """
 
@@ -437,15 +440,14 @@ class Adaptation(Component):
 
         Args:
             state: Fitted state of the rule.
-            client: State of the client before.
-            outputs: Model outputs on these m examples. An input that the client saw without its label now counts as
-                labeled.
+            client: State of the client before these examples.
+            outputs: Model outputs on the m examples. Inputs that the client saw without labels now count as labeled.
             labels: (m,) labels of these examples.
         """
 
 
 class Measurement(Component):
-    """A number that each client computes on its training data after local training and sends with its result."""
+    """Number that each client computes on its training data after local training and sends with its result."""
 
     component_type = "measurement"
 
@@ -458,11 +460,11 @@ class Measurement(Component):
 
     @abstractmethod
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
-        """Return the number; `rng` is a stream of its own for each client and round."""
+        """Return the number; `rng` is a separate random generator for each client and round."""
 
 
 class LabelStatistics(Component):
-    """Defines what the server learns about the labels of clients."""
+    """Rule that determines what the server learns about the labels of clients."""
 
     component_type = "label_statistics"
 
@@ -470,7 +472,7 @@ class LabelStatistics(Component):
 
     @abstractmethod
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
-        """Return the (n, c) label counts that the server sees, given the true ones."""
+        """Return the (n, c) label counts that the server sees, given the true label counts."""
 
 
 # --- What a loss with a method `objective` is handed in a step of local training
@@ -481,20 +483,20 @@ class ForwardPass(Protocol):
 
     @property
     def outputs(self) -> Any:
-        """(b, c) tensor."""
+        """Outputs of the model, a (b, c) tensor."""
 
     def features(self, layer: str | None = None) -> Any:
-        """Return (b, h) inputs of the last linear layer, or outputs of a named layer, one row per example.
+        """Return the (b, h) inputs of the last linear layer, or the outputs of a named layer, one row per example.
 
         Raises:
-            ComponentError: If the layer does not exist, or does not return one tensor of b rows once per pass.
+            ComponentError: If the layer does not exist, or does not return exactly one tensor of b rows per pass.
         """
 
 
 class LocalStep(ForwardPass, Protocol):
-    """One step of local training, the argument of `Loss.objective`; outputs and features are those of the local model.
+    """Step of local training, the argument of `Loss.objective`; outputs and features refer to the local model.
 
-    Models are vectors of d numbers, of which the first p are trained, see `Layout`. Nothing may be written to.
+    Models are vectors of d numbers, of which the first p are trained, see `Layout`. Do not write to any of the arrays.
     """
 
     @property
@@ -503,11 +505,11 @@ class LocalStep(ForwardPass, Protocol):
 
     @property
     def x(self) -> Any:
-        """(b, ...) inputs as the model gets them."""
+        """Inputs of the model, a (b, ...) tensor."""
 
     @property
     def y(self) -> Any:
-        """(b,) classes, or (b, t) numbers as the model learns them."""
+        """Targets of the model: (b,) classes or (b, t) numbers."""
 
     @property
     def loss(self) -> Any:
@@ -515,24 +517,24 @@ class LocalStep(ForwardPass, Protocol):
 
     @property
     def broadcast(self) -> Any:
-        """(d,) the global model, as it was sent."""
+        """Global model that the client received, a (d,) vector."""
 
     @property
     def memory(self) -> Any:
-        """(d,) what the client keeps, 0 before its first report counted; see `Loss.keep`."""
+        """Vector (d,) that the client stores, 0 before its first result is aggregated; see `Loss.keep`."""
 
     @property
     def global_model(self) -> ForwardPass:
-        """The pass of the global model."""
+        """Forward pass of the global model."""
 
     def frozen(self, model: Any) -> ForwardPass:
-        """Return the pass of any (d,) model over the batch: in evaluation mode, without gradient."""
+        """Return the forward pass of any (d,) model on the batch, in evaluation mode and without gradient."""
 
     def gradient(self) -> Any:
         """Return the (p,) gradient of `loss`, as a constant."""
 
     def loss_at(self, move: Any) -> Any:
-        """Return `loss` at the trained parameters plus the (p,) `move`, with its gradient there.
+        """Return `loss` at the trained parameters plus the (p,) `move`, differentiable at that point.
 
-        Dropout is drawn again, and running statistics stay unchanged.
+        Dropout is drawn again, and running statistics do not change.
         """

@@ -1,4 +1,4 @@
-"""Bounds of the papers: generalization and participation gaps."""
+"""Bounds from the papers: generalization and participation gaps."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def random_signs(draws: int, size: int, rng: np.random.Generator) -> Floats:
 
 
 def all_signs(size: int) -> Floats:
-    """Return all (2^s, s) sign vectors: means over them are expectations, for small s.
+    """Return all (2^s, s) sign vectors, so that a mean over them is an exact expectation, for small s.
 
     Example:
         >>> all_signs(2).tolist()
@@ -34,15 +34,15 @@ def all_signs(size: int) -> Floats:
 def monte_carlo_score(outputs: AnyArray, signs: Floats) -> float:
     """Return the score (1/Q) sum_q |(1/(B C)) sum_ic sigma^q_ic f_c(x_i)| of one batch.
 
-    The absolute value is taken of each draw. Outside the mean over draws, which the paper's notation also allows, the
-    score would tend to 0 with Q, as each sum has mean 0.
+    The score averages the absolute values of the draws. The paper's notation also allows the absolute value of the
+    average. That score would approach 0 as Q increases, because each sum has mean 0.
 
     Args:
-        outputs: (B, C) outputs of the model, B examples and C numbers each.
-        signs: (Q, B C) see `random_signs` and `all_signs`.
+        outputs: (B, C) outputs of the model, C numbers for each of B examples.
+        signs: (Q, B C) signs from `random_signs` or `all_signs`.
 
-    Reference: "Client Selection with Rademacher Complexity for Federated Learning", Algorithm 1, without its slips: one
-    letter for local iterations and the sum, and a score that is sent for each batch.
+    Reference: "Client Selection with Rademacher Complexity for Federated Learning", Algorithm 1. It uses one letter for
+    local iterations and for the sum, and sends a score for each batch; both mistakes are corrected.
 
     Example:
         >>> monte_carlo_score(np.array([[1.0, -2.0], [0.5, 3.0]]), all_signs(4))
@@ -53,12 +53,12 @@ def monte_carlo_score(outputs: AnyArray, signs: Floats) -> float:
 
 
 def closed_form_score(outputs: AnyArray) -> float:
-    """Return sqrt(2/pi) ||F|| / (B C): the score of one batch without noise, F its (B, C) outputs.
+    """Return sqrt(2/pi) ||F|| / (B C), the score of a batch with (B, C) outputs F, without the noise of random signs.
 
-    No supremum over functions is taken in the score: it is the mean absolute value of a random sum whose standard
-    deviation is ||F|| / (B C), the Frobenius norm. By the central limit theorem that is the number above, where many
-    outputs of similar size are summed; for any outputs it is between 1/sqrt(2) and 1 times ||F|| / (B C) (Khintchine).
-    It falls with 1 / sqrt(B), so that scores are comparable between equal batch sizes only.
+    The score does not contain a supremum over functions. It is the mean absolute value of a random sum with standard
+    deviation ||F|| / (B C), where ||F|| is the Frobenius norm. By the central limit theorem, the score is close to the
+    returned value if many outputs have similar size. For any outputs it is between 1/sqrt(2) and 1 times ||F|| / (B C)
+    (Khintchine). It decreases with 1 / sqrt(B), so compare scores only between equal batch sizes.
 
     Example:
         >>> round(closed_form_score(np.array([[1.0, -2.0], [0.5, 3.0]])), 10)
@@ -71,12 +71,12 @@ def closed_form_score(outputs: AnyArray) -> float:
 def class_complexity(values: AnyArray, signs: Floats) -> float:
     """Return (1/Q) sum_q max_f (1/n) sum_i sigma^q_i f(x_i), the complexity of a finite class of functions.
 
-    With excess losses l(f(x_i), y_i) - l(f*(x_i), y_i) as values, a row of zeros among them for f*, this is the local
-    Rademacher complexity itself, which the score of `monte_carlo_score` replaces.
+    Pass the excess losses l(f(x_i), y_i) - l(f*(x_i), y_i) as values, including a row of zeros for f*. The result is
+    then the local Rademacher complexity. The paper uses the score of `monte_carlo_score` instead.
 
     Args:
-        values: (functions, n) each function's value on n examples.
-        signs: (Q, n)
+        values: (functions, n) values of each function on n examples.
+        signs: (Q, n) signs from `random_signs` or `all_signs`.
 
     Reference: "Client Selection with Rademacher Complexity for Federated Learning", Definitions 1 and 3.
 
@@ -89,15 +89,15 @@ def class_complexity(values: AnyArray, signs: Floats) -> float:
 
 
 def cluster_scores(scores: Floats, clusters: Ints, num_examples: AnyArray | None = None) -> Floats:
-    """Return the mean score of each cluster's members; lower is better.
+    """Return the mean score of the clients in each cluster; lower is better.
 
     Args:
-        scores: (n,) of the clients.
-        clusters: (n,) each client's cluster 0, 1, ..., with a member each.
-        num_examples: (n,) where members count in proportion to their examples (Definition 2's p_k).
+        scores: (n,) scores of the clients.
+        clusters: (n,) number 0, 1, ... of each client's cluster; no cluster is empty.
+        num_examples: (n,) numbers of examples, for means weighted by examples (p_k in Definition 2).
 
-    Reference: "Client Selection with Rademacher Complexity for Federated Learning", Algorithm 2, whose set of scores
-    would lose one of two equal ones.
+    Reference: "Client Selection with Rademacher Complexity for Federated Learning", Algorithm 2. The paper collects the
+    scores in a set, which would drop one of two equal scores.
 
     Example:
         >>> scores, clusters = np.array([0.3, 0.1, 0.2, 0.5]), np.array([0, 0, 1, 1])
@@ -115,21 +115,21 @@ ENUMERATED = 12  # up to this many examples all 2^n sign vectors are taken
 
 @dataclass(frozen=True, eq=False)
 class StarHull:
-    """The local Rademacher complexity of finitely many excess losses and all their multiples by 0 <= t <= 1.
+    """Local Rademacher complexity of finitely many excess losses and all their multiples with 0 <= t <= 1.
 
         phi(r) = E max(0, max_f min(1, sqrt(r / mean_i f_i^2)) 1/n sum_i sigma_i f_i)
 
-    It is sub-root: every summand is, and maxima and means of sub-root functions are. From the largest mean square on
-    it is the complexity of the whole class.
+    phi is sub-root, because every summand is sub-root, and so are maxima and means of sub-root functions. If r is at
+    least the largest mean square, phi(r) is the complexity of the whole class.
 
     Args:
-        excess: (q, n) losses of q functions on n examples minus those of the best one; the examples of all clients,
-            each counting the same.
-        signs: (s, n) draws of the sigma, each -1 or 1, over which the mean is taken; None for all 2^n of them, with
-            n at most 12.
+        excess: (q, n) losses of q functions minus the losses of the best function, on the n examples of all clients
+            with equal weights.
+        signs: (s, n) draws of the signs sigma, each -1 or 1, to average over. None: all 2^n sign vectors, for n at most
+            12.
 
     Raises:
-        ConfigError: If shapes do not fit, signs are none, or there are too many to enumerate.
+        ConfigError: If shapes do not match, `signs` is empty, or n is too large for all sign vectors.
 
     Reference: Definition 3; Bartlett, Bousquet and Mendelson, section 3.
 
@@ -152,15 +152,15 @@ class StarHull:
         n = f.shape[1]
         if self.signs is None and n > ENUMERATED:
             raise ConfigError(
-                f"StarHull enumerates the signs of at most {ENUMERATED} examples; got {n}. Hand in `signs`, drawn "
-                "as 2 * rng.integers(0, 2, (draws, examples)) - 1."
+                f"StarHull enumerates the signs of at most {ENUMERATED} examples; got {n}. Pass `signs`, drawn as 2 * "
+                "rng.integers(0, 2, (draws, examples)) - 1."
             )
         s = np.ones((1, n)) if self.signs is None else np.asarray(self.signs)
         if s.ndim != 2 or s.shape[1] != n or len(s) == 0 or not (np.abs(s) == 1).all():
             raise ConfigError(f"StarHull.signs must be -1 or 1, draws x {n} examples; got shape {s.shape}.")
 
     def __call__(self, radius: float) -> float:
-        """Return phi(radius)."""
+        """Return phi at this radius."""
         # A function that is 0 everywhere agrees with nothing, whatever it is multiplied by.
         square = np.where(self._square > 0, self._square, np.inf)
         reach = np.sqrt(np.minimum(radius / square, 1))
@@ -168,12 +168,12 @@ class StarHull:
 
     @cached_property
     def _square(self) -> Floats:
-        """The (q,) mean squares."""
+        """The (q,) mean squared losses."""
         return np.asarray((np.asarray(self.excess, np.float64) ** 2).mean(axis=1))
 
     @cached_property
     def _agreement(self) -> Floats:
-        """The (s, q) means over examples of sign times loss."""
+        """The (s, q) means of sign times loss over the examples."""
         f = np.asarray(self.excess, np.float64)
         n = f.shape[1]
         return np.asarray((all_signs(n) if self.signs is None else np.asarray(self.signs, np.float64)) @ f.T / n)
@@ -199,7 +199,7 @@ LARGEST = 1e300
 
 
 class ExcessRisk(NamedTuple):
-    """The two summands of the bound, in the unit of the loss."""
+    """Summands of the bound on the excess risk, in the unit of the loss."""
 
     complexity: float  # 800 G / B r*
     confidence: float  # (16 G + 12) B ln(1 / delta) / n
@@ -214,19 +214,19 @@ class ExcessRisk(NamedTuple):
 def excess_risk(
     radius: NotNegative, examples: Count, *, loss_bound: Positive = 1.0, delta: Probability = 0.05, slack: float = 2.0
 ) -> ExcessRisk:
-    """Return the bound on the empirical minimizer's expected loss above the least one there is.
+    """Return a bound on the empirical minimizer's expected loss minus the smallest possible expected loss.
 
         800 G / B r*  +  (16 G + 12) B ln(1 / delta) / n,    with probability at least 1 - delta
 
-    With these constants it says something (is below B) only for r* < B^2 / (800 G) and thousands of examples; its
-    use is to compare. It grows with G, so that a G near 1 is best.
+    With these constants, the bound is below B only for r* < B^2 / (800 G) and thousands of examples. So it is useful
+    only for comparisons. The bound increases with G, so a G near 1 is best.
 
     Args:
-        radius: r*, not negative, of `fixed_point` with slope 1 / B.
-        examples: n, of all clients together, at least 1.
-        loss_bound: B, positive.
+        radius: r*, the result of `fixed_point` with slope 1 / B, not negative.
+        examples: n, the number of examples of all clients together, at least 1.
+        loss_bound: B, the largest possible loss, positive.
         delta: Probability of failure, in (0, 1).
-        slack: G, above 1.
+        slack: G, a free constant above 1.
 
     Reference: Theorem 1.
 
@@ -246,16 +246,17 @@ def excess_risk(
 def fixed_point(complexity: Callable[[float], float], slope: Positive = 1.0) -> float:
     """Return r* = inf {r > 0: phi(r) <= c r}, to the last bits of a double.
 
-    For a sub-root phi (not negative, non-decreasing, phi(r) / sqrt(r) non-increasing) the radii with phi(r) <= c r
-    are all those from r* on, so that bisection cannot miss it; r* is 0 only where phi is 0. phi is not checked
-    between the points that are asked for: with another phi, this is some r with phi(r) = c r or a jump across it.
+    A sub-root phi is not negative and non-decreasing, and phi(r) / sqrt(r) is non-increasing. Then phi(r) <= c r for
+    exactly the radii r >= r*, so bisection finds r*. r* is 0 only if phi is 0. The function evaluates phi at a few
+    points and does not check that it is sub-root. For any other phi it returns some r at which phi(r) equals or jumps
+    across c r.
 
     Args:
-        complexity: phi, from a radius (squared loss) to a complexity (loss).
+        complexity: Function phi from a radius (a squared loss) to a complexity (a loss).
         slope: c, positive; 1 / B for `excess_risk`.
 
     Raises:
-        ConfigError: If phi is negative, not finite, or above c r however large r is.
+        ConfigError: If phi is negative or not finite, or if phi(r) > c r for all r.
 
     Reference: eq. 1 and Lemma 1.
 
@@ -276,8 +277,8 @@ def fixed_point(complexity: Callable[[float], float], slope: Positive = 1.0) -> 
     while not within(high):
         if high >= LARGEST:
             raise ConfigError(
-                "fixed_point: the complexity stays above slope * radius, so it grows faster than a square root. "
-                "Give a sub-root function, such as that of a `StarHull`."
+                "fixed_point: the complexity stays above slope * radius, so it grows faster than a square root. Pass "
+                "a sub-root function, such as the complexity of a `StarHull`."
             )
         high *= 2
     low = high / 2
@@ -303,9 +304,10 @@ __all__ = ["cross_entropy", "joint_risk", "label_entropy", "self_information_ris
 
 
 def cross_entropy(p: Floats, q: Floats) -> Floats:
-    """Return the (n, j) matrix H(p_i, q_j) = sum_z p_iz ln(1 / q_jz), with 0 ln(1 / 0) = 0; inf where q_j lacks a z.
+    """Return the (n, j) matrix H(p_i, q_j) = sum_z p_iz ln(1 / q_jz), with 0 ln(1 / 0) = 0.
 
-    H(p, q) = H(p) + KL(p || q), so it is at least the entropy of p. The distributions are p (n, c) and q (j, c).
+    An entry is infinite if q_jz = 0 for an outcome z of p_i. H(p, q) = H(p) + KL(p || q), so it is at least the entropy
+    of p. The distributions are p (n, c) and q (j, c).
 
     Example:
         >>> p = np.array([[0.5, 0.25, 0.25], [0.1, 0.6, 0.3]])
@@ -319,11 +321,11 @@ def cross_entropy(p: Floats, q: Floats) -> Floats:
 
 
 def self_information_risk(p: Floats, loss: Floats) -> Floats:
-    """Return the (n,) risks sum_z p_iz loss_z ln(1 / p_iz), in which rare outcomes count more.
+    """Return the (n,) risks sum_z p_iz loss_z ln(1 / p_iz), in which rare outcomes have larger weights.
 
     Args:
-        p: (n, c) distributions.
-        loss: (c,) of one model, for each outcome; not negative.
+        p: (n, c) distributions of the clients.
+        loss: (c,) losses of one model for each outcome, not negative.
 
     Reference: Definition 1, eq. 1.
 
@@ -336,17 +338,17 @@ def self_information_risk(p: Floats, loss: Floats) -> Floats:
 
 
 def joint_risk(p: Floats, loss: Floats, weights: Floats | None = None) -> float:
-    """Return E[sum_i w_i loss(z_i) ln(1 / P(z_1, ..., z_n))] over independent sources.
+    """Return E[sum_i w_i loss(z_i) ln(1 / P(z_1, ..., z_n))] for independent clients.
 
-    Then ln(1 / P) is a sum over clients, which gives sum_i w_i (R_i + E[loss(z_i)] sum_{j != i} H_j), where R_i is the
-    `self_information_risk` and H_j the entropy.
+    For independent clients, ln(1 / P) is a sum over clients. So the result is sum_i w_i (R_i + E[loss(z_i)] sum_{j !=
+    i} H_j), where R_i is the `self_information_risk` and H_j the entropy.
 
     Args:
         p: (n, c) distributions of all clients.
-        loss: (c,) of one model, for each outcome.
-        weights: (n,), 1 / n where left out.
+        loss: (c,) losses of one model for each outcome.
+        weights: (n,) weights of the clients. Default: 1 / n.
 
-    Reference: Definition 2, eq. 2, where the weights are equal; Theorem 3 where they are not.
+    Reference: Definition 2, eq. 2, for equal weights; Theorem 3 for other weights.
 
     Example:
         >>> p = np.array([[0.5, 0.25, 0.25], [0.1, 0.6, 0.3]])
@@ -374,7 +376,7 @@ def joint_risk(p: Floats, loss: Floats, weights: Floats | None = None) -> float:
 
 
 class Gap(NamedTuple):
-    """Terms that add up to a bound on the gap between a model's risk for all clients and for those that trained it."""
+    """Summands of a bound on the gap between a model's risk on all clients and its risk on participants."""
 
     overfitting: float  # L ||h - h*|| H(all): how far the trained model is from the others of its class
     participation: float  # participation, and weights
@@ -398,25 +400,25 @@ def gap_of_weights(
     complexity: float = 1.0,
     delta: float = 0.05,
 ) -> Gap:
-    """Return the bound that suggests weighing clients by entropy.
+    """Return the bound that motivates weighting clients by entropy.
 
     L ||h - h*|| H(all) + [3b H(all) - b sum_i w_i H_i] + `shift` + `sampling_error`
 
-    The participation term (Lemma 2) falls as the weights move to clients of large entropy. It is never below 2b H(all),
-    although the gap it bounds cannot exceed b H(all), between 0 and which both risks lie: read its course, not its
-    size.
+    The participation term (Lemma 2) decreases with larger weights of clients with large entropy. It is never below 2b
+    H(all). But the gap that it bounds is at most b H(all), because both risks are between 0 and b H(all). So only
+    changes of the term are informative, not its size.
 
     Args:
         p: (n, c) distributions of all clients.
-        participants: (r,) rows of those that train.
-        weights: (r,) their weights.
-        num_examples: (r,) their numbers of examples.
-        bound: b, what no loss exceeds.
-        drift: L ||h - h*||, Lipschitz constant times distance of models; unknown, 1 shows its course.
-        complexity: c sqrt(VC), of the class of losses; unknown, 1 shows its course.
+        participants: (r,) rows of the participants in `p`.
+        weights: (r,) weights of the participants.
+        num_examples: (r,) numbers of examples of the participants.
+        bound: b, the largest possible loss.
+        drift: L ||h - h*||, Lipschitz constant times distance of models. The value is unknown; 1 shows the trend.
+        complexity: c sqrt(VC) of the class of losses. The value is unknown; 1 shows the trend.
         delta: Probability that the bound fails, between 0 and 1.
 
-    Reference: Theorem 1, corrected as the module says.
+    Reference: Theorem 1, with the corrections listed in the module.
 
     Example:
         >>> p, rows, sizes = np.array([[1.0, 0.0], [0.5, 0.5], [0.9, 0.1]]), np.array([0, 1]), np.array([50, 50])
@@ -446,26 +448,26 @@ def gap_of_cohort(
     complexity: float = 1.0,
     delta: float = 0.05,
 ) -> Gap:
-    """Return the bound that suggests which clients to select, for k clients of equal weight among r participants.
+    """Return the bound that motivates a selection of k clients with equal weights among r participants.
 
     The participation term is
 
         b (3 - 2r / n) H(all) + b (2 - 2k / r - 1 / k) H(participants) + b / k sum_{i not chosen} H_i,
 
-    least for the k clients of largest entropy. The paper continues from H_i to the larger H(P_i, P_j), any other j,
-    which motivates choosing clients unlike all others; `relaxed` does so with the nearest participant j, and is inf
-    where every other participant lacks one of i's outcomes.
+    It is smallest for the k clients with the largest entropy. The paper then replaces H_i by the larger H(P_i, P_j) for
+    any other j, which motivates the selection of clients that differ from all others. `relaxed` uses the participant j
+    nearest to i. The bound is then infinite if every other participant lacks one of i's outcomes.
 
     Args:
         p: (n, c) distributions of all clients.
-        participants: (r,) rows of those that may be chosen.
-        cohort: (k,) rows of those chosen, all of them participants.
-        num_examples: (k,) numbers of examples of those chosen.
-        relaxed: Use cross-entropies in place of entropies.
-        bound: As of `gap_of_weights`, like `drift`, `complexity` and `delta`.
+        participants: (r,) rows of the participants in `p`.
+        cohort: (k,) rows of the selected participants.
+        num_examples: (k,) numbers of examples of the selected participants.
+        relaxed: Use cross-entropies instead of entropies.
+        bound: Option of `gap_of_weights`, as are `drift`, `complexity` and `delta`.
 
-    Reference: Theorem 2, eq. 7, and the step before the last in appendix A.2; corrected as the module says. The printed
-    "P^2 . H(P_i, P_j)" is the end of one formula and the start of the next.
+    Reference: Theorem 2, eq. 7, and the step before the last in appendix A.2, with the corrections listed in the
+    module. The printed "P^2 . H(P_i, P_j)" is the end of one formula and the start of the next.
 
     Example:
         >>> p, rows = np.array([[1.0, 0.0], [0.5, 0.5], [0.9, 0.1]]), np.array([0, 1, 2])
@@ -494,15 +496,15 @@ def _nearest_cross_entropy(p: Floats, rows: Ints, candidates: Ints) -> Floats:
 
 
 def in_distribution_gap(p: Floats, weights: Floats, bound: float = 1.0) -> float:
-    """Return b (H(all) - sum_i w_i H_i), the most that training apart may differ from training together.
+    """Return b (H(all) - sum_i w_i H_i), a bound on the difference between separate and joint training.
 
-    With equal weights it is at most b (n - 1) ln c (Corollary 1), and divided by n it is below b times the mean entropy
-    of the clients, which it tends to as n grows (Theorem 4).
+    With equal weights it is at most b (n - 1) ln c (Corollary 1). Divided by n it is below b times the mean entropy of
+    the clients, and approaches this value as n increases (Theorem 4).
 
     Args:
-        p: (n, c) distributions of the clients, all of which train.
-        weights: (n,) their weights.
-        bound: b, what no loss exceeds.
+        p: (n, c) distributions of the clients, which all train.
+        weights: (n,) weights of the clients.
+        bound: b, the largest possible loss.
 
     Reference: Theorem 3, eq. 14.
 
@@ -517,16 +519,17 @@ def in_distribution_gap(p: Floats, weights: Floats, bound: float = 1.0) -> float
 def shift(p: Floats, weights: Floats, bound: float = 1.0) -> float:
     """Return b sum_i w_i sum_z P_i(z) |ln(1 / P_i(z)) - 1|.
 
-    The self-information weighted risk of the model that minimizes the plain risk exceeds the smallest one by at most
-    this. The two risks of a model differ by D(h) = sum_i w_i sum_z P_i loss (ln(1 / P_i) - 1), and what is lost is at
-    most D(plain minimizer) - D(weighted minimizer), each summand of which lies between 0 and b times its factor.
+    Consider the model that minimizes the unweighted risk. Its self-information weighted risk exceeds the smallest
+    possible one by at most the returned value. For a model h the two risks differ by D(h) = sum_i w_i sum_z P_i loss
+    (ln(1 / P_i) - 1). So the excess is at most D(unweighted minimizer) - D(weighted minimizer), and in each summand of
+    D the loss is between 0 and b.
 
     Args:
-        p: (r, c) distributions of those that train.
-        weights: (r,) their weights.
-        bound: b, what no loss exceeds.
+        p: (r, c) distributions of the participants.
+        weights: (r,) weights of the participants.
+        bound: b, the largest possible loss.
 
-    Reference: replaces E_p in Lemma 3 and E_t in Theorem 2, which do not hold.
+    Reference: This term replaces E_p in Lemma 3 and E_t in Theorem 2, which do not hold.
     """
     surprise = np.abs(np.log(np.where(p > 0, p, 1)) + 1)
     return bound * float(weights @ (p * surprise).sum(axis=1))
@@ -537,18 +540,18 @@ def sampling_error(
 ) -> float:
     """Return b (C + 2 sqrt(ln(2 / delta) / 2)) / sqrt(m), with m = 1 / sum_i (w_i^2 / m_i) effective examples.
 
-    With weights proportional to the numbers of examples m is their sum; otherwise it is less, down to the m_i of a
-    client that has all the weight.
+    If weights are proportional to the numbers of examples, m is the sum of these numbers. Otherwise m is smaller. If
+    one client has all the weight, m equals its m_i.
 
     Args:
-        weights: (r,) summing to 1.
-        num_examples: (r,) m_i, positive.
-        bound: b, what no loss exceeds.
+        weights: (r,) weights with sum 1.
+        num_examples: (r,) numbers of examples m_i, positive.
+        bound: b, the largest possible loss.
         complexity: C = c sqrt(VC).
         delta: Probability that the bound fails, between 0 and 1.
 
-    Reference: Lemmas 3 and 4, whose sum of all m_i is right for weights proportional to them only (McDiarmid's
-    inequality has sum_i m_i (w_i / m_i)^2). The term that Lemma 3 drops doubles the second summand, and two events
+    Reference: Lemmas 3 and 4. Their sum of all m_i is correct only for weights proportional to m_i, because McDiarmid's
+    inequality contains sum_i m_i (w_i / m_i)^2. The term that Lemma 3 omits doubles the second summand, and two events
     share delta.
 
     Example:

@@ -1,4 +1,4 @@
-"""Checks of the answers of clients and components."""
+"""Checks of the values that clients and components return."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_ids(policy: object, method: str, ids: Ints, view: ServerView) -> Ints:
-    """Return the ids increasing, or raise an error that names the broken rule."""
+    """Return the sorted ids, or raise an error that names the violated rule."""
     ids = np.asarray(ids)
     where = f"{name_of(policy)}.{method}"
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
@@ -33,7 +33,9 @@ def check_ids(policy: object, method: str, ids: Ints, view: ServerView) -> Ints:
     if np.count_nonzero(is_known & available) == len(ids) and not np.count_nonzero(repeated):
         return ids
     if repeated.any():
-        raise ComponentError(f"{where} must not return a client twice; client {ids[1:][repeated][0]} comes twice.")
+        raise ComponentError(
+            f"{where} must not return a client twice; client {ids[1:][repeated][0]} is returned twice."
+        )
     if not is_known.all():
         raise ComponentError(
             f"{where} must return participants only; client {ids[~is_known][0]} is not one of the {len(view.ids)} "
@@ -43,20 +45,20 @@ def check_ids(policy: object, method: str, ids: Ints, view: ServerView) -> Ints:
 
 
 def check_draws(policy: object, method: str, selection: Cohort) -> Ints | None:
-    """Return how often each client was drawn, ids increasing, or raise an error that names the broken rule."""
+    """Return the number of draws of each client, sorted by id, or raise an error that names the violated rule."""
     if selection.draws is None:
         return None
     draws = np.asarray(selection.draws)
     if draws.shape != np.shape(selection.ids) or draws.dtype.kind not in "iu" or not (draws >= 1).all():
         raise ComponentError(
-            f"{name_of(policy)}.{method} must return a number of draws, at least 1, for each of its "
-            f"{np.size(selection.ids)} clients; got {draws}. Return `Cohort.drawn(ids)` with one id per draw."
+            f"{name_of(policy)}.{method} must return at least one draw for each of its {np.size(selection.ids)} "
+            f"clients; got {draws}. Return `Cohort.drawn(ids)` with one id per draw."
         )
     return draws[np.argsort(selection.ids)].astype(np.int64)
 
 
 def check_type(part: object, method: str, answer: object, expected: type) -> None:
-    """Reject an answer of another type."""
+    """Reject a returned value of the wrong type."""
     if not isinstance(answer, expected):
         name = expected.__name__
         raise ComponentError(
@@ -65,30 +67,30 @@ def check_type(part: object, method: str, answer: object, expected: type) -> Non
 
 
 def check_allocation(part: object, method: str, answer: Allocation, problem: AllocationProblem) -> Allocation:
-    """Return the allocation of the shares and frequencies, or raise an error that names the broken rule."""
+    """Return the checked allocation, or raise an error that names the violated rule."""
     where = f"{name_of(part)}.{method}"
     check_type(part, method, answer, Allocation)
     if not np.array_equal(answer.ids, problem.ids):
         raise ComponentError(f"{where} must allocate to the clients {problem.ids.tolist()}; got {list(answer.ids)}.")
     share, hertz = np.asarray(answer.share, np.float64), np.asarray(answer.hertz, np.float64)
     if not (share.shape == hertz.shape == problem.ids.shape):
-        raise ComponentError(f"{where} must give each of the {len(problem)} clients one share and one frequency.")
+        raise ComponentError(f"{where} must return one share and one frequency for each of the {len(problem)} clients.")
     is_frequency = ((hertz > 0) | (problem.cycles == 0)) & (hertz <= problem.max_hertz * (1 + 1e-9))
     for what, values, good in (
-        ("shares that are positive", share, (share > 0) & (share <= 1)),
+        ("positive shares", share, (share > 0) & (share <= 1)),
         ("CPU frequencies in (0, max_hertz]", hertz, is_frequency),
     ):
         for row in np.flatnonzero(~good):
             raise ComponentError(f"{where} must return {what}; client {problem.ids[row]} gets {values[row]}.")
     if not share.sum() <= 1 + 1e-9:
         raise ComponentError(
-            f"{where} must return shares of the band that sum to at most 1; they sum to {share.sum():.9g}."
+            f"{where} must return bandwidth shares that sum to at most 1; got a sum of {share.sum():.9g}."
         )
     return Allocation.of(problem, np.arange(len(problem)), share, hertz, answer.band_price)
 
 
 def check_weights(weighting: object, answer: tuple[Floats, State], r: int) -> tuple[Floats, State]:
-    """Return (r,) weights on the simplex and the new state, or raise an error that names the broken rule."""
+    """Return (r,) weights with sum 1 and the new state, or raise an error that names the violated rule."""
     where = f"{name_of(weighting)}.weights"
     weights, state = _check_pair(where, "weights", answer)
     if weights.shape != (r,):
@@ -96,7 +98,7 @@ def check_weights(weighting: object, answer: tuple[Floats, State], r: int) -> tu
     if not (weights >= 0).all() or (total := weights.sum()) == np.inf:
         raise ComponentError(f"{where} must return finite weights that are not negative; got {weights}.")
     if abs(total - 1.0) > 1e-6:
-        raise ComponentError(f"{where} must return weights that sum to 1; they sum to {total:.9g}.")
+        raise ComponentError(f"{where} must return weights that sum to 1; got a sum of {total:.9g}.")
     return weights, state
 
 
@@ -107,7 +109,7 @@ def _check_pair(where: str, what: str, answer: object) -> tuple[Floats, State]:
 
 
 def check_scale(weighting: object, scale: float) -> float:
-    """Return the factor of a mean update, or raise an error that names the broken rule."""
+    """Return the factor of a mean update, or raise an error that names the violated rule."""
     if not 0 <= scale < np.inf:
         raise ComponentError(
             f"{name_of(weighting)}.mean_scale must return a number that is finite and not negative; got {scale}."
@@ -116,7 +118,7 @@ def check_scale(weighting: object, scale: float) -> float:
 
 
 def check_update(aggregator: object, answer: tuple[Floats, State], d: int) -> tuple[Floats, State]:
-    """Return the (d,) update and the new state, or raise an error that names the broken rule."""
+    """Return the (d,) update and the new state, or raise an error that names the violated rule."""
     where = f"{name_of(aggregator)}.combine"
     update, state = _check_pair(where, "update", answer)
     if update.shape != (d,):
@@ -125,7 +127,7 @@ def check_update(aggregator: object, answer: tuple[Floats, State], d: int) -> tu
 
 
 def check_clusters(policy: object, clusters: Ints, n: int, models: int) -> Ints:
-    """Return each of the n participants' model, or raise an error that names the broken rule."""
+    """Return (n,) the model number of each participant, or raise an error that names the violated rule."""
     where = f"{name_of(policy)}.clusters"
     clusters = np.asarray(clusters)
     if clusters.shape != (n,) or clusters.dtype.kind not in "iu":
@@ -136,7 +138,7 @@ def check_clusters(policy: object, clusters: Ints, n: int, models: int) -> Ints:
     count = int(clusters.max()) + 1
     if clusters.min() < 0 or count < models or len(np.unique(clusters)) != count:
         raise ComponentError(
-            f"{where} must number the clusters 0, 1, ... with a member each, and keep the {models} there are; "
-            f"got the numbers {np.unique(clusters).tolist()}."
+            f"{where} must number the clusters 0, 1, ..., each with at least one member, and keep the {models} "
+            f"existing clusters; got the numbers {np.unique(clusters).tolist()}."
         )
     return clusters.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Convergence rates and optimal choices of the papers."""
+"""Bounds on errors and convergence, and optimal settings, from the papers."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ from fedreach._util.errors import ConfigError, Count, NotNegative, Positive, Pro
 
 
 class Terms(NamedTuple):
-    """The summands of a bound on the generalization error, in the unit of the loss."""
+    """Summands of a bound on the generalization error, in the unit of the loss."""
 
     divergence: float  # clients unlike all together
     sampling: float  # few examples
@@ -64,21 +64,22 @@ def generalization_bound(
         l - l^ <= c sum_k (d_k / d) sqrt(KL(p_g || p_k) / 2)  +  c sqrt(ln(2 / delta) / (2 d))
                     +  beta + (2 beta + c / d) sqrt(d ln(2 / delta))
 
-    (derived here, see the head of the module). It grows in proportion when the loss is measured in another unit, as
-    the printed one does not. Where a divergence is inf (a client lacks a class) the loss bound c replaces its root,
-    which no distance exceeds.
+    This bound is derived in FedReach, see the head of the module. Unlike the printed bound, it scales with the unit of
+    the loss. A divergence is infinite if a client lacks a class. Its summand is then c, the largest possible
+    difference.
 
     Args:
-        labels: p_k, (k, c) distributions of the k clients that are averaged; where clients differ in how often they
-            see a class but not in how a class looks, labels determine KL(p_g || p_k).
-        pooled: p_g, (c,), the distribution of all clients.
-        sizes: d_k, (k,) examples, positive.
-        loss_bound: c, the loss lies in [0, c]; positive.
-        stability: beta, by how much one example replaced changes any loss; not negative. 0 leaves it out.
+        labels: p_k, (k, c) label distributions of the k averaged clients. Under label shift they determine
+            KL(p_g || p_k).
+        pooled: p_g, (c,) label distribution of all clients.
+        sizes: d_k, (k,) numbers of examples, positive.
+        loss_bound: c, the largest possible loss, positive; the smallest is 0.
+        stability: beta, the largest change of any loss after replacing one example, not negative; 0 omits the
+            stability terms.
         delta: Probability of failure, in (0, 1).
 
     Raises:
-        ConfigError: If an argument is out of its range.
+        ConfigError: If an argument is out of range.
 
     Example:
         >>> bound = generalization_bound([[0.5, 0.5], [0.9, 0.1]], [0.6, 0.4], [300, 100])
@@ -97,11 +98,13 @@ def generalization_bound(
 
 
 def divergence_loss(kl: ArrayLike, loss_bound: float = 1.0) -> Floats:
-    """Return min(c, c sqrt(KL / 2)): how much a loss in [0, c] can differ between two distributions, by Pinsker.
+    """Return min(c, c sqrt(KL / 2)), a bound on the difference of a mean loss in [0, c] between two distributions.
+
+    The bound follows from Pinsker's inequality.
 
     Args:
-        kl: Divergences in nats, not negative, of any shape; inf allowed.
-        loss_bound: c.
+        kl: Divergences of any shape in nats, not negative; may be infinite.
+        loss_bound: c, the largest possible loss.
 
     Example:
         >>> divergence_loss([0.0, 0.02, np.inf])
@@ -121,14 +124,14 @@ def printed_bound(
     delta: Probability = 0.05,
     drift: NotNegative = 0.0,
 ) -> Terms:
-    """Return Theorem 1 as it is printed, for comparison; it is not a bound (see the head of the module).
+    """Return the value of Theorem 1 as printed, for comparison; it is not a valid bound (see the head of the module).
 
         drift + c sqrt(ln(4 / delta) / 2) sum_k sqrt(d_k) / d + [sum_k KL(p_g || p_k) + c^2 / (8 d)]
           + (2 beta + c / d) sqrt(d ln(2 / delta))
 
-    Misprints, read as they are meant: "sigma_d^2" is sum_k sqrt(d_k) / d, neither a square nor a variance, and largest
-    where sizes are equal (1 / sqrt(d) where one client holds all); eq. 10 has D(p_k || p_k) for D(p_g || p_k). All
-    arguments but `drift`, which `printed_drift` returns, are as in `generalization_bound`.
+    FedReach corrects two misprints. The paper's "sigma_d^2" is sum_k sqrt(d_k) / d, neither a square nor a variance. It
+    is largest for equal sizes, and 1 / sqrt(d) if one client has all examples. Eq. 10 has D(p_k || p_k) instead of
+    D(p_g || p_k). `printed_drift` returns the argument `drift`; `generalization_bound` explains the other arguments.
 
     Example:
         >>> bound = printed_bound([[0.5, 0.5]], [0.6, 0.4], [10**9])     # the loss can be 0.1 off
@@ -149,20 +152,20 @@ def printed_bound(
 def printed_drift(
     rates: ArrayLike, excess: ArrayLike, *, epochs: Count, smoothness: Positive, lipschitz: Positive, noise: NotNegative
 ) -> float:
-    """Return the sum over rounds of Theorem 1, with the root that Lemma 2 leaves out.
+    """Return the sum over rounds in Theorem 1, with the square root that Lemma 2 omits.
 
         sum_t 2 L sqrt(S_t),    S_t = 2 (E - 1) (2 eta_t^2 lambda / E Delta_t + eta_t^2 sigma^2 / E^2)
 
-    S_t bounds a mean squared distance (the norms in the proof of Lemma 2 are of squared units), so the distance is at
-    most its root; the paper adds up 2 L S_t.
+    S_t bounds a mean squared distance, because the norms in the proof of Lemma 2 have squared units. So the distance is
+    at most sqrt(S_t). The paper sums 2 L S_t instead.
 
     Args:
-        rates: eta_t, (t,) local rates of the rounds so far.
-        excess: Delta_t, (t,) loss of the global model minus the clients' least losses, not negative.
-        epochs: E, at least 1; with 1 the sum is 0, which is the lemma's error.
-        smoothness: lambda, of the loss; positive.
-        lipschitz: L, of the loss; positive.
-        noise: sigma^2, variance of a batch gradient, not negative.
+        rates: eta_t, (t,) local learning rates of the rounds so far.
+        excess: Delta_t, (t,) loss of the global model minus the clients' smallest losses, not negative.
+        epochs: E, the number of local epochs, at least 1. With E = 1 the sum is 0, due to an error in Lemma 2.
+        smoothness: lambda, the smoothness constant of the loss, positive.
+        lipschitz: L, the Lipschitz constant of the loss, positive.
+        noise: sigma^2, the variance of a batch gradient, not negative.
 
     Example:
         >>> round(printed_drift([0.1, 0.1], [0.5, 0.2], epochs=5, smoothness=1, lipschitz=1, noise=0.1), 4)
@@ -193,24 +196,24 @@ class Bounds(NamedTuple):
 
     @property
     def disagreement(self) -> Floats:
-        """Upper minus lower bound, sigma of eq. 18: not negative, 0 at distance 0."""
+        """Upper minus lower bound, sigma of eq. 18; not negative, and 0 at distance 0."""
         return self.upper - self.lower
 
 
 def upper_bound(mean: ArrayLike, variance: ArrayLike, distance: ArrayLike, largest: float) -> Floats:
-    """Return the most that the mean squared loss can be under any distribution within a Hellinger distance.
+    """Return an upper bound on the mean squared loss under any distribution within a Hellinger distance.
 
     u(d) = M^2 - max(S a - C s, 0)^2 / a with a = M^2 - e, s = sqrt(v), S = 1 - d^2 and C = sqrt(1 - S^2); u = M^2
-    where a = 0. The arguments are broadcast.
+    if a = 0. The arguments are broadcast.
 
     Args:
         mean: e, mean of the squared losses, from 0 to M^2.
         variance: v, variance of the squared losses.
-        distance: d, Hellinger distance from 0 to 1, H^2(P, Q) = 1 - sum_z sqrt(P_z Q_z).
-        largest: M, what no loss exceeds.
+        distance: d, Hellinger distance from 0 to 1, where H^2(P, Q) = 1 - sum_z sqrt(P_z Q_z).
+        largest: M, the largest possible loss.
 
-    Beyond the radius of eq. 9 the printed bound falls again; it stays at M^2 here. Corollary 4.1 prints M for the M^2
-    of eq. 8.
+    Beyond the radius of eq. 9 the printed bound decreases again, but this function returns M^2. Corollary 4.1 prints M
+    instead of the M^2 of eq. 8.
 
     Reference: "Aggregation Weighting of Federated Learning via Generalization Bound Estimation" (arXiv 2311.05936),
     Theorem 3.1.
@@ -224,14 +227,15 @@ def upper_bound(mean: ArrayLike, variance: ArrayLike, distance: ArrayLike, large
 
 
 def lower_bound(mean: ArrayLike, variance: ArrayLike, distance: ArrayLike) -> Floats:
-    """Return the least that the mean squared loss can be under any distribution within a Hellinger distance.
+    """Return a lower bound on the mean squared loss under any distribution within a Hellinger distance.
 
-    l(d) = max(S e - C s, 0)^2 / e, in the letters of `upper_bound`; l = 0 where e = 0.
+    l(d) = max(S e - C s, 0)^2 / e, with the symbols of `upper_bound`; l = 0 if e = 0.
 
-    Beyond the radius of eq. 11 the printed bound rises again, even above the mean (0.2179 for e = 0.02, v = 0.015
-    and d = 0.5); it stays at 0 here. That radius is 0.1 for a 0-1 loss of 2%, so it is passed all the time.
+    Beyond the radius of eq. 11 the printed bound increases again, even above the mean (0.2179 for e = 0.02, v = 0.015
+    and d = 0.5). This function returns 0 there. The radius is only 0.1 for a 0-1 loss of 2%, so most distances exceed
+    it.
 
-    Reference: as of `upper_bound`, Theorem 3.2.
+    Reference: Theorem 3.2 of the paper of `upper_bound`.
 
     Example:
         >>> lower_bound(0.2, 0.16, np.array([0.0, 0.1, 0.5])).round(6)
@@ -241,7 +245,7 @@ def lower_bound(mean: ArrayLike, variance: ArrayLike, distance: ArrayLike) -> Fl
 
 
 def _shrunk(mean: Floats, variance: ArrayLike, distance: ArrayLike) -> Floats:
-    """Return max(S e - C s, 0)^2 / e; the upper bound is M^2 less the lower one of M^2 - loss^2."""
+    """Return max(S e - C s, 0)^2 / e; the upper bound is M^2 minus the lower bound of M^2 - loss^2."""
     shift = np.square(np.asarray(distance, np.float64))
     cosine, sine = 1 - shift, np.sqrt(shift * (2 - shift))
     root = np.maximum(cosine * mean - sine * np.sqrt(variance), 0)
@@ -249,11 +253,11 @@ def _shrunk(mean: Floats, variance: ArrayLike, distance: ArrayLike) -> Floats:
 
 
 def radius_limits(mean: float, variance: float, largest: float) -> tuple[float, float]:
-    """Return the distances from which the lower bound is 0 and the upper one is M^2.
+    """Return the distances from which the lower bound is 0 and the upper bound is M^2.
 
     d^2 = 1 - (1 + x^2 / v)^(-1/2), with x = e for the lower and x = M^2 - e for the upper bound.
 
-    Reference: as of `upper_bound`, eq. 11 and 9.
+    Reference: Eq. 11 and 9 of the paper of `upper_bound`.
 
     Example:
         >>> [round(limit, 4) for limit in radius_limits(0.02, 0.02 * 0.98, largest=1.0)]
@@ -269,7 +273,7 @@ def radius_limits(mean: float, variance: float, largest: float) -> tuple[float, 
 
 
 def distances(radius: float, step: float) -> Floats:
-    """Return step, 2 step, ... as far as they fit into the radius.
+    """Return the multiples of `step` up to `radius`.
 
     Example:
         >>> distances(0.1, 0.03).round(2)
@@ -280,21 +284,21 @@ def distances(radius: float, step: float) -> Floats:
 
 
 def bounds(losses: Floats, distance: Floats, largest: float = 1.0, confidence: float | None = None) -> Bounds:
-    """Return the curves of both bounds, estimated from a client's losses.
+    """Return both bounds at each distance, estimated from a client's losses.
 
-    e is the mean of the squared losses, v their variance with divisor m - 1 (0 for a single example).
+    e is the mean and v the variance of the squared losses. The variance has divisor m - 1 and is 0 for one example.
 
     Args:
-        losses: (m,) from 0 to `largest`.
-        distance: Any shape; the curves have the same.
-        largest: M, what no loss exceeds: 1 for the losses of this module.
-        confidence: delta, the probability that an estimate may mislead a bound, between 0 and 1, such as 0.01. The
-            upper bound is then that of e + M^2 sqrt(ln(2 / delta) / 2m), the lower one that of e less as much,
-            both with sqrt(v) + M^2 sqrt(2 ln(2 / delta) / (m - 1)). None leaves these terms out. They hold for
-            examples that the model was not trained on.
+        losses: (m,) losses from 0 to `largest`.
+        distance: Distances of any shape; each bound has the same shape.
+        largest: M, the largest possible loss; 1 for the losses of this module.
+        confidence: delta, the probability that an estimate violates a bound, between 0 and 1, such as 0.01. The
+            upper bound then uses e + M^2 sqrt(ln(2 / delta) / 2m), and the lower bound uses e minus this term. Both
+            use sqrt(v) + M^2 sqrt(2 ln(2 / delta) / (m - 1)). These terms are valid for examples that the model was
+            not trained on. None omits the terms.
 
-    Reference: as of `upper_bound`, Corollary 4.1 and appendix C, whose eq. 38 has M where the range of the squared loss
-    is M^2 and is about the upper bound only (Hoeffding 1963; Maurer and Pontil 2009, Theorem 10).
+    Reference: Corollary 4.1 and appendix C of the paper of `upper_bound`. Eq. 38 has M instead of M^2, the range of the
+    squared loss, and covers the upper bound only (Hoeffding 1963; Maurer and Pontil 2009, Theorem 10).
 
     Example:
         >>> curves = bounds(np.array([0.02, 0.5, 0.9, 0.1]), np.array([0.1, 0.2]))
@@ -317,9 +321,9 @@ def bounds(losses: Floats, distance: Floats, largest: float = 1.0, confidence: f
 def total_disagreement(
     losses: Floats, distance: Floats, largest: float = 1.0, confidence: float | None = None
 ) -> float:
-    """Return eta = sum_i sigma(d_i), positive: at least M^2 sum_i d_i^2 (2 - d_i^2), even for losses of 0.
+    """Return eta = sum_i sigma(d_i), which is at least M^2 sum_i d_i^2 (2 - d_i^2), even if all losses are 0.
 
-    Reference: as of `upper_bound`, eq. 19.
+    Reference: Eq. 19 of the paper of `upper_bound`.
 
     Example:
         >>> round(total_disagreement(np.array([0.02, 0.5, 0.9, 0.1]), distances(0.2, 0.02)), 6)
@@ -332,10 +336,10 @@ def total_disagreement(
 
 
 def jsd_loss(logits: AnyArray, labels: Ints) -> Floats:
-    """Return the (m,) Jensen-Shannon divergences, to base 2, between predictions, logits (m, c), and labels (m,).
+    """Return the (m,) Jensen-Shannon divergences in bits between the predictions of (m, c) logits and (m,) labels.
 
-    JSD = 1 + (p log2 p - (1 + p) log2(1 + p)) / 2, where p is the softmax probability of the label: 0 if it is 1 and
-    1 if it is 0. (The JS loss of Englesson and Azizpour, made for training, goes up to 2.)
+    JSD = 1 + (p log2 p - (1 + p) log2(1 + p)) / 2, where p is the softmax probability of the label. JSD is 0 for p = 1
+    and 1 for p = 0. The JS loss of Englesson and Azizpour, intended for training, has a maximum of 2.
 
     Example:
         >>> jsd_loss(np.array([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0]]), np.array([0, 2])).round(6)
@@ -349,7 +353,7 @@ def jsd_loss(logits: AnyArray, labels: Ints) -> Floats:
 
 
 def zero_one_loss(logits: AnyArray, labels: Ints) -> Floats:
-    """Return 1 where the largest logit (ties: the lowest class) is not that of the label, else 0.
+    """Return 1 for each wrong prediction and 0 for each correct one; with tied logits the lowest class is predicted.
 
     Example:
         >>> zero_one_loss(np.array([[2.0, 1.0], [2.0, 1.0]]), np.array([0, 1]))
@@ -379,26 +383,26 @@ def largest_share(
     server_lr: float,
     local_steps: Count = 1,
 ) -> float:
-    """Return q_max, the largest share of client rounds for which the theorem promises that SAFARI converges.
+    """Return q_max, the largest share of client rounds for which Theorem 4 guarantees that SAFARI converges.
 
         q_max = 1 / (max(0, 4 sigma_G^2 - 4 G_2 (1 / (2 K^2) - 2 L eta_s / K^2)) / ((1 - L eta_s) G_1) + 1)
 
-    What a client round may add to the loss through clients unlike the whole, q (4 sigma_G^2 - ...), must be made up
-    for by what a server round takes from it, (1 - q) (1 - L eta_s) G_1.
+    Heterogeneous clients can increase the loss in client rounds by q (4 sigma_G^2 - ...). Server rounds decrease it by
+    (1 - q) (1 - L eta_s) G_1, which must be at least as much.
 
-    Differences to the paper: its 2 L eta_s^2 / K^2 has a unit left over, so the square goes; a negative numerator
-    asks for nothing, so that 1 is returned. It takes G_1 and G_2 as minima over the rounds, a reviewer of the
-    submission asked for maxima; by the inequality above, minima are what keeps it true in every round (derived here).
-    Either way they belong to the run that q decides about: this is a check afterwards, not a recipe. And as a run
-    nears a stationary point G_1 goes to 0, and with unlike clients q_max with it.
+    This formula differs from the paper's in two points. The paper's 2 L eta_s^2 / K^2 has inconsistent units, so the
+    square is omitted. A negative numerator imposes no condition, so the function returns 1. The paper defines G_1 and
+    G_2 as minima over the rounds, but a reviewer of the submission requested maxima. With minima the inequality above
+    holds in every round (derived in FedReach). G_1 and G_2 are known only after the run, so q_max can check a run but
+    not plan it. Near a stationary point G_1 approaches 0, and so does q_max if clients are heterogeneous.
 
     Args:
-        dissimilarity: sigma_G^2, the largest |grad F_i - grad F|^2 of any client; not negative, inf allowed.
-        server_gradient: G_1, the smallest |grad F|^2 at the beginning of a server round; not negative.
-        client_gradient: G_2, the smallest |1/m sum_i sum_k grad F_i|^2 of a client round; not negative.
-        smoothness: L, positive.
-        server_lr: eta_s, positive, below 1 / L.
-        local_steps: K, at least 1.
+        dissimilarity: sigma_G^2, the largest |grad F_i - grad F|^2 of any client, not negative; may be infinite.
+        server_gradient: G_1, the smallest |grad F|^2 at the beginning of a server round, not negative.
+        client_gradient: G_2, the smallest |1/m sum_i sum_k grad F_i|^2 of a client round, not negative.
+        smoothness: L, the smoothness constant of the loss, positive.
+        server_lr: eta_s, the server's learning rate, positive and below 1 / L.
+        local_steps: K, the number of local steps, at least 1.
 
     Reference: Theorem 4.
 
@@ -419,13 +423,13 @@ def largest_share(
 
 @checked
 def largest_server_lr(smoothness: Positive) -> float:
-    """Return the largest eta_s that the theorem allows, 1 / (8 sqrt(30) L), whatever the number of local steps.
+    """Return the largest eta_s that Theorem 4 allows, 1 / (8 sqrt(30) L), for any number of local steps.
 
-    It follows from eta_c = 2 eta_s / K <= 1 / (4 sqrt(30) L K). The paper's root covers L and K too, which would
-    make a rate that is not an inverse of L.
+    This follows from eta_c = 2 eta_s / K <= 1 / (4 sqrt(30) L K). In the paper the square root also covers L and K, so
+    the learning rate would not have the unit 1 / L.
 
     Args:
-        smoothness: L, positive.
+        smoothness: L, the smoothness constant of the loss, positive.
 
     Reference: Theorem 4.
 
@@ -437,7 +441,7 @@ def largest_server_lr(smoothness: Positive) -> float:
 
 
 class Convergence(NamedTuple):
-    """The summands of the bound on the mean squared gradient over the rounds, in its units."""
+    """Summands of the bound on the mean squared gradient over the rounds, in units of a squared gradient."""
 
     start: float  # 2 (F(x_0) - F*) / (R eta_s)
     server_noise: float  # L eta_s (1 - q) sigma^2
@@ -463,24 +467,25 @@ def convergence_bound(
     cohort_size: Count,
     local_steps: Count,
 ) -> Convergence:
-    """Return the bound on 1/R sum_r E|grad F(x_r)|^2, the mean over all clients, also those that never take part.
+    """Return the bound on 1/R sum_r E|grad F(x_r)|^2, where F is the mean over all clients, including unseen ones.
 
         2 (F(x_0) - F*) / (R eta_s) + L eta_s (1 - q) sigma^2
           + 80 q L^2 eta_s^2 / K (sigma^2 + 6 K sigma_G^2) + 8 L q eta_s / (m K) sigma^2
 
-    It holds for share <= `largest_share`, which is not checked here (it depends on the run), and
-    eta_c = 2 eta_s / K with eta_s <= `largest_server_lr`, which is. With share 0 it is the bound of plain SGD.
+    The bound requires share <= `largest_share`. This condition depends on the run and is not checked. The bound also
+    requires eta_c = 2 eta_s / K with eta_s <= `largest_server_lr`, which is checked. With share 0 the bound equals that
+    of plain SGD.
 
     Args:
-        excess: F(x_0) - F*, not negative.
-        rounds: R, at least 1.
-        server_lr: eta_s.
-        share: q, of client rounds, in [0, 1].
-        smoothness: L, positive.
-        noise: sigma^2, variance of a stochastic gradient, not negative.
+        excess: F(x_0) - F*, the excess loss of the initial model, not negative.
+        rounds: R, the number of rounds, at least 1.
+        server_lr: eta_s, the server's learning rate.
+        share: q, the share of client rounds, in [0, 1].
+        smoothness: L, the smoothness constant of the loss, positive.
+        noise: sigma^2, the variance of a stochastic gradient, not negative.
         dissimilarity: sigma_G^2 as in `largest_share`, finite.
-        cohort_size: m, at least 1.
-        local_steps: K, at least 1.
+        cohort_size: m, the number of clients in a round, at least 1.
+        local_steps: K, the number of local steps, at least 1.
 
     Reference: Theorem 4.
 
@@ -494,7 +499,7 @@ def convergence_bound(
     if server_lr > largest * (1 + 1e-12):
         raise ConfigError(
             f"convergence_bound: server_lr must be at most 1 / (8 sqrt(30) smoothness) = {largest:.6g}; got "
-            f"{server_lr}. The theorem says nothing about larger rates."
+            f"{server_lr}. The theorem does not cover larger rates."
         )
     K, q, step = local_steps, share, smoothness * server_lr
     return Convergence(
@@ -507,17 +512,17 @@ def convergence_bound(
 
 @checked
 def speedup_settings(rounds: Count, cohort_size: Count, local_steps: Count) -> tuple[float, float]:
-    """Return (eta_s, q) with which the bound falls like 1 / sqrt(m K R): eta_s = sqrt(m K / R), q = 1 - 1 / (m K).
+    """Return eta_s = sqrt(m K / R) and q = 1 - 1 / (m K), for which the bound is of order 1 / sqrt(m K R).
 
-    Then start, server noise and client noise are each a constant over sqrt(m K R), and so is the sum once
-    R >> (m K)^3, when the drift, of order m K / R, is below that. The paper asks for q = Omega(1 - 1 / (m K)), which
-    any constant q satisfies while the server noise then stays at sqrt(m K / R): 1 - q = O(1 / (m K)) is meant. It
-    also needs q <= `largest_share`, so clients as much alike as sigma_G^2 of order G_1 / (m K).
+    The summands `start`, `server_noise` and `client_noise` are then each of order 1 / sqrt(m K R). So is the sum if
+    R >> (m K)^3, because the drift, of order m K / R, is then smaller. The paper requires q = Omega(1 - 1 / (m K)), but
+    any constant q satisfies this, and the server noise would then be of order sqrt(m K / R). The condition that the
+    paper needs is 1 - q = O(1 / (m K)). It also needs q <= `largest_share`, so sigma_G^2 must be of order G_1 / (m K).
 
     Args:
-        rounds: R; eta_s is within `largest_server_lr` once R >= 1920 L^2 m K.
-        cohort_size: m.
-        local_steps: K.
+        rounds: R, the number of rounds. eta_s is at most `largest_server_lr` if R >= 1920 L^2 m K.
+        cohort_size: m, the number of clients in a round.
+        local_steps: K, the number of local steps.
 
     Reference: Corollary 1.
 
@@ -534,15 +539,16 @@ def speedup_settings(rounds: Count, cohort_size: Count, local_steps: Count) -> t
 
 
 def worst_case_error(participants: int, clients: int) -> float:
-    """Return the error (1 - omega) / 8 that no learner can rule out where only some clients take part.
+    """Return the error (1 - omega) / 8 that no learner can rule out if only some clients participate.
 
-    With omega = participants / clients: for every learner there are a way of taking part, clients and a target that
-    some hypothesis fits without error, for which the 0-1 error on all clients exceeds this with probability above
-    1/20. More examples do not help. It speaks of the worst federation there is, not of yours; 0 if all take part.
+    Here omega = participants / clients. For every learner there is a worst case: clients, a participation process, and
+    a target that some hypothesis fits without error. In this case, the 0-1 error on all clients exceeds the returned
+    value with probability above 1/20. More examples do not help. Your federation need not be the worst case. The value
+    is 0 if all clients participate.
 
     Args:
-        participants: From 1 to `clients`.
-        clients: All clients, those that never take part among them.
+        participants: Number of participating clients, from 1 to `clients`.
+        clients: Number of all clients, including unseen clients.
 
     Reference: Theorem 1.
 
@@ -558,19 +564,19 @@ def worst_case_error(participants: int, clients: int) -> float:
 def generalization_rate(
     vc_dimension: Positive, server_examples: Count, client_examples: NotNegative, *, noise: Share, relation: NotNegative
 ) -> float:
-    """Return the order of the excess error when clients and the server's own sample of all clients are used.
+    """Return the order of the excess error after training on participants' examples and on the server's sample.
 
         (d / (n_T + n_S)) ** (1 / (2 - beta_Q)) + (d / (n_T + n_S)) ** (beta / (2 - beta_Q))
 
-    The theorem hides a constant and logarithms, both taken as 1: only its course means something.
+    The theorem omits a constant and logarithms, which are set to 1 here. So only ratios of the values are meaningful.
 
     Args:
-        vc_dimension: d, positive.
-        server_examples: n_T, at least 1, drawn from all clients together.
-        client_examples: n_S, not negative, of those that take part.
-        noise: beta_Q of the Bernstein condition (Assumption 1), in [0, 1]; 1 is the easiest.
-        relation: beta of Assumption 2, |eps_P(h) - eps_Q(h)| <= alpha eps_Q(h)^beta, not negative: from 1 on, the
-            first power dominates and the rate is that of one data set.
+        vc_dimension: d, the VC dimension of the hypotheses, positive.
+        server_examples: n_T, the number of server examples, drawn from all clients together; at least 1.
+        client_examples: n_S, the number of participants' examples, not negative.
+        noise: beta_Q of the Bernstein condition (Assumption 1), in [0, 1]; 1 is the easiest case.
+        relation: beta of Assumption 2, |eps_P(h) - eps_Q(h)| <= alpha eps_Q(h)^beta, not negative. If beta is at least
+            1, the first power dominates, and the rate equals that of a single data set.
 
     Reference: Theorem 2, eq. 1.
 
@@ -584,17 +590,18 @@ def generalization_rate(
 
 @checked
 def least_relation(vc_dimension: float, server_examples: int, client_examples: NotNegative) -> float:
-    """Return the beta above which, by their rates, the clients' data help: (n_T + n_S)^beta > n_T, with d = 1.
+    """Return the beta above which the clients' examples improve the rate: (n_T + n_S)^beta > n_T for d = 1.
 
         beta = ln(n_T / d) / ln((n_T + n_S) / d)
 
-    Derived here. The paper says that for every beta in (0, 1) the rate (1 / (n_T + n_S)) ** (beta / (2 - beta_Q))
-    improves on the server's alone, (1 / n_T) ** (1 / (2 - beta_Q)); below this beta it does not.
+    This threshold is derived in FedReach. The paper states that for every beta in (0, 1) the rate
+    (1 / (n_T + n_S)) ** (beta / (2 - beta_Q)) is better than the rate (1 / n_T) ** (1 / (2 - beta_Q)) of the server's
+    sample alone. Below the threshold this is not true.
 
     Args:
-        vc_dimension: d, positive and below `server_examples`.
-        server_examples: n_T.
-        client_examples: n_S, not negative.
+        vc_dimension: d, the VC dimension of the hypotheses, positive and below `server_examples`.
+        server_examples: n_T, the number of server examples.
+        client_examples: n_S, the number of participants' examples, not negative.
 
     Example:
         >>> least_relation(1, server_examples=100, client_examples=9_900)
@@ -606,17 +613,17 @@ def least_relation(vc_dimension: float, server_examples: int, client_examples: N
 
 @checked
 def excess_allowed(vc_dimension: float, server_examples: int, delta: Probability) -> float:
-    """Return A(n_T, delta): how far off the mixture's best hypothesis may be for clients to do no harm.
+    """Return A(n_T, delta), the excess error up to which the clients' examples do not harm training.
 
         A = d / n_T ln(n_T / d) + ln(1 / delta) / n_T
 
-    If the best hypothesis on server and clients together has an excess error of this order on all clients, training
-    on both is at least as good as on the server's sample alone. The paper closes a bracket too late, which puts the
-    second summand inside the first logarithm: certainty (a small delta) would then cost next to nothing.
+    Consider the best hypothesis on server and client examples together. If its excess error on all clients is of this
+    order, training on both is at least as good as on the server's sample alone. The paper closes a parenthesis too
+    late, which moves the second summand into the first logarithm. Then delta would have almost no effect.
 
     Args:
-        vc_dimension: d, positive, at most `server_examples`.
-        server_examples: n_T.
+        vc_dimension: d, the VC dimension of the hypotheses, positive and at most `server_examples`.
+        server_examples: n_T, the number of server examples.
         delta: Probability of failure, in (0, 1).
 
     Reference: Theorem 3; the sum is that of Hanneke and Kpotufe, "On the Value of Target Data in Transfer Learning",

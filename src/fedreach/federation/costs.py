@@ -1,4 +1,4 @@
-"""Costs of a round: bytes, seconds, joules."""
+"""Costs of a round: bytes, seconds and joules."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,21 +23,21 @@ REPORT_SCALARS = 2  # a report carries num_examples and loss in addition to the 
 
 
 def report_numbers(federation: Federation, d: int) -> int:
-    """Return how many numbers a report carries without its note, for a model of d."""
+    """Return how many numbers a client result contains without its note, for a model of d numbers."""
     return d + REPORT_SCALARS + len(federation.measurements())
 
 
 def note_numbers(federation: Federation, p: int) -> int:
-    """Return how many numbers the second message of a report carries, of p that are trained; mostly none."""
+    """Return how many numbers the note of a client result contains, for p trained numbers; 0 for most solvers."""
     solver = federation.memory_solver
     return p * (solver is not None and solver.sends_note)
 
 
 def count_constants(view: ServerView, selection: Cohort, holds: Bools | None) -> tuple[Bools | None, int, int]:
-    """Return which clients hold the model's constants after a round, the bytes sent for them, and those of a probe.
+    """Return which clients store the model's constants after a round, the bytes to send them, and a probe's part of it.
 
-    A client is sent them once, with the first model that it is sent, for a probe or to train. `holds` flags the clients
-    that have them; None: the model has none. Nothing is sent back.
+    The server sends the constants to a client once, with the first model for a probe or for training. `holds` marks the
+    clients that store the constants already; None for a model without constants. Clients do not send constants back.
 
     Example:
         >>> from dataclasses import replace
@@ -56,11 +56,11 @@ def count_constants(view: ServerView, selection: Cohort, holds: Bools | None) ->
 def count_bytes(
     federation: Federation, number: int, view: ServerView, selection: Cohort, reports: ClientResults, d: int
 ) -> tuple[int, int, int]:
-    """Return (down, up, probe) bytes of a round; those of the probe are part of the other two.
+    """Return (down, up, probe) bytes of a round, where down and up include the bytes of the probe.
 
-    A probed client holds the model already: it is not sent again to the cohort, and a client that was probed for its
-    update does not send it twice. In round 1 client statistics about labels are sent. The model has d numbers, trained
-    ones and averaged buffers; `reports` are those that count.
+    A probed client already has the model, so the server does not send the model again. A client that was probed for its
+    update sends the update once. In round 1 clients also send statistics about their labels. The model has d numbers:
+    trained parameters and averaged buffers. `reports` contains only the client results that the server uses.
     """
     solver = federation.memory_solver
     p = d if reports.trainable is None else reports.trainable
@@ -87,12 +87,12 @@ FORWARD_PASS = 1 / 3  # of a pass of training, which is a forward and a backward
 def with_radio(
     federation: Federation, view: ServerView, devices: Devices, *, d: int, p: int, bits_per_example: float
 ) -> ServerView:
-    """Return the view with this round's channels and what a round of training costs each client.
+    """Return the view with this round's channels and each client's cost of training.
 
     Args:
-        d: Numbers in a model.
-        p: Those of them that are trained.
-        bits_per_example: Of the training data, as it is stored.
+        d: Number of values in a model.
+        p: Number of trained values among the d values.
+        bits_per_example: Size of a stored training example, in bits.
     """
     assert federation.radio is not None
     numbers = report_numbers(federation, d) + note_numbers(federation, p)
@@ -110,7 +110,7 @@ def with_radio(
 
 
 def training_passes(federation: Federation, view: ServerView) -> Floats:
-    """Return (n,) the passes over its data that each client's round takes; looking at all of it is a third of one."""
+    """Return (n,) each client's number of training passes over its data in a round; an evaluation is a third of one."""
     local, measured, num_examples = federation.local, federation.measurements(), view.num_examples.astype(np.float64)
     evaluations = bool(measured) + any(measurement.wants_before for measurement in measured)
     if local.steps is None:
@@ -123,17 +123,19 @@ def training_passes(federation: Federation, view: ServerView) -> Floats:
 
 
 def round_cost(federation: Federation, view: ServerView, selection: Cohort, d: int) -> RoundCost | None:
-    """Return what the round costs, or None without a radio.
+    """Return the cost of the round, or None without a radio.
 
-    Clients that are asked work and send at the same time, with the shares and frequencies of the allocation rule, first
-    for the probe and then for the round. A client that has sent its update in the probe has no work left. A
-    client whose reply is lost has spent what it spent.
+    All requested clients compute and send at the same time, first for the probe and then for the round. The allocation
+    rule sets their bandwidth shares and frequencies. A client that sent its update in the probe has no further cost.
+    The cost includes clients whose reply is lost.
     """
     if federation.radio is None:
         return None
     radio = view.radio
     if radio is None:
-        raise ConfigError("The federation has a radio, but the view has no `radio`: pass it through `with_radio`.")
+        raise ConfigError(
+            "The federation has a radio, but the view has no `radio`. Pass the view through `with_radio`."
+        )
     probed = None
     if view.probe is not None:
         probed = _allocate(federation, _probe_problem(federation, radio, view, view.probe, d), "probe", view.round)
@@ -154,7 +156,7 @@ def round_cost(federation: Federation, view: ServerView, selection: Cohort, d: i
 
 
 class FittingCost(NamedTuple):
-    """Cost for the participants of fitting an adaptation rule."""
+    """Cost that participants have when an adaptation rule is fitted."""
 
     seconds: float  # of all exchanges, one after the other
     joules: float  # of all participants, to compute and to send
@@ -170,26 +172,29 @@ def fitting_cost(
     round_: int,
     bits_per_example: float,
 ) -> FittingCost:
-    """Return what fitting an adaptation rule costs by the channels and devices of rounds.
+    """Return the cost of fitting an adaptation rule, with the channels and devices of training rounds.
 
-    The exchanges follow round `round_`, each with channels of its own, as rounds r + 1, r + 2 ... would have. All
-    clients that are asked send at the same time, by the allocation rule of rounds. Before the first answer each passes
-    its m held-out examples through the model, a third of a pass of training over them, and keeps the outputs; what it
-    then computes from them is negligible. As in rounds, what the server sends takes no time.
+    The exchanges follow round `round_`. Each exchange draws new channels, as the rounds r + 1, r + 2, ... would. All
+    requested clients send at the same time, according to the allocation rule. Before the first answer, each client
+    evaluates the model on its m held-out examples and stores the outputs. This costs a third of a training pass over
+    the m examples. Later computations on the outputs are negligible. As in rounds, sending from the server takes no
+    time.
 
     Args:
-        devices: Of the n participants.
-        ids: (n,) of them.
-        held_out: (n,) examples that each fits by; 0 for one that is not asked.
-        sent: Bytes that one participant sends, exchange by exchange.
-        round_: Of the model.
-        bits_per_example: Of the data, as it is stored; used where the radio has none of its own.
+        devices: Devices of the n participants.
+        ids: (n,) ids of the participants.
+        held_out: (n,) numbers of held-out examples used for fitting; 0 for a participant without a request.
+        sent: Bytes that one participant sends in each exchange.
+        round_: Round of the model.
+        bits_per_example: Size of a stored example in bits, used if the radio does not define one.
 
     Raises:
         ConfigError: If the federation has no radio.
     """
     if federation.radio is None:
-        raise ConfigError("fitting_cost needs a federation with a radio; got none. Give it `radio=Radio()`.")
+        raise ConfigError(
+            "fitting_cost requires a federation with a radio; got none. Add `radio=Radio()` to the `Federation`."
+        )
     seconds = joules = 0.0
     for number, size in enumerate(sent, start=1):
         state = federation.radio.state(

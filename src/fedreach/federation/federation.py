@@ -1,4 +1,4 @@
-"""A federation: its components, and what follows from them."""
+"""A federation: its components and their joint requirements."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from fedreach.wireless.rules import AllocationRule
 
 @dataclass(frozen=True)
 class Federation:
-    """A federation of freely combined components; the repr is the configuration."""
+    """A federation of freely combined components; its repr shows the configuration."""
 
     selection: Selection
     weighting: Weighting
@@ -86,8 +86,8 @@ class Federation:
             )
         if self.memory_solver is not None and self.memory_loss is not None:
             raise ConfigError(
-                f"{name_of(self.solver)} and {name_of(self.loss)} both store a vector at each client, which can store "
-                "one. Use a stateless solver, such as 'fedprox', or another loss."
+                f"{name_of(self.solver)} and {name_of(self.loss)} both store a vector at each client, but a client can "
+                "store only one. Use a stateless solver, such as 'fedprox', or another loss."
             )
         if self.memory_solver is not None and self.local.optimizer is not None:
             raise ConfigError(
@@ -106,7 +106,8 @@ class Federation:
                     )
         if not self.aggregation.linear:
             raise ConfigError(
-                f"{hidden}, but {name_of(self.aggregation)} is not a weighted sum. Use 'mean', or another `linear` one."
+                f"{hidden}, but {name_of(self.aggregation)} is not a weighted sum. Use 'mean', or another `linear` "
+                "aggregator."
             )
         if not self.weighting.has_own_weights:
             raise ConfigError(
@@ -116,13 +117,13 @@ class Federation:
 
     @cached_property
     def components(self) -> Mapping[str, Component]:
-        """The components by type, without those that are left out."""
+        """Components by type, without omitted ones."""
         kinds = [field.name for field in fields(self) if field.name in COMPONENT_TYPES and field.name != "radio"]
         return {kind: component for kind in kinds if (component := getattr(self, kind)) is not None}
 
     @property
     def adapts(self) -> bool:
-        """Whether unseen clients do anything but predict with the model as it is."""
+        """Whether unseen clients adapt the model before they predict."""
         return type(self.adaptation) is not Unadapted  # a custom rule may build on it
 
     def needs(self) -> frozenset[str]:
@@ -132,10 +133,10 @@ class Federation:
         )
 
     def measurements(self) -> tuple[Measurement, ...]:
-        """Return what the components have clients measure.
+        """Return the measurements that the components request from clients.
 
         Raises:
-            ComponentError: If two of them give one name to different measurements.
+            ComponentError: If two components use the same name for different measurements.
         """
         return self._measurements
 
@@ -152,28 +153,28 @@ class Federation:
                 if measurements.setdefault(measurement.name, measurement) != measurement:
                     raise ComponentError(
                         f"Two components measure {measurement.name!r} differently: {measurements[measurement.name]} "
-                        f"and {measurement}. Give both the same options."
+                        f"and {measurement}. Set the same options for both."
                     )
         return tuple(measurements.values())
 
     @property
     def memory_solver(self) -> LocalSolver | None:
-        """The solver, where clients keep a vector between rounds."""
+        """The solver, if clients store a vector between rounds for it."""
         return self.solver if self.solver.is_stateful else None
 
     @property
     def memory_loss(self) -> Loss | None:
-        """The loss, where clients keep a vector between rounds for it."""
+        """The loss, if clients store a vector between rounds for it."""
         return self.loss if self.loss.remembers_clients else None
 
     @property
     def learning_server(self) -> ServerOptimizer | None:
-        """The server step, where it learns from data of the server's own."""
+        """The server optimizer, if it learns from the server's own data."""
         return self.server if self.server.trains_server or self.server.tunes_server else None
 
     @property
     def has_memory(self) -> bool:
-        """Whether clients keep a vector between rounds."""
+        """Whether clients store a vector between rounds."""
         return self.memory_solver is not None or self.memory_loss is not None
 
 
@@ -181,26 +182,27 @@ class Federation:
 
 
 class HasTargets(Protocol):
-    """The targets of a data set."""
+    """Data set with classes or numbers as targets."""
 
     @property
     def name(self) -> str:
-        """In messages."""
+        """Name of the data set in messages."""
 
     @property
     def num_classes(self) -> int:
-        """0 where targets are numbers."""
+        """Number of classes; 0 for numeric targets."""
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """Shape of an example's labels where each position has one; else ()."""
+        """Shape of an example's labels if each position has a label; else ()."""
 
 
 def check_targets(kind: str, component: Component, data: HasTargets) -> None:
     """Reject a component that does not accept the targets of the data.
 
     Raises:
-        ConfigError: If it needs classes and they are numbers, or the other way round.
+        ConfigError: If it needs classes but the targets are numbers, or if it needs numbers but the targets are
+            classes.
     """
     parts = [part for inner in component.with_inner() for part in (inner, *inner.measures)]
     needs_classes = any(part.needs_classes or part.needs for part in parts) or kind == "adaptation"
@@ -211,8 +213,8 @@ def check_targets(kind: str, component: Component, data: HasTargets) -> None:
             else f"Choose another {kind}, or divide the targets into classes"
         )
         raise ConfigError(
-            f"{kind} {name_of(component)} needs classes as targets; those of {data.name} are numbers. {advice}. If "
-            "they are classes, write them as whole numbers."
+            f"{kind} {name_of(component)} needs classes as targets; the targets of {data.name} are numbers. {advice}. "
+            "If the targets are classes, convert them to whole numbers."
         )
     if data.positions and kind != "metric" and (why := _why_not_at_positions(kind, component)):
         raise ConfigError(
@@ -221,8 +223,8 @@ def check_targets(kind: str, component: Component, data: HasTargets) -> None:
     if component.declares("needs_numbers") and data.num_classes:
         advice = "loss = 'cross_entropy'" if kind == "loss" else f"another {kind}"
         raise ConfigError(
-            f"{kind} {name_of(component)} needs numbers as targets; those of {data.name} are classes. Use {advice}, or "
-            "give numbers: floats as labels, or `target` instead of `label` for a table."
+            f"{kind} {name_of(component)} needs numbers as targets; the targets of {data.name} are classes. Use "
+            f"{advice}, or numbers as targets: floats as labels, or `target` instead of `label` for a table."
         )
 
 
@@ -235,7 +237,7 @@ def _why_not_at_positions(kind: str, component: Component) -> str:
         "reads one output per example": component.declares("has_objective"),
         "learns from one row of outputs per example": component.declares("tunes_server"),
         "estimates the class of an example": kind == "adaptation",
-        "changes inputs alone": kind == "augmentation",
+        "changes inputs but not labels": kind == "augmentation",
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 
@@ -255,9 +257,9 @@ PUBLIC_METRICS = ("num_examples", "loss", "draws", "steps")  # metrics that secu
 
 
 def visible_view(federation: Federation, view: ServerView) -> ServerView:
-    """Return the view as policies see it: under secure aggregation without what clients know of their labels.
+    """Return the view that policies may read, without clients' label statistics under secure aggregation.
 
-    Only policies with `reads_length` see the length of the run: the others decide the same in a longer run.
+    Only policies with `reads_length` see the length of the run. All other policies decide the same in a longer run.
     """
     if view.rounds is not None and not federation.selection_reads_length:
         view = replace_fields(view, rounds=None)
@@ -267,10 +269,11 @@ def visible_view(federation: Federation, view: ServerView) -> ServerView:
 
 
 def visible_reports(federation: Federation, reports: ClientResults) -> ClientResults:
-    """Return the reports as the server sees them.
+    """Return the client results that the server sees.
 
-    Under secure aggregation it sees the weighted mean of the updates, and of each client its number of examples, its
-    loss and its requested steps: `update` is (r, 0), without measurements, labels or notes.
+    Under secure aggregation the server sees the weighted mean of the updates. Of each client it sees only the number of
+    examples, the loss and the requested steps. `update` then has shape (r, 0), and measurements, labels and notes are
+    missing.
     """
     if not federation.label_statistics.only_sum or reports.secure_mean is not None:
         return reports

@@ -1,4 +1,4 @@
-"""Label statistics: what the server learns about the labels of clients."""
+"""Label statistics, which determine what the server learns about the labels of clients."""
 
 import math
 from abc import abstractmethod
@@ -20,8 +20,8 @@ from fedreach.federation.secure_aggregation import SecureAggregation as SecureAg
 def released_entropy(counts: Floats) -> Floats:
     """Return (n,) entropies in nats of (n, c) label counts, which may be noisy.
 
-    Negative counts count as 0. A client without positive counts gets ln c, the entropy of a uniform mix. Counts that
-    are nan (not released) give nan.
+    Negative counts are treated as 0. Without positive counts, the entropy is ln c, as for uniform labels. For counts of
+    nan (not released), the entropy is nan.
 
     Example:
         >>> released_entropy(np.array([[3.0, 3.0, -2.0], [0.0, 7.0, 0.0], [0.0, 0.0, 0.0]])).round(4)
@@ -38,9 +38,9 @@ def released_entropy(counts: Floats) -> Floats:
 class Exact(LabelStatistics):
     """Exact label counts, if a component needs them.
 
-    The server always knows the number of examples of each client: sizes are public in FedReach.
+    The server always knows each client's number of examples, because it is public in FedReach.
 
-    Use when: the server may know label counts, and in simulations without privacy requirements.
+    Use when: the server may know label counts, as in simulations without privacy requirements.
 
     Example:
         >>> Exact().release(np.array([[3, 0]]), np.random.Generator(np.random.Philox(0)))
@@ -65,10 +65,10 @@ class Noised(LabelStatistics):
 
     @abstractmethod
     def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Ints:
-        """Return whole numbers of this shape."""
+        """Return noise of this shape, in whole numbers."""
 
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
-        """Return the (n, c) noisy counts; negative counts become 0, which reveals nothing more."""
+        """Return the (n, c) noisy counts, where 0 replaces negative counts; this does not reduce privacy."""
         return np.asarray(np.maximum(counts + self.noise(counts.shape, rng), 0), np.float64)
 
 
@@ -79,18 +79,19 @@ class Noised(LabelStatistics):
 class DiscreteGaussian(Noised):
     """Label counts with discrete Gaussian noise: (epsilon, delta)-differential privacy of single examples.
 
-    Before round 1, a client adds to each count an integer x with probability proportional to exp(-x^2 / (2 sigma^2));
-    sigma is the smallest sufficient value, see `deviation`. Its tails are lighter than those of `DiscreteLaplace`.
+    Before round 1, a client adds to each count an integer x with probability proportional to exp(-x^2 / (2 sigma^2)).
+    sigma is the smallest sufficient value, see `deviation`. The tails are lighter than those of `DiscreteLaplace`.
 
-    Neighboring data sets differ in the label of one example, which changes two counts by 1 (L2 distance sqrt 2); the
-    number of examples is public. For any set of outputs S, P(S) <= exp(epsilon) P'(S) + delta. Updates are not covered,
-    and the noise of a simulation follows from its seed, see `DiscreteLaplace`.
+    Neighboring data sets differ in the label of one example, which changes two counts by 1 (L2 distance sqrt 2). The
+    number of examples is public. For any set of outputs S, P(S) <= exp(epsilon) P'(S) + delta. The guarantee does not
+    cover updates. In a simulation the noise depends on the seed, see `DiscreteLaplace`.
 
-    Use when: like `discrete_laplace`, with less noise for many classes, at the price of delta.
+    Use when: the reasons for `discrete_laplace` apply, and you accept a delta above 0 to reduce the noise for many
+    classes.
 
     Args:
         epsilon: Privacy parameter, at least 0.001.
-        delta: Privacy parameter, at least 1e-12 and below 1; choose it far below 1 / number of examples.
+        delta: Privacy parameter, at least 1e-12 and below 1. Choose delta far below 1 / number of examples.
 
     Raises:
         ConfigError: If an option is out of range.
@@ -107,7 +108,7 @@ class DiscreteGaussian(Noised):
 
     @property
     def deviation(self) -> float:
-        """sigma, in examples."""
+        """Standard deviation parameter sigma of the noise, in examples."""
         return smallest_deviation(self.epsilon, self.delta)
 
     def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Ints:
@@ -117,9 +118,9 @@ class DiscreteGaussian(Noised):
 def discrete_gaussian(deviation: float, count: int, rng: np.random.Generator) -> Ints:
     """Draw `count` integers x with probability proportional to exp(-x^2 / (2 sigma^2)), where sigma is `deviation`.
 
-    Rejection sampling: y with probability proportional to exp(-|y| / t), t = floor(sigma) + 1, is accepted with
-    probability exp(-(|y| - sigma^2 / t)^2 / (2 sigma^2)). Exact up to the 53 bits of a uniform number; Canonne et al.
-    use fractions.
+    The function uses rejection sampling. It draws y with probability proportional to exp(-|y| / t), t = floor(sigma) +
+    1, and accepts y with probability exp(-(|y| - sigma^2 / t)^2 / (2 sigma^2)). The result is exact up to the 53 bits
+    of a uniform number. Canonne et al. use fractions instead.
 
     Reference: Canonne, Kamath and Steinke 2020, Algorithm 3.
     """
@@ -135,11 +136,11 @@ def discrete_gaussian(deviation: float, count: int, rng: np.random.Generator) ->
 
 
 def delta_of_noise(epsilon: float, deviation: float) -> float:
-    """Return the smallest delta for which noise of this deviation is (epsilon, delta)-private.
+    """Return the smallest delta for which noise with this deviation is (epsilon, delta)-private.
 
-    delta = sum_d max(0, R(d) - e^epsilon R(d - 2)), where R(d) is the probability that the noises of the two counts
-    that change differ by d; the ratio R(d) / R(d - 2) is exp((1 - d) / sigma^2). As x^2 + (x - d)^2 =
-    2 (x - d/2)^2 + d^2 / 2, R(d) is exp(-d^2 / (4 sigma^2)) times one factor for even and another for odd d.
+    delta = sum_d max(0, R(d) - e^epsilon R(d - 2)), where R(d) is the probability that the noises of the two changed
+    counts differ by d. The ratio R(d) / R(d - 2) is exp((1 - d) / sigma^2). As x^2 + (x - d)^2 = 2 (x - d/2)^2 +
+    d^2 / 2, R(d) is exp(-d^2 / (4 sigma^2)) times a factor that depends only on whether d is even or odd.
 
     Example:
         >>> round(delta_of_noise(1.0, deviation=1.0), 6), round(delta_of_noise(1.0, deviation=3.0), 6)
@@ -156,7 +157,7 @@ def delta_of_noise(epsilon: float, deviation: float) -> float:
 
 @cache
 def smallest_deviation(epsilon: float, delta: float) -> float:
-    """Return the smallest sigma, to 9 digits and rounded up, that is (epsilon, delta)-private; see `delta_of_noise`."""
+    """Return the smallest (epsilon, delta)-private sigma, rounded up at the 9th digit; see `delta_of_noise`."""
     low, high = 0.0, 1.0
     while delta_of_noise(epsilon, high) > delta:
         low, high = high, 2 * high
@@ -173,19 +174,20 @@ def smallest_deviation(epsilon: float, delta: float) -> float:
 class DiscreteLaplace(Noised):
     """Label counts with discrete Laplace noise: epsilon-differential privacy of single examples.
 
-    Before round 1, a client adds to each count an integer x with probability proportional to exp(-epsilon |x| / 2),
-    with variance about 8 / epsilon^2.
+    Before round 1, a client adds to each count an integer x with probability proportional to exp(-epsilon |x| / 2). The
+    variance of x is about 8 / epsilon^2.
 
-    Neighboring data sets differ in the label of one example, which changes two counts by 1 (L1 distance 2); the number
-    of examples is public. Any output is at most exp(epsilon) times as probable under one as under the other, up to
-    events of probability 1e-15. Clients share no examples, so this holds for each client independently. Only counts are
-    covered, not updates. In a simulation the noise follows from the seed of the run, which an attacker must not know.
+    Neighboring data sets differ in the label of one example, which changes two counts by 1 (L1 distance 2). The number
+    of examples is public. Any output is at most exp(epsilon) times as probable for one data set as for a neighboring
+    one, up to events of probability 1e-15. Clients share no examples, so this guarantee applies to each client
+    independently. It covers counts, but not updates. In a simulation the noise depends on the seed of the run, which an
+    attacker must not know.
 
     Use when: label counts must be private, with a single privacy parameter.
 
     Args:
-        epsilon: Privacy parameter, at least 0.001; smaller is more private. 1 gives noise of about 3 examples per
-            class.
+        epsilon: Privacy parameter, at least 0.001; smaller values are more private. With 1, the noise is about 3
+            examples per class.
 
     Raises:
         ConfigError: If `epsilon` is out of range.

@@ -1,4 +1,4 @@
-"""Local training: steps, learning rates and optimizers."""
+"""Local training: number of steps, learning rates and optimizers."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ class Adam(Options):
         v <- beta2 * v + (1 - beta2) * g^2
         w <- w - lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
 
-    m and v start from 0 in every round; they are neither sent nor stored. A step moves each parameter by about `lr`,
-    whatever the gradient, so choose about a hundredth of a suitable learning rate of plain steps, such as 0.001.
+    m and v restart from 0 in every round. They are neither sent nor stored. A step changes each parameter by about
+    `lr`, regardless of the size of the gradient. So choose about a hundredth of a learning rate that suits plain steps,
+    such as 0.001.
 
-    Use when: plain steps train the model badly, as with embeddings or attention, and a round has many steps. With few
-    steps, use plain steps and Adam at the server (`server = "adam"`).
+    Use when: plain steps train the model badly, as with embeddings or attention, and a round has many steps. If a round
+    has few steps, use plain steps and Adam at the server (`server = "adam"`).
 
     Args:
         beta1: Decay of m, in [0, 1).
         beta2: Decay of v, in [0, 1).
-        epsilon: Constant that keeps the denominator from 0, positive.
+        epsilon: Constant that keeps the denominator above 0, positive.
 
     Raises:
         ConfigError: If a value is out of range.
@@ -66,14 +67,14 @@ class Adam(Options):
     def direction(
         self, gradient: Any, weights: Any, moments: Any, step: int, weight_decay: float
     ) -> tuple[Any, tuple[Any, Any]]:
-        """Return what the weights move against, times the rate, and the new m and v; arrays or tensors of one shape.
+        """Return the direction d of the step w <- w - lr * d, and the new m and v; arrays or tensors of one shape.
 
         Args:
-            gradient: Corrected and clipped.
-            weights: Before the step.
-            moments: m and v.
-            step: t, from 1 on.
-            weight_decay: Not negative.
+            gradient: Corrected and clipped gradient.
+            weights: Weights before the step.
+            moments: m and v before the step.
+            step: Number t of the step in this round, at least 1.
+            weight_decay: Strength of the weight decay, not negative.
         """
         decay = weight_decay * weights if weight_decay else 0.0
         g = gradient if self.decoupled else gradient + decay
@@ -88,10 +89,10 @@ class Adam(Options):
 class AdamW(Adam):
     """AdamW (Loshchilov and Hutter, 2019): w <- w - lr * (Adam's step of the plain gradient + weight_decay * w).
 
-    With weight_decay 0 it is `Adam`. In Adam, weight decay is part of the gradient, so it is small where gradients are
-    large; here all weights decay equally.
+    With weight_decay 0, AdamW equals `Adam`. In Adam, weight decay is part of the gradient, so its effect is small for
+    weights with large gradients. In AdamW all weights decay equally.
 
-    Use when: like `Adam`, with weight decay.
+    Use when: the reasons for `Adam` apply, and you use weight decay.
 
     Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, Algorithm 2; as in torch, the
     decay is multiplied by the learning rate.
@@ -109,14 +110,14 @@ class AdamW(Adam):
 
 
 def optimizer_class(part: str, name: str) -> Any:
-    """Return a class of `torch.optim` that steps from gradients alone.
+    """Return a class of `torch.optim` whose steps need only gradients.
 
     Args:
-        part: Name of the component, for errors.
+        part: Name of the component, for error messages.
         name: Name of the class.
 
     Raises:
-        ConfigError: If torch has no such class, or it evaluates the loss itself, as L-BFGS does.
+        ConfigError: If torch does not have the class, or if the optimizer evaluates the loss itself, as L-BFGS does.
     """
     import torch
 
@@ -138,14 +139,14 @@ def optimizer_class(part: str, name: str) -> Any:
 def check_optimizer(
     part: str, name: str, options: Mapping[str, Any] | None, rate: str, step: Callable[[], object]
 ) -> None:
-    """Reject an optimizer that torch does not have, or that cannot take a step with these options.
+    """Reject an optimizer that torch does not have, or that fails with these options.
 
     Args:
-        part: Name of the component, for errors.
+        part: Name of the component, for error messages.
         name: Name of the class.
         options: Options other than the learning rate.
-        rate: Name of the option that is the learning rate.
-        step: Function that takes steps with the optimizer.
+        rate: Name of the option that sets the learning rate.
+        step: Function that performs steps with the optimizer.
 
     Raises:
         ConfigError: If a step fails.
@@ -163,7 +164,7 @@ def check_optimizer(
 
 
 def with_tuples(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the options with tuples for the lists that an experiment file has in their place."""
+    """Return the options with tuples instead of the lists of an experiment file."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in (options or {}).items()}
 
 
@@ -174,17 +175,18 @@ def with_tuples(options: Mapping[str, Any] | None) -> dict[str, Any]:
 class TorchSteps:
     """PyTorch optimizer for the local steps of clients.
 
-    It gets the corrected and clipped gradient, and the learning rate of the round as its ``lr``. It starts again in
-    every round, so its state is neither sent nor stored. Only the engine `sequential` trains with it.
+    The optimizer uses the corrected and clipped gradient. Its ``lr`` is the learning rate of the round. Its state is
+    reset in every round, and is neither sent nor stored. Only the engine `sequential` supports it.
 
-    Use when: an optimizer of PyTorch that is not built in, such as RMSprop, NAdam or Adafactor, should be tried.
+    Use when: you want to try an optimizer of PyTorch that FedReach does not include, such as RMSprop, NAdam or
+    Adafactor.
 
     Args:
-        optimizer: Name of a class of `torch.optim` that steps from gradients alone; LBFGS and SparseAdam do not.
+        optimizer: Name of a class of `torch.optim` whose steps need only dense gradients, so not LBFGS or SparseAdam.
         options: Options other than ``lr``, such as ``{"alpha": 0.9}``. None: torch's defaults.
 
     Raises:
-        ConfigError: If torch has no such optimizer, or it cannot be used here or with these options.
+        ConfigError: If torch does not have the optimizer, or if it does not support local steps or these options.
 
     Example:
         >>> import torch
@@ -209,10 +211,10 @@ class TorchSteps:
         check_optimizer("TorchSteps", self.optimizer, self.options, "local.lr", step)
 
     def begun(self, parameters: Iterable[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
-        """Return the optimizer at the beginning of a round, of parameters that have their gradients.
+        """Return a new optimizer for a round, for parameters that have gradients.
 
         Raises:
-            ConfigError: If it does not take parameters of such shapes.
+            ConfigError: If the optimizer does not support the shapes of the parameters.
         """
         cls = optimizer_class("TorchSteps", self.optimizer)
         try:
@@ -230,17 +232,17 @@ class TorchSteps:
 
 @dataclass(frozen=True)
 class UnevenSteps(Options):
-    """Uneven numbers of local steps, uniform from `min` to `max` for each client.
+    """Uneven numbers of local steps, drawn uniformly from `min` to `max` for each client.
 
     The draw depends only on the seed of the run, the client and the round. So all methods of a comparison use the same
-    numbers, and a client on a real network knows its number as the server does.
+    numbers of steps. On a real network, a client and the server compute the same number.
 
-    Use when: methods should be tried on clients of different speed, as with the weighting `fednova`.
+    Use when: you compare methods on clients of different speeds, for example the weighting `fednova`.
 
     Args:
         min: Smallest number of steps, at least 1.
         max: Largest number of steps, from `min` to 10^9.
-        drawn: Time of the draw. ``"client"``: once per client; ``"round"``: in each round.
+        drawn: Frequency of the draw. ``"client"``: once per client; ``"round"``: in each round.
 
     Raises:
         ConfigError: If a value is out of range.
@@ -262,7 +264,7 @@ class UnevenSteps(Options):
             )
 
     def of(self, ids: Ints, seed: int, round_: int) -> Ints:
-        """Return the steps of these clients in a round."""
+        """Return the numbers of local steps of these clients in a round."""
         rng = generator(seed, "local-steps", round_ if self.drawn == "round" else 0)
         share = rng.random(int(ids.max(initial=-1)) + 1)[ids]  # of client i the i-th number, whatever the other ids
         return self.min + (share * (self.max - self.min + 1)).astype(np.int64)
@@ -282,7 +284,7 @@ OVER_ROUNDS = ("step", "warmup")
 
 @dataclass(frozen=True)
 class LocalSGD:
-    """Stochastic gradient descent at a client, restarted in every round.
+    """Stochastic gradient descent on a client, restarted in every round.
 
     With the solver's corrected gradient g, one step is::
 
@@ -293,22 +295,23 @@ class LocalSGD:
 
     Args:
         lr: Learning rate of round 1, positive.
-        batch_size: Number of examples B per step, at most 10^9; a client with m < B examples uses all m.
+        batch_size: Number of examples B per step, at most 10^9. A client with m < B examples uses all m.
         epochs: Number of passes over the client's training examples, at most 10^9, if `steps` is None.
-        steps: Number of steps of every client, at most 10^9; `UnevenSteps` for different numbers; or None.
-        drop_last: Leave out the incomplete last batch of each epoch. A client with fewer than B examples keeps its one
-            batch. Aggregation weights count all examples of a client.
-        momentum: Share of the last step to keep, in [0, 1).
+        steps: Number of steps of every client, at most 10^9, or `UnevenSteps` for different numbers. None: use
+            `epochs`.
+        drop_last: Omit the incomplete last batch of each epoch. A client with fewer than B examples still trains on its
+            only batch. Aggregation weights count all examples of a client.
+        momentum: Share of the last step to add to the next one, in [0, 1).
         weight_decay: Multiple of the weights to add to the gradient (L2 penalty), at least 0.
         clip_norm: Largest Euclidean norm of the corrected gradient. None: no limit.
         schedule: Learning rate over the rounds. ``constant``; ``exponential``: lr * decay^(round - 1); ``cosine``: from
             lr down to lr * decay in the last round; ``step``: lr * decay^floor((round - 1) / n) with n =
-            `schedule_rounds`; ``warmup``: lr * min(1, round / n); or a function from the round to a factor.
-        decay: Decay of the schedule, in (0, 1].
+            `schedule_rounds`; ``warmup``: lr * min(1, round / n); or a function that returns a factor for each round.
+        decay: Decay factor of the schedule, in (0, 1].
         schedule_rounds: Number of rounds n of the schedules ``step`` and ``warmup``.
-        optimizer: `Adam` or `AdamW` in place of the last three lines, or `TorchSteps` for any optimizer of PyTorch,
-            which has `weight_decay` among its own options. None: plain steps. Solvers that store a vector per client
-            need plain steps, and the engines `manual` and `native` support only these.
+        optimizer: `Adam` or `AdamW`, which replace the last three lines above, or `TorchSteps` for any optimizer of
+            PyTorch, whose own options include `weight_decay`. None: plain steps. Solvers that store a vector per client
+            need plain steps. The engines `manual` and `native` support only plain steps.
 
     Raises:
         ConfigError: If a value is out of range.
@@ -357,7 +360,7 @@ class LocalSGD:
             raise ConfigError(f"LocalSGD.decay must be {rule} with the schedule {named}; got {self.decay}.")
 
     def examples_per_epoch(self, sizes: Ints) -> Ints:
-        """Return (k,) the number of examples that a client uses in an epoch, given (k,) sizes.
+        """Return (k,) the number of examples that each client uses in an epoch, given (k,) numbers of examples.
 
         Example:
             >>> LocalSGD(batch_size=4, drop_last=True).examples_per_epoch(np.array([3, 8, 11]))
@@ -366,7 +369,7 @@ class LocalSGD:
         return sizes - sizes % self._batches(sizes) if self.drop_last else sizes
 
     def steps_per_epoch(self, sizes: Ints) -> Ints:
-        """Return (k,) the number of batches of an epoch.
+        """Return (k,) the number of batches in an epoch of each client.
 
         Example:
             >>> LocalSGD(batch_size=4).steps_per_epoch(np.array([3, 8, 11]))
@@ -375,13 +378,13 @@ class LocalSGD:
         return -(-self.examples_per_epoch(sizes) // self._batches(sizes))
 
     def steps_of(self, sizes: Ints, ids: Ints, seed: int, round_: int) -> Ints:
-        """Return the local steps of clients with these numbers of examples in a round.
+        """Return (k,) the number of local steps of each client in a round.
 
         Args:
             sizes: (k,) numbers of examples.
             ids: (k,) ids of the clients.
             seed: Seed of the run.
-            round_: Round.
+            round_: Number of the round.
 
         Example:
             >>> LocalSGD(batch_size=4, epochs=2).steps_of(np.array([3, 8, 11]), np.arange(3), seed=0, round_=1)
@@ -430,9 +433,9 @@ class LocalSGD:
     def furthest(self, steps: int, lr: float, size: float) -> float:
         """Return the largest possible norm of a client's update, in the trained parameters.
 
-        That is lr times clip_norm times the equivalent number of plain steps, because each gradient is clipped, plus
-        the rounding of each step to single precision for a model of norm `size`. It is infinite without `clip_norm`,
-        with an `optimizer`, and with weight decay.
+        Each gradient is clipped, so the norm is at most lr * clip_norm times the equivalent number of plain steps. The
+        method adds the rounding error of each step in single precision for a model of norm `size`. The result is
+        infinite without `clip_norm`, with an `optimizer`, and with weight decay.
 
         Example:
             >>> local = LocalSGD(clip_norm=2.0)
@@ -446,13 +449,13 @@ class LocalSGD:
 
     @property
     def moments(self) -> int:
-        """Number of vectors of the model's length that FedReach's own steps keep within a round."""
+        """Number of vectors of the model's length that FedReach's own optimizers store within a round."""
         return 2 if isinstance(self.optimizer, Adam) else int(self.momentum > 0)
 
     def moved_steps(self, steps: Ints) -> Floats:
-        """Return (k,) the number of plain steps of its mean gradient that a client's local training is equivalent to.
+        """Return (k,) the number of plain steps with the mean gradient that is equivalent to each client's training.
 
-        Without momentum that is `steps`; with momentum it is sum_(j=1..K) (1 - momentum^j) / (1 - momentum).
+        Without momentum, this number is `steps`. With momentum, it is sum_(j=1..K) (1 - momentum^j) / (1 - momentum).
 
         Example:
             >>> LocalSGD(momentum=0.5).moved_steps(np.array([1, 2]))

@@ -1,4 +1,4 @@
-"""Losses and local objectives: the function that a client minimizes."""
+"""Losses and local objectives, the functions that clients minimize."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ from fedreach.federation.base import Loss, OfFunction, name_of
 class FunctionLoss(OfFunction, Loss):
     """Loss by ``function(outputs, targets) -> (b,) losses`` of torch tensors (b, c) and (b,).
 
-    For numeric targets, both tensors are (b, t). A function for numeric targets has ``needs_numbers = True``. It gets
-    targets in their units, or on the participants' scale with ``scales_targets = True``, see `MSE`.
+    For numeric targets, both tensors are (b, t), and the function needs the attribute ``needs_numbers = True``. The
+    function receives targets in their units, or on the participants' scale with ``scales_targets = True``, see `MSE`.
 
     Example:
         >>> import torch
@@ -40,7 +40,7 @@ class CrossEntropy(Loss):
 
     l(z, y) = log sum_c exp(z_c) - z_y, in nats, for model outputs z and class y.
 
-    Use when: the targets are classes; the default.
+    Use when: the targets are classes. This is the default.
 
     Example:
         >>> import torch
@@ -62,13 +62,13 @@ class CrossEntropy(Loss):
 
 @dataclass(frozen=True)
 class ExtendsLoss(Loss):
-    """Base class of losses that add a term to another loss by `objective`.
+    """Base class of losses whose `objective` adds a term to another loss.
 
     Args:
         inner: Loss to extend. Default: cross-entropy.
 
     Raises:
-        ConfigError: If the inner loss has an objective itself, or shifts outputs.
+        ConfigError: If the inner loss also has an objective, or shifts outputs.
     """
 
     inner: Loss = field(default=CrossEntropy(), kw_only=True)
@@ -76,10 +76,10 @@ class ExtendsLoss(Loss):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.inner.has_objective or self.inner.shifts_outputs:
-            what = "has an objective itself" if self.inner.has_objective else "shifts outputs"
+            what = "already has an objective" if self.inner.has_objective else "shifts outputs"
             raise ConfigError(
-                f"{type(self).__name__}.inner must be a loss of outputs and targets; {name_of(self.inner)} {what}. "
-                "Use 'cross_entropy', 'label_smoothing', 'mse' or 'huber', or write both into a loss of your own."
+                f"{type(self).__name__}.inner must be a loss of outputs and targets; {name_of(self.inner)} {what}. Use "
+                "'cross_entropy', 'label_smoothing', 'mse' or 'huber', or write a custom loss that combines both."
             )
 
     def per_example(self, outputs: Any, targets: Any) -> Any:
@@ -93,16 +93,16 @@ class ExtendsLoss(Loss):
 class LabelSmoothing(Loss):
     """Cross-entropy with label smoothing (Szegedy et al., 2016).
 
-    The target is (1 - share) on class y plus share / C on every class: l(z, y) = log sum_c exp(z_c) - (1 - share) z_y -
-    (share / C) sum_c z_c, in nats. With share 0 it is cross-entropy.
+    The target distribution is (1 - share) on class y plus share / C on every class. So l(z, y) = log sum_c exp(z_c) -
+    (1 - share) z_y - (share / C) sum_c z_c, in nats. With share 0, the loss is cross-entropy.
 
     Use when: labels are noisy, or predictions are overconfident.
 
     Args:
-        share: Share of a label to spread over all classes, in [0, 1].
+        share: Share of a label to distribute among all classes, in [0, 1].
 
     Raises:
-        ConfigError: If the share is out of range.
+        ConfigError: If `share` is out of range.
 
     Reference: Szegedy, Vanhoucke, Ioffe, Shlens and Wojna, "Rethinking the Inception Architecture for Computer Vision",
     CVPR 2016, section 7.
@@ -130,18 +130,19 @@ class LogitAdjusted(CrossEntropy):
     """Logit-adjusted cross-entropy (Menon et al., 2021) with the label distribution of each client.
 
     l(z, y) = log sum_c exp(z_c + a_c) - (z_y + a_y) in nats, with a_c = strength log(C p_c) and p_c = (n_c + smoothing)
-    / (n + C smoothing), where n_c of the client's n training examples have class c. The model then learns the
-    appearance of classes instead of their frequency at the client. With uniform classes, or strength 0, it is
+    / (n + C smoothing), where n_c of the client's n training examples have class c. The model then learns to recognize
+    classes, independent of their frequency at the client. With uniform classes or strength 0, the loss is
     cross-entropy.
 
-    Use when: label distributions of clients differ, in particular with adaptation, which adds the frequencies back.
+    Use when: label distributions of clients differ, in particular with adaptation, which adds the class frequencies
+    again.
 
     Args:
         strength: Factor of the logarithm; tau in the paper.
-        smoothing: Pseudo-examples added to each class, so that no share is 0.
+        smoothing: Number of pseudo-examples to add to each class, so that every p_c is positive.
 
-    Reference: Menon et al., "Long-tail learning via logit adjustment" (ICLR 2021), eq. (10), with the class shares of
-    each client instead of all clients.
+    Reference: Menon et al., "Long-tail learning via logit adjustment" (ICLR 2021), eq. (10), with the label
+    distribution of each client instead of all clients.
 
     Example:
         >>> LogitAdjusted(smoothing=1.0).shift(np.array([[6, 0], [2, 2]])).round(4).tolist()
@@ -166,21 +167,21 @@ class FedLC(CrossEntropy):
     """FedLC logit calibration (Zhang et al., 2022): cross-entropy with larger margins for rare classes of the client.
 
     l(z, y) = log sum_c exp(z_c - m_c) - (z_y - m_y) in nats, with m_c = strength n_c^(-1/4), where n_c of the client's
-    training examples have class c. Margins apply in training only. With strength 0 it is cross-entropy.
+    training examples have class c. Margins apply in training only. With strength 0, the loss is cross-entropy.
 
-    Use when: like `logit_adjusted`, if rare classes should keep a wider margin.
+    Use when: the reasons for `logit_adjusted` apply, and rare classes should have a larger margin.
 
     Args:
         strength: Factor of the margins, at least 0; tau in the paper.
-        absent: Pseudo-count of classes without examples, positive. The default gives them a margin of 100 strength,
-            which removes them from the sum.
+        absent: Pseudo-count for classes without examples, positive. With the default, these classes have a margin of
+            100 * strength, which practically removes them from the sum.
 
     Raises:
         ConfigError: If an option is out of range.
 
     Reference: Zhang, Li, Li, Xu, Wu, Ding and Wu, "Federated Learning with Label Distribution Skew via Logits
-    Calibration", ICML 2022, which does not define classes without examples. FL-bench (github.com/KarhouTam/FL-bench)
-    also counts them as 1e-8 examples.
+    Calibration", ICML 2022. The paper does not define margins of classes without examples. FL-bench
+    (github.com/KarhouTam/FL-bench) also counts them as 1e-8 examples.
 
     Example:
         >>> FedLC().shift(np.array([[16, 1, 0]])).tolist()
@@ -206,7 +207,7 @@ class OfNumbers(Loss):
 
     @property
     def scales_targets(self) -> bool:  # type: ignore[override]
-        """Whether targets and outputs are handed over on the participants' scale."""
+        """Whether the loss receives targets and outputs on the participants' scale."""
         return self.scale
 
 
@@ -215,14 +216,15 @@ class MSE(OfNumbers):
     """Mean squared error over the t numeric targets of an example.
 
     l(z, y) = (1/t) sum_j (z_j - y_j)^2, with gradient 2 (z_j - y_j) / t. Outputs and targets are on the participants'
-    scale, (y - mean) / sd, see `fedreach.data.preparation.TargetScale`: predicting the participants' mean gives a loss
-    of 1 on their training rows. Predictions and reported errors are in the units of the targets. Classes are rejected
-    as targets, because metrics and adaptation read a classifier's outputs as log-odds.
+    scale, (y - mean) / sd, see `fedreach.data.preparation.TargetScale`. On this scale, a prediction of the
+    participants' mean has loss 1 on their training rows. Predictions and reported errors are in the units of the
+    targets. FedReach rejects classes as targets, because metrics and adaptation interpret a classifier's outputs as
+    log-odds.
 
-    Use when: the targets are numbers with few outliers; otherwise `huber`.
+    Use when: the targets are numbers with few outliers. With many outliers, use `huber`.
 
     Args:
-        scale: Train on the participants' scale. False: train on the targets as they are.
+        scale: Train on the participants' scale. False: train on the unscaled targets.
 
     Reference: Legendre, "Nouvelles méthodes pour la détermination des orbites des comètes", 1805, appendix.
 
@@ -244,10 +246,10 @@ class MSE(OfNumbers):
 
 @dataclass(frozen=True)
 class Huber(OfNumbers):
-    """Huber loss: half the squared error up to delta, linear beyond; the mean over the t targets of an example.
+    """Huber loss: half the squared error up to delta and linear above, averaged over the t targets of an example.
 
-    l(z, y) = (1/t) sum_j h(z_j - y_j), with h(e) = e^2 / 2 where |e| <= delta and delta (|e| - delta / 2) elsewhere.
-    The gradient of an example is bounded by delta. With delta above all errors it is half of `MSE`.
+    l(z, y) = (1/t) sum_j h(z_j - y_j), with h(e) = e^2 / 2 if |e| <= delta, and delta (|e| - delta / 2) otherwise. The
+    gradient of an example is bounded by delta. If delta exceeds all errors, the loss is half of `MSE`.
 
     Use when: the targets are numbers with outliers, such as costs of single patients.
 
@@ -256,7 +258,7 @@ class Huber(OfNumbers):
         scale: Train on the participants' scale, as in `MSE`. False: delta is in the unit of the target.
 
     Raises:
-        ConfigError: If delta is out of range.
+        ConfigError: If `delta` is out of range.
 
     Reference: Huber, "Robust estimation of a location parameter", Annals of Mathematical Statistics 35, 1964.
 
@@ -283,23 +285,22 @@ class MOON(ExtendsLoss):
     """MOON (Li et al., 2021): the loss plus mu times a contrastive term on the features of two frozen models.
 
     The term is mean_i -log(e^(s(z, z_glob) / tau) / (e^(s(z, z_glob) / tau) + e^(s(z, z_prev) / tau))), where s is the
-    cosine and z, z_glob and z_prev are the features of example i by the local model, by the broadcast model, and by the
-    client's model after the last round in which its reply counted. Each client stores the last one. In a client's first
-    round the term is 0.
+    cosine similarity. z, z_glob and z_prev are the features of example i from the local model, the broadcast model and
+    the client's previous model. The previous model is the client's model after the last round in which its reply was
+    used. Each client stores this model. In a client's first round the term is 0.
 
-    Use when: image models whose features drift. Each step takes two more forward passes, and each client stores a
-    model.
+    Use when: features of image models drift. Each step needs two more forward passes, and each client stores a model.
 
     Args:
-        mu: Weight of the term, at least 0. With 0 this is the loss alone, bit for bit.
+        mu: Weight of the term, at least 0. With 0, the results equal those of `inner`, bit for bit.
         temperature: Temperature tau, positive.
-        layer: Name of the layer whose output the features are. None: the input of the last linear layer.
+        layer: Name of the layer whose outputs are the features. None: the inputs of the last linear layer.
 
     Raises:
         ConfigError: If an option is out of range.
 
     Reference: Li, He and Song, "Model-Contrastive Federated Learning", CVPR 2021, eq. 3 and 4. The paper's models have
-    a projection head of two layers before the last layer; here the model defines that.
+    a projection head of two layers before the last layer. In FedReach, this depends on your model.
 
     Example:
         >>> MOON(mu=5.0)
@@ -332,22 +333,22 @@ class FedDecorr(ExtendsLoss):
     """FedDecorr (Shi et al., 2023): the loss plus beta times the mean squared correlation between features.
 
     The term is ||K||_F^2 / d^2, where K is the (d, d) correlation matrix of the d features over the b examples of the
-    batch. As in the authors' code, 1e-8 is added to each variance, so a constant feature has correlation 0. A batch of
-    one example has no term.
+    batch. As in the authors' code, 1e-8 is added to each variance, so a constant feature has correlation 0. For a batch
+    of one example the term is omitted.
 
-    Use when: clients have few classes each, so that features collapse into few dimensions. Each step takes b d^2 more
-    products.
+    Use when: clients have few classes each, so that features collapse into few dimensions. Each step needs b d^2 more
+    multiplications.
 
     Args:
-        beta: Weight of the term, at least 0. With 0 this is the loss alone, bit for bit.
-        layer: Name of the layer whose output the features are. None: the input of the last linear layer.
+        beta: Weight of the term, at least 0. With 0, the results equal those of `inner`, bit for bit.
+        layer: Name of the layer whose outputs are the features. None: the inputs of the last linear layer.
 
     Raises:
-        ConfigError: If beta is out of range.
+        ConfigError: If `beta` is out of range.
 
     Reference: Shi, Liang, Zhang, Tan and Bai, "Towards Understanding and Mitigating Dimensional Collapse in
-    Heterogeneous Federated Learning", ICLR 2023, eq. 6. The authors' code omits the diagonal, a constant, and scales
-    the rest by (b - 1)^2 / b.
+    Heterogeneous Federated Learning", ICLR 2023, eq. 6. The authors' code omits the diagonal, which is constant, and
+    multiplies the sum of the other entries by (b - 1)^2 / b.
 
     Example:
         >>> FedDecorr(beta=0.2)
@@ -372,16 +373,16 @@ class FedDecorr(ExtendsLoss):
 
 @dataclass(frozen=True)
 class FedNTD(ExtendsLoss):
-    """FedNTD (Lee et al., 2022): the loss plus beta times a distillation term over the classes that are not true.
+    """FedNTD (Lee et al., 2022): the loss plus beta times a distillation term over all classes but the true class.
 
-    The term is mean_i sum_(c != y) q_g(c) log(q_g(c) / q_l(c)), where q is the softmax of outputs / tau without the
-    true class y, q_l of the local model and q_g of the broadcast model. Clients store nothing.
+    The term is mean_i sum_(c != y) q_g(c) log(q_g(c) / q_l(c)). q_l and q_g are the softmax of outputs / tau without
+    the true class y, for the local model and the broadcast model. Clients store no state between rounds.
 
-    Use when: clients have few classes each, and training forgets the other classes. Each step takes one more forward
-    pass.
+    Use when: clients have few classes each, and local training forgets the other classes. Each step needs one more
+    forward pass.
 
     Args:
-        beta: Weight of the term, at least 0. With 0 this is the loss alone, bit for bit.
+        beta: Weight of the term, at least 0. With 0, the results equal those of `inner`, bit for bit.
         tau: Temperature, positive.
 
     Raises:
@@ -419,17 +420,17 @@ class FedNTD(ExtendsLoss):
 class FedSAM(ExtendsLoss):
     """FedSAM (Qu et al., 2022): gradients at w + rho g / ||g||, where g is the gradient of the batch at w.
 
-    Each step uses the gradient at the perturbed parameters on the same batch; the perturbation counts as a constant. If
-    g is 0, the gradient is taken at w. Solvers, clipping and weight decay act on the resulting gradient.
+    Each step uses the gradient at the perturbed parameters on the same batch. The perturbation is not differentiated.
+    If g is 0, the step uses the gradient at w. Solvers, clipping and weight decay apply to the resulting gradient.
 
-    Use when: local models reach sharp minima, so that their average is worse than each of them. Each step takes two
-    gradients.
+    Use when: local models reach sharp minima, so that their average is worse than each local model. Each step computes
+    two gradients.
 
     Args:
-        rho: Length of the perturbation, at least 0. With 0 this is the loss alone, bit for bit.
+        rho: Length of the perturbation, at least 0. With 0, the results equal those of `inner`, bit for bit.
 
     Raises:
-        ConfigError: If rho is out of range.
+        ConfigError: If `rho` is out of range.
 
     Reference: Qu, Li, Duan, Liu, Tang and Lu, "Generalized Federated Learning via Sharpness Aware Minimization", ICML
     2022, Algorithm 1 (FedSAM); Foret, Kleiner, Mobahi and Neyshabur, "Sharpness-Aware Minimization for Efficiently

@@ -1,4 +1,4 @@
-"""Measurements: a number that a client measures on its own examples and reports."""
+"""Measurements: numbers that clients compute on their own examples and report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ from fedreach.federation.types import LocalOutputs
 
 @dataclass(frozen=True)
 class LossRMS(Measurement):
-    """Root mean square loss sqrt((1/m) sum_i l_i^2) of the broadcast model, l_i the cross-entropies in nats.
+    """Root mean square loss sqrt((1/m) sum_i l_i^2) of the broadcast model, with cross-entropies l_i in nats.
 
-    For numeric targets, l_i is the mean squared error.
+    For numeric targets, l_i is the mean squared error of example i.
 
     Use when: the selection `oort` or a custom component requests it.
 
     Reference: Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided Participant
-    Selection", OSDI 2021, eq. (2). The paper uses the losses seen during training; here all losses are of the broadcast
-    model.
+    Selection", OSDI 2021, eq. (2). The paper uses the losses observed during training. FedReach uses the losses of the
+    broadcast model.
 
     Example:
         >>> even = np.zeros((2, 4), np.float32)  # log 4 each
@@ -53,24 +53,24 @@ class LossRMS(Measurement):
 
 @dataclass(frozen=True)
 class Disagreement(Measurement):
-    """Disagreement of the bounds on the squared loss of the local model under a shift of the client's data.
+    """Disagreement between bounds on the local model's squared loss under a shift of the client's data.
 
     eta = sum_i (u(d_i) - l(d_i)), where u and l are upper and lower bounds of the mean squared loss within Hellinger
-    distance d_i = step, 2 step, ..., radius: see `convergence`. It is small for a client whose examples the model fits
-    equally well.
+    distance d_i = step, 2 step, ..., radius, see `convergence`. eta is small for a client whose examples all have
+    similar losses.
 
-    Losses lie in [0, 1]: ``"jsd"``, the Jensen-Shannon divergence to base 2, or ``"zero_one"``. With ``"zero_one"``,
-    eta is the same for error rates q and 1 - q. It is therefore measured after local training, as in Algorithm 1 of the
-    paper and unlike its Fig. 1.
+    Losses are in [0, 1]: ``"jsd"``, the Jensen-Shannon divergence to base 2, or ``"zero_one"``. With ``"zero_one"``,
+    eta is the same for error rates q and 1 - q. So clients measure it after local training, as in Algorithm 1 of the
+    paper and unlike Fig. 1.
 
     Use when: the weighting `disagreement` or a custom component requests it.
 
     Args:
         loss: Loss in [0, 1], ``"jsd"`` or ``"zero_one"``.
-        radius: Largest distance, above 0 and at most 1. The paper gives none; the default of 0.2 is FedReach's.
-        step: Difference of two distances, above 0 and at most `radius`.
-        confidence: Probability with which each bound may fail because of few examples, between 0 and 1, such as 0.01;
-            bounds become wider. None: mean and variance of the losses are used as measured.
+        radius: Largest distance, above 0 and at most 1. The paper does not specify it; 0.2 is FedReach's default.
+        step: Difference between consecutive distances, above 0 and at most `radius`.
+        confidence: Probability with which each bound may fail because of few examples, between 0 and 1, such as 0.01.
+            It widens the bounds. None: use the measured mean and variance of the losses.
 
     Raises:
         ConfigError: If an option is out of range.
@@ -112,15 +112,15 @@ Estimator = Literal["monte_carlo", "closed_form"]
 class WLRC(Measurement):
     """Rademacher score: correlation of random signs with the outputs of the local model; lower is better.
 
-    The m examples of a client are divided, in order, into batches of B; the last may be smaller. With the (B_b, C)
-    outputs F_b of a batch and Q draws of random signs per batch,
+    The m examples of a client are divided, in order, into batches of B examples. The last batch may be smaller. With
+    the (B_b, C) outputs F_b of a batch and Q draws of random signs per batch,
 
         score = sum_b (B_b / m) (1/Q) sum_q |(1/(B_b C)) sum_ic sigma^q_ic F_b[i, c]|.
 
-    Without a supremum over functions, the score is a norm of the outputs, about sqrt(2/pi) ||F_b|| / (B_b C), rather
-    than a complexity: with softmax, a less certain model has a lower score. The score falls with 1 / sqrt(B), so all
-    clients use the same B. A client with m < B examples has one batch of m, which raises its score by up to sqrt(B/m):
-    choose a B that small clients can fill.
+    The score does not contain a supremum over functions. So it is not a complexity but a norm of the outputs, about
+    sqrt(2/pi) ||F_b|| / (B_b C). With softmax, a less certain model has a lower score. The score decreases with
+    1 / sqrt(B), so all clients use the same B. A client with m < B examples has a single batch, which increases its
+    score by a factor of up to sqrt(B/m). So choose B no larger than the data of small clients.
 
     Use when: the selection `rademacher` or a custom component requests it.
 
@@ -128,15 +128,16 @@ class WLRC(Measurement):
         outputs: Outputs to correlate. ``"softmax"``: probabilities; ``"logits"``; ``"excess_loss"``: C = 1 and F_b[i]
             is the cross-entropy of the local model minus that of the broadcast model.
         draws: Number of sign draws Q, at least 1.
-        estimator: ``"monte_carlo"``, as in the paper, with a standard error of about 0.76 / sqrt(Q) of the score per
-            batch; ``"closed_form"``: sqrt(2/pi) ||F_b|| / (B_b C), without noise and faster.
+        estimator: ``"monte_carlo"``, as in the paper, with a relative standard error of about 0.76 / sqrt(Q) per batch;
+            ``"closed_form"``: sqrt(2/pi) ||F_b|| / (B_b C), which is faster and free of noise.
         batch_size: Batch size B, at least 1, the same for all clients.
 
     Raises:
         ConfigError: If an option is out of range.
 
-    Reference: "Client Selection with Rademacher Complexity for Federated Learning", Algorithm 1, in which the score of
-    the last batch would overwrite the others. The paper does not define whether f is softmax or logits.
+    Reference: "Client Selection with Rademacher Complexity for Federated Learning", Algorithm 1. As printed, the score
+    of the last batch overwrites the scores of earlier batches. The paper does not define whether f is softmax or
+    logits.
 
     Example:
         >>> logits = np.array([[1, -2], [0.5, 3], [2, 0], [1, 1], [4, -1]], np.float32)
@@ -159,7 +160,7 @@ class WLRC(Measurement):
 
     @property
     def needs_classes(self) -> bool:  # type: ignore[override]
-        """Unless it is of the outputs as they are, which may be numbers."""
+        """Whether the targets must be classes; only ``"logits"`` also supports numeric targets."""
         return self.outputs != "logits"
 
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
@@ -170,7 +171,7 @@ class WLRC(Measurement):
         return total / len(values)
 
     def _values(self, outputs: LocalOutputs) -> Floats:
-        """Return the (m, C) numbers that signs are put to."""
+        """Return the (m, C) numbers to multiply by random signs."""
         if self.outputs == "logits":
             return outputs.logits.astype(np.float64)
         if self.outputs == "softmax":

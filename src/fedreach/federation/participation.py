@@ -1,4 +1,4 @@
-"""Which participants are available in a round."""
+"""Availability models, which determine the available participants of a round."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from fedreach.federation.base import Component
 
 
 class Participation(Component):
-    """Base class of availability models; the generator is that of the round."""
+    """Base class of availability models, whose methods receive the random generator of the round."""
 
     component_type = "participation"
     abilities: ClassVar = {"loses_replies": ("replies",)}
@@ -21,10 +21,10 @@ class Participation(Component):
 
     @abstractmethod
     def available(self, n: int, rng: np.random.Generator) -> Bools:
-        """Return (n,) flags over the participants."""
+        """Return (n,) whether each participant is available."""
 
     def replies(self, k: int, rng: np.random.Generator) -> Bools:
-        """Return (k,) flags of the clients that trained: whether their replies arrive."""
+        """Return (k,) whether the reply of each client that trained arrives."""
         return np.ones(k, np.bool_)
 
 
@@ -32,7 +32,7 @@ class Participation(Component):
 class Always(Participation):
     """Full availability: every participant is available in every round.
 
-    Use when: a cross-silo federation, or to exclude availability from an experiment.
+    Use when: clients are organizations (cross-silo), or availability should not affect an experiment.
 
     Example:
         >>> Always().available(3, None)
@@ -47,15 +47,15 @@ class Always(Participation):
 class Bernoulli(Participation):
     """Independent availability with the same probability for each participant and round.
 
-    A round without available clients leaves the model unchanged, and its row reports that. FedDyn's code draws again
-    instead.
+    In a round without available clients, the model does not change, and FedReach records such a round without a
+    cohort. FedDyn's code draws again instead.
 
-    Use when: phones and sensors that are often offline, or replies that get lost.
+    Use when: clients are often offline, such as phones and sensors, or replies get lost.
 
     Args:
         act_prob: Probability that a participant is available, in (0, 1].
         reply_prob: Probability that the reply of a client that trained arrives, in (0, 1]. A client whose reply is lost
-            returns to its state before the round.
+            restores its state before the round.
     """
 
     act_prob: Annotated[float, "(0, 1]"]

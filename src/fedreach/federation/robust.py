@@ -1,7 +1,7 @@
 """Robust aggregators: a few malicious clients have a bounded effect on the model.
 
-All rules give each client one vote, whatever its weight, because a client could claim any number of examples. Clients
-with weight 0 are left out. With r updates, a rule withstands f = floor(share r) malicious ones.
+All rules count each client equally, regardless of its weight, because a client could claim any number of examples.
+Clients with weight 0 are excluded. With r updates, a rule tolerates f = floor(share r) malicious updates.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ NUMBERS = 4_194_304  # float64 numbers of a block of columns, 32 MiB
 
 
 class Rows:
-    """The (r, d) rows ``mix @ update``, in blocks of columns, so that no float64 copy of all rows is needed.
+    """Rows (r, d) of ``mix @ update``, computed in blocks of columns to avoid a float64 copy of all rows.
 
     Args:
         update: (m, d) updates.
-        mix: (r, m) coefficients. None: the rows are the updates.
+        mix: (r, m) coefficients. None: use the updates as rows.
     """
 
     def __init__(self, update: Float32s, mix: Floats | None = None) -> None:
@@ -71,14 +71,15 @@ class Robust(Aggregator):
 
     Before the rule, `mixing` can average updates, which helps if the data of honest clients differ:
 
-    - ``"nearest_neighbors"``: each update becomes the mean of its r - f nearest updates, itself included.
-    - ``"bucketing"``: random pairs of updates are averaged. A pair is malicious if one of its updates is, so f stays.
+    - ``"nearest_neighbors"``: each update is replaced by the mean of its r - f nearest updates, including itself.
+    - ``"bucketing"``: random pairs of updates are averaged. A pair counts as malicious if one of its updates is
+      malicious, so f does not change.
 
     Reference: Allouah et al., "Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity", AISTATS 2023;
     Karimireddy, He and Jaggi, "Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing", ICLR 2022.
 
     Args:
-        share: Largest share of malicious clients among those of a round, from 0 to below 0.5.
+        share: Largest share of malicious clients in a round, at least 0 and below 0.5.
         mixing: Averaging before the rule, see above.
     """
 
@@ -103,9 +104,9 @@ class Robust(Aggregator):
 
 
 def weights_of_smallest(values: Floats, count: int) -> Floats:
-    """Return (..., n) weights of the mean of the `count` smallest numbers; equal numbers share their weight.
+    """Return (..., n) weights for the mean of the `count` smallest numbers; equal numbers share their weight.
 
-    Sharing makes the mean independent of the order of the clients.
+    So the mean does not depend on the order of the clients.
 
     Example:
         >>> weights_of_smallest(np.array([3.0, 1.0, 2.0, 2.0]), 2)
@@ -120,7 +121,7 @@ def weights_of_smallest(values: Floats, count: int) -> Floats:
 
 
 def bucket_means(order: Ints) -> Floats:
-    """Return coefficients that average rows in pairs, in this order; with an odd number, the last row stays alone.
+    """Return coefficients that average rows in pairs, in this order; an odd last row is not averaged.
 
     Example:
         >>> bucket_means(np.array([2, 0, 1]))
@@ -141,8 +142,8 @@ def bucket_means(order: Ints) -> Floats:
 class Median(Robust):
     """Coordinate-wise median (Yin et al., 2018): each number of the update is the median over the clients.
 
-    Use when: fewer than half of the clients may be malicious and nothing else is known. Where the data of honest
-    clients differ much, the median is biased; combine it with `mixing` then.
+    Use when: you only know that fewer than half of the clients are malicious. If the data of honest clients differ
+    much, the median is biased. In this case, combine it with `mixing`.
 
     Reference: Yin, Chen, Ramchandran and Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical
     Rates", ICML 2018.
@@ -161,9 +162,11 @@ class Median(Robust):
 class TrimmedMean(Robust):
     """Coordinate-wise trimmed mean (Yin et al., 2018): the mean without the f smallest and f largest numbers.
 
-    Use when: `share` bounds the malicious clients well. With share 0 it is the mean of the updates.
+    Use when: `share` is a good bound on the share of malicious clients. With share 0 the result is the mean of the
+    updates.
 
-    Reference: see `Median`.
+    Reference: Yin, Chen, Ramchandran and Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical
+    Rates", ICML 2018.
 
     Example:
         >>> update = np.array([[1, 2], [3, 6], [900, -900]], np.float32)
@@ -184,18 +187,18 @@ class TrimmedMean(Robust):
 class GeometricMedian(Robust):
     """Geometric median (RFA; Pillutla et al., 2022): the point with the smallest sum of distances to the updates.
 
-    Smoothed Weiszfeld iterations from z = 0::
+    The rule uses smoothed Weiszfeld iterations from z = 0::
 
         c_i = 1 / max(smoothing, ||u_i - z||),   z <- sum_i c_i u_i / sum_i c_i
 
-    Use when: malicious updates are large, or differ from the others in direction. It changes honest rounds less than
-    `krum`.
+    Use when: malicious updates are large, or differ from honest updates in direction. In rounds without malicious
+    clients, it changes the result less than `krum`.
 
     Reference: Pillutla, Kakade and Harchaoui, "Robust Aggregation for Federated Learning", IEEE Transactions on Signal
     Processing 70, 2022.
 
     Args:
-        smoothing: Smallest distance that counts, positive.
+        smoothing: Lower limit for the distances in the formula, positive.
         iterations: Number of iterations, at least 1.
 
     Example:
@@ -229,9 +232,9 @@ class MultiKrum(Robust):
     """Multi-Krum (Blanchard et al., 2017): the mean of the r - f updates that are nearest to their neighbors.
 
     The score of an update is the sum of its squared distances to the r - f - 1 nearest other updates. The paper sums
-    over r - f - 2; the number here is that of Allouah et al. (2023), who prove the same order of robustness.
+    over r - f - 2 updates. FedReach follows Allouah et al. (2023), who prove the same order of robustness.
 
-    Use when: malicious updates lie far from honest ones, and honest updates are similar.
+    Use when: malicious updates are far from honest updates, and honest updates are similar.
 
     Reference: Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine Learning with Adversaries: Byzantine Tolerant
     Gradient Descent", NeurIPS 2017.
@@ -248,11 +251,12 @@ class MultiKrum(Robust):
 
 @dataclass(frozen=True)
 class Krum(Robust):
-    """Krum (Blanchard et al., 2017): the one update that is nearest to its neighbors; see `MultiKrum`.
+    """Krum (Blanchard et al., 2017): the single update that is nearest to its neighbors; see `MultiKrum`.
 
-    Use when: a reference is needed. It ignores all updates but one, so honest rounds lose accuracy.
+    Use when: you need a reference. Krum ignores all updates but one, so accuracy is lower without malicious clients.
 
-    Reference: see `MultiKrum`.
+    Reference: Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine Learning with Adversaries: Byzantine Tolerant
+    Gradient Descent", NeurIPS 2017.
 
     Example:
         >>> update = np.array([[1, 2], [3, 6], [2, 3], [900, -900]], np.float32)
@@ -269,9 +273,9 @@ class Krum(Robust):
 
 @dataclass(frozen=True)
 class CenteredClipping(Robust):
-    """Centered clipping (Karimireddy et al., 2021): differences from the last aggregate v have length at most `radius`.
+    """Centered clipping (Karimireddy et al., 2021): clips differences from the last aggregate v to length `radius`.
 
-    From the aggregate v of the previous round, initially 0, each iteration computes::
+    Starting from the aggregate v of the previous round, initially 0, each iteration computes::
 
         v <- v + (1/r) sum_i (u_i - v) min(1, radius / ||u_i - v||)
 
@@ -305,10 +309,10 @@ class CenteredClipping(Robust):
 
 @dataclass(frozen=True)
 class NormBound(Aggregator):
-    """Norm bound (Sun et al., 2019): the weighted mean of updates that are shortened to length `bound`.
+    """Norm bound (Sun et al., 2019): the weighted mean of updates after clipping to length `bound`.
 
-    Use when: malicious clients are few and send long updates, such as a replaced model. It does not withstand clients
-    that only flip the sign of their update.
+    Use when: malicious clients are few and send long updates, for example to replace the model. The rule does not
+    protect against clients that only flip the sign of their update.
 
     Reference: Sun, Kairouz, Suresh and McMahan, "Can You Really Backdoor Federated Learning?", 2019, arXiv:1911.07963.
 

@@ -1,4 +1,4 @@
-"""Secure aggregation: the server sees sums over clients alone."""
+"""Secure aggregation: the server sees only sums over clients."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,19 +29,21 @@ from fedreach.federation.base import LabelStatistics
 
 Words = NDArray[np.uint64]  # whole numbers modulo 2^64; upper half negative
 
-NO_SUM = "The secure aggregation makes no sense: somebody sent what is no share of it, and nobody can tell who."
+NO_SUM = (
+    "The sum of secure aggregation is invalid. A client sent an invalid share, but the sum does not show which client."
+)
 LARGEST = 2.0**24  # what a number that a client sends must not exceed
 
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """Numbers from -2^24 to 2^24 as whole multiples of 2^-f, such that the sum over r clients cannot overflow.
+    """Encoding of numbers from -2^24 to 2^24 as whole multiples of 2^-f, whose sum over r clients cannot overflow.
 
-    f = 38 - ceil(log2 r): then r numbers of at most 2^(24 + f) sum up to at most 2^62. The error of a number is at most
-    half a unit, 2^-(f + 1).
+    With f = 38 - ceil(log2 r), the sum of r numbers of at most 2^(24 + f) is at most 2^62. The rounding error of a
+    number is at most half a unit, 2^-(f + 1).
 
     Args:
-        clients: r, at least 1; known to all before they send.
+        clients: Number r of clients, at least 1, which all clients know before they send.
 
     Example:
         >>> code = FixedPoint(clients=2)
@@ -54,21 +56,21 @@ class FixedPoint:
 
     @property
     def bits(self) -> int:
-        """f, binary digits after the point."""
+        """Number f of binary digits after the point."""
         return 38 - (self.clients - 1).bit_length()
 
     def encode(self, numbers: Floats) -> Words:
-        """Return whole numbers of the same shape.
+        """Return the encoded numbers in the same shape.
 
         Raises:
-            ComponentError: If a number is not finite or larger than 2^24.
+            ComponentError: If a number is not finite or exceeds 2^24.
         """
         largest = float(np.abs(numbers).max(initial=0))
         if not largest <= LARGEST:
             raise ComponentError(
-                "Under secure aggregation a client's weight, and its weight times each number of its update, must be "
-                f"at most {LARGEST:.0f}; got {largest:.6g}. Choose a weighting whose raw weights are smaller, lower "
-                "local.lr, set local.clip_norm, or let the server see the weights."
+                "Under secure aggregation, a client's weight and its weighted update must have no number above "
+                f"{LARGEST:.0f}; got {largest:.6g}. Choose a weighting whose raw weights are smaller, lower local.lr, "
+                "set local.clip_norm, or let the server see the weights."
             )
         return np.rint(np.ldexp(numbers, self.bits)).astype(np.int64).view(np.uint64)
 
@@ -82,13 +84,13 @@ LARGEST_EXACT = 2.0**62  # what a number in an exact sum must not exceed
 
 
 def exact_sum(parts: Sequence[Floats]) -> Floats:
-    """Return the sum of arrays of one shape as the server gets it from masked shares, whatever the size of numbers.
+    """Return the sum of arrays of one shape, as the server would compute it from masked shares.
 
-    A number of up to 2^62 is a signed whole multiple of 2^-64, written as four limbs of 32 bits, one a word: words of
-    2^31 clients add up without overflow, to the same bits in any order. In a simulation masks are left out, as above.
+    Numbers of up to 2^62 are rounded to multiples of 2^-64 and stored as four limbs of 32 bits, one limb in each word.
+    So the words of 2^31 clients sum without overflow, and to the same bits in any order. A simulation omits the masks.
 
     Raises:
-        ComponentError: If a number is not finite or larger than 2^62.
+        ComponentError: If a number is not finite or exceeds 2^62.
 
     Example:
         >>> exact_sum([np.array([1e15, 0.25]), np.array([0.5, -1.0])])
@@ -101,13 +103,13 @@ def exact_sum(parts: Sequence[Floats]) -> Floats:
 
 
 def limbs(numbers: Floats) -> Words:
-    """Return a client's numbers, of any shape (...), as (4, ...) words of `exact_sum`.
+    """Return a client's numbers of any shape (...) as (4, ...) words for `exact_sum`.
 
     Raises:
-        ComponentError: If a number is not finite or larger than 2^62.
+        ComponentError: If a number is not finite or exceeds 2^62.
     """
     if not np.abs(numbers).max(initial=0) <= LARGEST_EXACT:
-        raise ComponentError("Under secure aggregation each number that is added up must be finite and at most 2^62.")
+        raise ComponentError("Under secure aggregation, each number to sum must be finite and at most 2^62.")
     result, remainder = np.zeros((LIMBS, *numbers.shape), np.int64), np.ldexp(np.abs(numbers), -32)
     for place in range(LIMBS):
         limb = np.rint(remainder) if place == LIMBS - 1 else np.floor(remainder)
@@ -120,7 +122,7 @@ def sum_of_limbs(total: Words, clients: int) -> Floats:
     """Return the numbers that the sum of (4, ...) words of `clients` clients represents.
 
     Raises:
-        ComponentError: If no such clients can have sent words of this sum.
+        ComponentError: If valid words of `clients` clients cannot have this sum.
     """
     signed = total.view(np.int64)
     if (signed > clients * 2**32).any() or (signed < -clients * 2**32).any():
@@ -135,18 +137,18 @@ def sum_of_limbs(total: Words, clients: int) -> Floats:
 
 
 def share(weight: float, update: Float32s, code: FixedPoint) -> Words:
-    """Return what a client contributes: the (d + 1,) words of weight * update and of the weight."""
+    """Return a client's contribution to the sum: the (d + 1,) words of weight * update and of the weight."""
     weight_words = code.encode(np.array([weight]))
     return np.concatenate([code.encode(weight * update.astype(np.float64)), weight_words])
 
 
 def mask(words: Words, client: int, cohort: Sequence[int], pad: Callable[[int, int, int], Words]) -> Words:
-    """Return the share with a mask for each other client of the cohort, which that one takes off again.
+    """Return the share plus a mask for each other client of the cohort, which the other client subtracts.
 
     Args:
         words: (d + 1,) share of this client.
-        pad: Given the ids of two clients, the lower one first, and how many: the random words that these two share and
-            the server does not know; others in each round.
+        pad: Function of the ids of two clients, the lower id first, and a number of words. It returns random words that
+            only these two clients know, and which differ in each round.
     """
     masked = words.copy()
     for peer in cohort:
@@ -164,8 +166,8 @@ def mean_of(total: Words, code: FixedPoint) -> Floats:
     """Return the (d,) weighted mean from the (d + 1,) sum of all shares, masked or not.
 
     Raises:
-        ComponentError: If the weights are so small that little is left of them in fixed point, or no such clients can
-            have sent shares of this sum.
+        ComponentError: If the weights are too small for the fixed-point precision, or if valid shares cannot have this
+            sum.
     """
     decoded = code.decode(total)
     weight = float(decoded[-1])
@@ -173,23 +175,24 @@ def mean_of(total: Words, code: FixedPoint) -> Floats:
         raise ComponentError(NO_SUM)
     if weight < code.clients * 2.0**-10:
         raise ComponentError(
-            f"Under secure aggregation the raw weights must be at least 1/1024 in the mean, for precision; they sum to "
-            f"{weight:.6g} over {code.clients} clients. Multiply them by a constant in the weighting's method `raw`."
+            "Under secure aggregation, the mean raw weight must be at least 1/1024, for precision; got a sum of "
+            f"{weight:.6g} over {code.clients} clients. Multiply the weights by a constant in the weighting's method "
+            "`raw`."
         )
     return decoded[:-1] / weight
 
 
 def weighted_mean_of_shares(raw: Floats, update: Float32s) -> Floats:
-    """Return the (d,) mean sum_i raw_i update_i / sum_i raw_i, as the server gets it from the clients' shares.
+    """Return the (d,) mean sum_i raw_i update_i / sum_i raw_i, as the server computes it from the clients' shares.
 
-    The unit 2^-f of `FixedPoint` is 6e-11 for ten clients; `error_bound` says how far off the mean may be.
+    The unit 2^-f of `FixedPoint` is 6e-11 for ten clients. A test checks a bound on the error of the mean.
 
     Args:
-        raw: (r,) weights up to a common factor, not negative, at least 1/1024 in the mean.
-        update: (r, d)
+        raw: (r,) weights up to a common factor, not negative, with a mean of at least 1/1024.
+        update: (r, d) updates of the clients.
 
     Raises:
-        ComponentError: If a raw weight, or it times an update, exceeds 2^24 or is not finite, or the weights are too
+        ComponentError: If a raw weight or a weighted update exceeds 2^24 or is not finite, or if the weights are too
         small.
 
     Example:
@@ -210,19 +213,19 @@ def weighted_mean_of_shares(raw: Floats, update: Float32s) -> Floats:
 class SecureAggregation(LabelStatistics):
     """Secure aggregation: the server sees sums over clients, not their labels, weights or updates.
 
-    Clients weigh and scale their updates themselves; the server sees sum_i a_i update_i and sum_i a_i. Their quotient
-    is the weighted mean, so the model is the same, up to rounding, as if the server had seen the weights
-    a_i / sum_j a_j: see `fedreach.federation.secure_aggregation`, which states how far off it may be.
+    Clients multiply their updates by their weights. The server sees only sum_i a_i update_i and sum_i a_i. Their
+    quotient is the weighted mean with weights a_i / sum_j a_j. So the model is the same as without secure aggregation,
+    up to rounding errors, see `FixedPoint`.
 
-    This needs a weighting in which a_i is the client's own (one with a method `raw`), and a selection that asks for
-    neither labels nor updates. Sizes are public in FedReach, and so is the cohort; and a sum over a single client
-    is that client's update.
+    Secure aggregation requires a weighting in which a_i depends on client i alone (with a method `raw`). The selection
+    must not read labels or updates. The numbers of examples and the cohort are public in FedReach. A sum over a single
+    client reveals that client's update.
 
-    Use when: the server must see nothing of any single client; then only sums can be used.
+    Use when: the server must not see labels or updates of single clients.
     """
 
     only_sum = True
 
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
-        """Return nan: clients compute with their counts, the server does not see them."""
+        """Return nan, because the server does not see the counts that clients use."""
         return np.full(counts.shape, np.nan)

@@ -1,4 +1,4 @@
-"""Server optimizers: the update of the global model from the aggregated update."""
+"""Server optimizers, which apply the aggregated update to the global model."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Average(ServerOptimizer):
-    """Averaging: the model moves by the weighted mean update u.
+    """Averaging: adds the weighted mean update u to the model.
 
     v <- momentum * v + u;  x <- x + lr * v.  With learning rate 1 and momentum 0 the new model is the weighted mean of
-    the local models, as in FedAvg. With momentum it is `FedAvgM`.
+    the local models, as in FedAvg. With momentum, `Average` equals `FedAvgM`.
 
-    Use when: always, as the baseline.
+    Use when: you need a baseline.
 
     Args:
         lr: Server learning rate, positive.
-        momentum: Momentum, in [0, 1).
+        momentum: Factor of the previous step, in [0, 1).
 
     Reference: Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
     Classification" (arXiv 1909.06335), section 4.3.
@@ -64,8 +64,8 @@ class FedAvgM(Average):
     """FedAvgM (Hsu et al., 2019): averaging with momentum at the server.
 
     v <- momentum * v + u;  x <- x + lr * v.  This is `Average` with the paper's momentum; momentum 0 is FedAvg. A
-    constant u moves the model by up to u / (1 - momentum) per round, ten times as far with 0.9. If the loss oscillates,
-    reduce `local.lr` or `lr`.
+    constant u changes the model by up to u / (1 - momentum) per round, which is 10 u for momentum 0.9. If the loss
+    oscillates, reduce `local.lr` or `lr`.
 
     Use when: labels differ much between clients and cohorts are small, so that mean updates vary between rounds.
 
@@ -104,10 +104,10 @@ class Adaptive(ServerOptimizer):
 
     @abstractmethod
     def second_moment(self, v: Floats, square: Floats) -> Floats:
-        """Return the new (d,) v, given the old one and the square of the update."""
+        """Return the new (d,) v, given the old v and the squared update."""
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
-        """Return the new (d,) parameters, and m and v, (d,) each."""
+        """Return the new (d,) parameters, and the new state with m and v, each (d,)."""
         m: Floats = self.beta1 * state.get("m", 0.0) + (1 - self.beta1) * mean_update
         v = self.second_moment(state.get("v", np.full(len(params), self.tau**2)), mean_update**2)
         return (params + self.lr * m / (np.sqrt(v) + self.tau)).astype(np.float32), {"m": m, "v": v}
@@ -123,22 +123,22 @@ class FedAdam(Adaptive):
         v <- beta2 * v + (1 - beta2) * u^2
         x <- x + lr * m / (sqrt(v) + tau)
 
-    Steps are about `lr` long, whatever the length of the updates. As in the paper, m and v have no bias correction;
-    torch's Adam has one, see ``torch_optim``.
+    A step changes each parameter by about `lr`, regardless of the size of the updates. As in the paper, m and v are not
+    corrected for bias. For an Adam with bias correction, use ``torch_optim``.
 
-    Use when: parameters move by very different amounts, as in embeddings and text models.
+    Use when: updates of different parameters differ much in size, as in embeddings and text models.
 
     Args:
-        lr: Server learning rate, positive. The paper tunes it per data set; the other defaults are the paper's.
+        lr: Server learning rate, positive. The paper tunes `lr` for each data set. The other defaults are the paper's.
         beta1: Decay of m, in [0, 1).
         beta2: Decay of v, in [0, 1).
-        tau: Degree of adaptivity, positive. Parameters with updates far below tau hardly move.
+        tau: Degree of adaptivity, positive. Parameters with updates far below tau hardly change.
 
     Raises:
         ConfigError: If a value is out of range.
 
     Reference: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021, arXiv 2003.00295), Algorithm 2, with v_{-1} =
-    tau^2, the smallest value that it allows.
+    tau^2, the smallest allowed value.
 
     Example:
         >>> import numpy as np
@@ -153,19 +153,19 @@ class FedAdam(Adaptive):
 
 @dataclass(frozen=True)
 class FedYogi(Adaptive):
-    """FedYogi (Reddi et al., 2021): Adam at the server with a second moment that falls slowly.
+    """FedYogi (Reddi et al., 2021): Adam at the server with a second moment that decreases slowly.
 
-    v moves towards u^2 by (1 - beta2) u^2, whatever the distance::
+    v changes by (1 - beta2) u^2 towards u^2, regardless of the difference::
 
         v <- v - (1 - beta2) * u^2 * sign(v - u^2)
 
-    So small updates cannot make a large v small in a few rounds, as they do in Adam. The other options are those of
-    `FedAdam`.
+    So a few rounds with small updates cannot reduce a large v to a small value, as in Adam. `FedAdam` explains the
+    other options.
 
-    Use when: like `adam`, if its steps grow too fast and training is unstable.
+    Use when: the reasons for `adam` apply, but its steps grow too fast and training is unstable.
 
     Args:
-        beta2: Limits the change of v to (1 - beta2) u^2; in [0, 1).
+        beta2: Parameter of the change (1 - beta2) u^2 of v, in [0, 1).
 
     Raises:
         ConfigError: If a value is out of range.
@@ -190,19 +190,19 @@ class FedYogi(Adaptive):
 class TorchOptimizer(ServerOptimizer):
     """PyTorch optimizer at the server, with the negative weighted mean update as its gradient.
 
-    SGD with learning rate 1 is `Average`. The optimizer computes in float64 on one thread. Its state is the state of
-    this component, so a resumed run continues with the same bits.
+    SGD with learning rate 1 equals `Average`. The optimizer computes in float64 on one thread. This component stores
+    the optimizer's state, so a resumed run has the same results, bit for bit.
 
-    Use when: another optimizer of PyTorch should be tried at the server.
+    Use when: you want to try another optimizer of PyTorch at the server.
 
     Args:
-        optimizer: Name of a class of `torch.optim`, such as ``"Adam"``. It must step from gradients alone; L-BFGS and
-            SparseAdam do not.
+        optimizer: Name of a class of `torch.optim`, such as ``"Adam"``. Its steps must need only dense gradients, which
+            excludes L-BFGS and SparseAdam.
         lr: Learning rate of the optimizer, positive.
         options: Other options, such as ``{"betas": [0.9, 0.99]}``. None: torch's defaults.
 
     Raises:
-        ConfigError: If torch has no such optimizer, or it cannot be used here or with these options.
+        ConfigError: If torch does not have the optimizer, or if it does not work at the server or with these options.
 
     Reference: "FedOpt" of Reddi et al., "Adaptive Federated Optimization" (ICLR 2021, arXiv 2003.00295), Algorithm 1.
 
@@ -226,7 +226,7 @@ class TorchOptimizer(ServerOptimizer):
         check_optimizer("TorchOptimizer", self.optimizer, self.options, "the option `lr`", step_twice)
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
-        """Return the new (d,) parameters and what the optimizer keeps, by torch's names."""
+        """Return the new (d,) parameters and the optimizer's state with torch's names."""
         import torch
 
         with _one_thread():
@@ -248,7 +248,7 @@ def _arrays(tensors: Mapping[str, Any]) -> State:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute on one thread: dividing a vector among threads can change the last bits."""
+    """Compute on one thread, because several threads can change the last bits of the result."""
     import torch
 
     before = torch.get_num_threads()
@@ -265,14 +265,15 @@ def _one_thread() -> Iterator[None]:
 def batches(
     rng: np.random.Generator, index: Ints, batch_size: int, steps: int | None = None, epochs: int = 1
 ) -> Iterator[Ints]:
-    """Yield the examples of each step of a round, increasing.
+    """Yield the sorted examples of each step in a round.
 
     Args:
         rng: Random generator of the round.
         index: (s,) examples to draw from.
-        batch_size: Largest number of examples of a step; all s if there are fewer.
-        steps: Number of steps, each drawn without replacement from all s. None: as many as `epochs` make.
-        epochs: Number of passes over all s in random order. The last batch of a pass may be smaller.
+        batch_size: Number of examples in a step; all s examples if s is smaller.
+        steps: Number of steps. Each step draws from all s examples without replacement. None: the number of steps in
+            `epochs`.
+        epochs: Number of passes over all s examples in random order. The last batch of a pass may be smaller.
 
     Example:
         >>> rng = np.random.Generator(np.random.Philox(0))
@@ -295,7 +296,7 @@ PLAIN = Average()
 
 
 class WithInner(ServerOptimizer):
-    """Base class of servers that train on their own data in addition to a step `inner` after clients' rounds."""
+    """Base class of servers that train on their own data in addition to the optimizer `inner` of clients' rounds."""
 
     inner: ServerOptimizer
 
@@ -303,8 +304,8 @@ class WithInner(ServerOptimizer):
         super().__post_init__()
         if self.inner.trains_server or self.inner.tunes_server:
             raise ConfigError(
-                f"{type(self).__name__}.inner must be the step of the clients' rounds; got {name_of(self.inner)}, "
-                "which trains on the server's data itself. Use one that does not, such as 'average'."
+                f"{type(self).__name__}.inner must be a server optimizer that does not train on server data; got "
+                f"{name_of(self.inner)}. Use another server optimizer, such as 'average'."
             )
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
@@ -318,28 +319,30 @@ class WithInner(ServerOptimizer):
 class FedDF(WithInner):
     """FedDF (Lin et al., 2020): ensemble distillation on the server's unlabeled inputs.
 
-    Clients train in every round, and `inner` takes the step. Then, `steps` times::
+    Clients train in every round, and `inner` applies their update. Then the server repeats this step `steps` times::
 
         x <- x - lr * gradient at x, over a batch, of KL(softmax(1/r sum_k f(x_k)) || softmax(f(x)))
 
-    with the logits f and the local models x_k of the r clients whose replies count, with equal weights (AVGLOGITS,
+    Here f are the logits, and x_k are the local models of the r clients that replied, with equal weights (AVGLOGITS,
     temperature 1). With one model per cluster, each model learns from the clients of its cluster. If all x_k equal x,
-    the model stays. It also stays, with equal weights, if the model is linear in its parameters.
+    the model does not change. With equal aggregation weights, a model that is linear in its parameters does not change
+    either.
 
-    It reads updates of single clients, so secure aggregation excludes it, and it evaluates each local model once on the
-    inputs. Comparing it with `FineTune` shows the value of labels at the server. In the paper, Adam with a cosine
-    schedule from 1e-3 and early stopping by labels replace the plain gradient step of eq. 1. Dropout and BatchNorm are
-    in evaluation mode here, in training mode in the authors' code.
+    FedDF reads updates of single clients, so secure aggregation does not support it. The server evaluates each local
+    model once on the inputs. A comparison with `FineTune` shows the value of labels at the server. The paper replaces
+    the plain gradient step of eq. 1 by Adam with a cosine schedule from 1e-3 and early stopping on labels. Dropout and
+    BatchNorm are in evaluation mode in FedReach, but in training mode in the authors' code.
 
-    Use when: the server holds unlabeled inputs like the clients', and local models differ so much that their mean is
-    worse than their ensemble. Labels in `server_data` may be arbitrary, such as 0.
+    Use when: the server has unlabeled inputs similar to the clients' inputs, and local models differ so much that their
+    mean is worse than their ensemble. Labels in `server_data` may be arbitrary, such as 0.
 
     Args:
-        inner: Server optimizer whose result the distillation starts from.
+        inner: Server optimizer that runs before the distillation.
         lr: Learning rate of the distillation, positive.
-        batch_size: Number of inputs per step, at least 1, at most the server's number. Drawn again for each step. The
-            paper uses 128.
-        steps: Number of steps, at least 0; 0 is `inner` alone, bit for bit. The paper uses 10,000.
+        batch_size: Number of inputs per step, at least 1 and at most the server's number of inputs. Each step draws a
+            new batch. The paper uses 128.
+        steps: Number of steps, at least 0. With 0 steps the results equal those of `inner`, bit for bit. The paper uses
+            10,000.
 
     Raises:
         ConfigError: If a value is out of range, or `inner` trains on the server's data itself.
@@ -384,29 +387,32 @@ class FedDF(WithInner):
 class FineTune(WithInner):
     """Fine-tuning of the aggregated model on the server's data by stochastic gradient descent.
 
-    Clients train in every round, and `inner` takes the step. Then, for `epochs` or exactly `steps` times::
+    Clients train in every round, and `inner` applies their update. Then the server repeats this step for `epochs` or
+    exactly `steps` times::
 
         x <- x - lr * gradient of the mean loss at x over a batch of the server's examples
 
-    This happens after each round, so that clients start from the tuned model, or once at the end. It sends no bytes. As
-    the control experiment of `Safari`, it uses the server's data in addition to all clients' rounds.
+    The server tunes after each round, so that clients start from the tuned model, or once at the end. Tuning sends no
+    bytes. As a control experiment for `Safari`, it uses the server's data in addition to all clients' rounds.
 
-    Use when: the server holds labeled data, and every round may use them.
+    Use when: the server has labeled data and may use them in every round.
 
     Args:
         inner: Server optimizer for the mean update.
-        when: Time of tuning, ``"each_round"`` or ``"end"``. Runs that `evaluation.patience` may stop early reject
-            ``"end"``.
+        when: Time of tuning, ``"each_round"`` or ``"end"``. Do not combine ``"end"`` with early stopping by
+            `evaluation.patience`.
         lr: Learning rate, positive.
-        batch_size: Number of examples per step, at least 1, at most the server's number. Drawn again for each step.
-        steps: Number of steps, at least 0; 0 is `inner` alone, bit for bit. None: as many as `epochs` make.
+        batch_size: Number of examples per step, at least 1 and at most the server's number of examples. Each step draws
+            a new batch.
+        steps: Number of steps, at least 0. With 0 steps the results equal those of `inner`, bit for bit. None: the
+            number of steps in `epochs`.
         epochs: Number of passes over the server's data, at least 1, if `steps` is None. The last batch of a pass may be
             smaller.
 
     Raises:
         ConfigError: If a value is out of range, or `inner` trains on the server's data itself.
 
-    Reference: a control experiment for arXiv 2405.02745, Algorithm 1, with both kinds of its rounds in one.
+    Reference: A control experiment for Algorithm 1 of arXiv 2405.02745, which combines both kinds of rounds in one.
 
     Example:
         >>> [FineTune(when="end").tunes(number, 3) for number in (1, 2, 3)]
@@ -436,28 +442,32 @@ class FineTune(WithInner):
 class ServerOnly(ServerOptimizer):
     """Training on the server's data alone by stochastic gradient descent, `steps` steps per round.
 
-    This is the control experiment of all methods that use server data. No model is sent. With one step per round it is
-    `Safari` without clients' rounds.
+    This is a control experiment for all methods that use server data. No model is sent. With one step per round,
+    `ServerOnly` equals `Safari` without clients' rounds.
 
-    With `held_out` and `patience`, the server holds out a share of its data, the same in every round, and trains on the
-    rest. The result is the model of the round with the lowest mean held-out loss (cross-entropy, or squared error of
-    numbers). Training stops after `patience` rounds without improvement. The test set and clients' data are never used.
-    On few held-out examples the loss often rises before it falls, so choose `steps` times `patience` of a few hundred.
+    With `held_out` and `patience`, the server holds out the same share of its data in every round and trains on the
+    remaining data. The result is the model of the round with the lowest mean held-out loss (cross-entropy, or squared
+    error for numeric targets). Training stops after `patience` rounds without improvement. The server never uses the
+    test set or clients' data. With few held-out examples, the loss often increases before it decreases. So choose
+    `steps` times `patience` of a few hundred.
 
-    Use when: always, next to `safari` and `fine_tune`, to see what the server's data achieve alone.
+    Use when: you compare `safari` or `fine_tune` with the accuracy that the server's data achieve alone.
 
     Args:
         lr: Learning rate, positive.
-        batch_size: Number of examples per step, at least 1, at most the number to train on. Drawn again for each step.
+        batch_size: Number of examples per step, at least 1 and at most the number to train on. Each step draws a new
+            batch.
         steps: Number of steps per round, at least 1.
-        held_out: Share of the server's data for early stopping, in (0, 1), at least one example. None: train on all.
-        patience: Number of rounds without a lower held-out loss after which training stops, at least 1. None: never.
+        held_out: Share of the server's data for early stopping, in (0, 1), at least one example. None: train on all
+            data.
+        patience: Number of rounds without a lower held-out loss after which training stops, at least 1. None: never
+            stop.
 
     Raises:
-        ConfigError: If a value is out of range, or only one of `held_out` and `patience` is set; in round 1, if the
-            server has too few examples to hold any out.
+        ConfigError: If a value is out of range, or if only one of `held_out` and `patience` is set. Also in round 1, if
+            the server has too few examples for `held_out`.
 
-    Reference: arXiv 2405.02745, section 4: Algorithm 1 with q = 0. Early stopping is an extension.
+    Reference: Algorithm 1 with q = 0 of arXiv 2405.02745, section 4. Early stopping is an extension.
 
     Example:
         >>> ServerOnly(held_out=0.2, patience=5).trains(np.random.Generator(np.random.Philox(0)))
@@ -474,18 +484,19 @@ class ServerOnly(ServerOptimizer):
         super().__post_init__()
         if (self.held_out is None) != (self.patience is None):
             raise ConfigError(
-                "ServerOnly.held_out and patience go together: the share of the server's data to stop by, and how many "
-                f"rounds to wait for a lower loss on it; got {self.held_out} and {self.patience}. Give both or neither."
+                "ServerOnly.held_out and patience must be set together: the held-out share of the server's data, and "
+                f"the number of rounds to wait for a lower loss on it; got {self.held_out} and {self.patience}. Set "
+                "both or neither."
             )
 
     def trains(self, rng: np.random.Generator) -> bool:
         return True
 
     def learn(self, params: Float32s, state: State, data: ServerOperations) -> tuple[Float32s, State]:
-        """Return the model to hand out; with early stopping the state holds the progress of training.
+        """Return the model to distribute; with early stopping, the state stores the progress of training.
 
-        That is `at`, the (d,) model after the round, `loss`, the lowest one so far on what is held out, and `waited`,
-        the rounds since.
+        The state contains the (d,) model `at` after the round, the lowest held-out `loss` so far, and the number of
+        rounds `waited` since then.
         """
         if self.held_out is None or self.patience is None:
             return self._train(params, np.arange(data.examples), data), state
@@ -514,37 +525,38 @@ class ServerOnly(ServerOptimizer):
 
 @dataclass(frozen=True)
 class Safari(WithInner):
-    """SAFARI: some rounds train on the server's data, which also cover unseen clients.
+    """SAFARI: some rounds train on the server's data, which also represent unseen clients.
 
-    Each round draws one number u uniformly from [0, 1). If u < `client_probability`, clients train and `inner` takes
-    the step. Otherwise no client trains, and the server takes one step of stochastic gradient descent on its own data::
+    Each round draws one number u uniformly from [0, 1). If u < `client_probability`, clients train and `inner` applies
+    their update. Otherwise no client trains, and the server performs one step of stochastic gradient descent on its own
+    data::
 
         x <- x - lr * gradient of the mean loss at x over `batch_size` of the server's examples
 
-    The draw of u, the selection, clients' batches and the server's batches use separate random streams. So probability
-    1 gives the numbers of `inner` alone and probability 0 those of `ServerOnly`.
+    The draw of u, the selection, clients' batches and the server's batches use separate random streams. So the results
+    equal those of `inner` for probability 1, and those of `ServerOnly` for probability 0.
 
     The server needs data: ``[server_data]`` in an experiment file, or ``server_examples`` of
     `fedreach.data.federated.federate`. A server round sends no model, so compare methods at equal bytes as well as at
-    equal rounds. Compare also with the server's data alone (`ServerOnly` with early stopping) and with the same data
-    after clients' rounds (`FineTune`, `FedDF`), which the paper does not do.
+    equal rounds. Also compare with training on the server's data alone (`ServerOnly` with early stopping), and with
+    training on these data after clients' rounds (`FineTune`, `FedDF`). The paper does not include these comparisons.
 
-    Use when: the server holds some labeled data, and many clients never train.
+    Use when: the server has some labeled data, and many clients never train.
 
     Args:
         inner: Server optimizer for clients' rounds.
         client_probability: Probability q of a clients' round, in [0, 1]. The paper's bound on q needs unknown constants
-            (`fedreach.federation.convergence.largest_share`): try 0.5, 0.8 and 0.9.
-        lr: Learning rate of the server, positive. Theorem 4 of the paper needs lr = K * client lr / 2 for K local
-            steps; in practice it is free.
-        batch_size: Number of examples per server step, at least 1, at most the server's number.
+            (`fedreach.federation.convergence.largest_share`), so try 0.5, 0.8 and 0.9.
+        lr: Learning rate of the server, positive. Theorem 4 of the paper requires lr = K * client lr / 2 for K local
+            steps. In practice you can choose any value.
+        batch_size: Number of examples per server step, at least 1 and at most the server's number of examples.
 
     Raises:
         ConfigError: If a value is out of range, or `inner` trains on the server's data itself.
 
     Reference: "Understanding of Server-Assisted Federated Learning with Incomplete Client Participation" (arXiv
-    2405.02745), Algorithm 1. Its clients start at x_r (``x_t`` is a misprint) and run K steps, not K + 1; its mean over
-    clients is ``weighting = "equal"``.
+    2405.02745), Algorithm 1. Clients start at x_r (``x_t`` is a misprint) and perform K steps, not K + 1. The paper's
+    mean over clients corresponds to ``weighting = "equal"``.
 
     Example:
         >>> rng = np.random.Generator(np.random.Philox(0))

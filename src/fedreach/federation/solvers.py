@@ -19,7 +19,7 @@ from fedreach.federation.types import ClientResults, State
 class FedAvg(LocalSolver):
     """FedAvg local training (McMahan et al., 2017): plain gradient steps.
 
-    Use when: always, as the baseline. Clients store nothing and send the fewest bytes.
+    Use when: you need a baseline. Clients store no state between rounds and send the fewest bytes.
 
     Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS
     2017, Algorithm 1.
@@ -44,10 +44,10 @@ class FedProx(LocalSolver):
 
     The local objective is F_i(w) + mu / 2 ||w - w0||^2, so the gradient is g + mu (w - w0).
 
-    Use when: clients drift in many local steps and cannot store a vector between rounds.
+    Use when: clients drift during many local steps and cannot store a vector between rounds.
 
     Args:
-        mu: Strength of the proximal term, at least 0. With mu = 0 this is FedAvg, bit for bit.
+        mu: Strength of the proximal term, at least 0. With mu = 0 the results equal those of FedAvg, bit for bit.
 
     Reference: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, eq. 2.
 
@@ -70,23 +70,23 @@ class FedProx(LocalSolver):
 
 @dataclass(frozen=True)
 class FedDyn(LocalSolver):
-    """FedDyn (Acar et al., 2021): dynamic regularization by accumulated updates h_i.
+    """FedDyn (Acar et al., 2021): dynamic regularization with accumulated updates h_i.
 
     The local gradient is g + a_i (w - w0 + h_i) with a_i = alpha / (N p_i), where N p_i is the client's number of
     examples relative to the mean. Each client whose reply counts stores h_i + update_i. With h the mean of the h_i over
     all participants, the new model is mean_i(w_i) + h. At the fixed point h_i = -grad F_i(x) / a_i, so sum_i p_i grad
-    F_i(x) = 0. Weights apply to the models only. Communication is that of FedAvg.
+    F_i(x) = 0. Aggregation weights apply to the models only. FedDyn sends as many bytes as FedAvg.
 
-    Evaluation uses the mean of the local models, x - h, as in the authors' code, because x converges only as h does.
-    With one client this is not SGD, because the server adds h.
+    As in the authors' code, evaluation uses the mean of the local models, x - h, because x converges only when h does.
+    With one client FedDyn differs from SGD, because the server adds h.
 
-    The h_i are always float32. In float16 they would lose updates below 2^-11 of their size, and the server's h would
-    no longer be their mean.
+    The h_i are always float32. In float16 they would lose updates smaller than 2^-11 of their size, and the server's h
+    would no longer be the mean of the h_i.
 
-    `clip_norm` clips the whole of g + a_i (w - w0 + h_i). The authors' code clips g + a_i (h_i - w0) and adds a_i w as
+    `clip_norm` clips the sum g + a_i (w - w0 + h_i). The authors' code clips g + a_i (h_i - w0) and adds a_i w as
     weight decay.
 
-    Use when: clients drift and return often, and the bytes of SCAFFOLD are too many.
+    Use when: clients drift and participate often, and the communication of SCAFFOLD is too expensive.
 
     Args:
         alpha: Strength of the regularization, positive.
@@ -108,7 +108,7 @@ class FedDyn(LocalSolver):
         return gradient + pull * (params - broadcast + memory)
 
     def prepare(self, memory: Float32s, state: State, share: Floats) -> Mapping[str, Float32s]:
-        """Return the (k, 1) strengths a_i and the (k, p) memories h_i."""
+        """Return the (k, 1) strengths a_i and the (k, p) stored vectors h_i."""
         return {"pull": (self.alpha / share[:, None]).astype(np.float32), "memory": memory}
 
     def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, lr: float) -> Float32s:
@@ -120,7 +120,7 @@ class FedDyn(LocalSolver):
         return mean_update + h, {"h": h}
 
     def adapted(self, params: Float32s, state: State) -> Float32s:
-        """Return x - h; buffers stay as they are."""
+        """Return x - h, with unchanged buffers."""
         if not state:
             return params
         adapted, h = params.copy(), state["h"]
@@ -136,21 +136,22 @@ class Scaffold(LocalSolver):
     """SCAFFOLD (Karimireddy et al., 2020): control variates c_i and c that correct client drift.
 
     Local step: w <- w - lr (g + c - c_i). After K steps from x to y, each client whose reply counts stores c_i' = c_i -
-    c + (x - y) / (K lr) (option II of the paper), and c <- c + 1/n sum_i (c_i' - c_i) over the replies, with n
-    participants. All start at 0. Weights apply to the models only; `Average(lr=...)` is the paper's global step size. A
-    round takes twice the bytes of FedAvg.
+    c + (x - y) / (K lr) (option II of the paper). The server sets c <- c + 1/n sum_i (c_i' - c_i), summed over the
+    replies, with n participants. All control variates are 0 at first. Aggregation weights apply to the models only.
+    `Average(lr=...)` is the paper's global step size. A round sends twice as many bytes as with FedAvg.
 
     With momentum, K is the equivalent number of plain steps, see `LocalSGD.moved_steps`. A client whose reply is lost
-    returns to its state before the round, so c remains the mean of the c_i.
+    restores its state before the round, so c remains the mean of the c_i.
 
-    Use when: clients drift and return often enough for c_i to be recent, and twice the bytes are affordable.
+    Use when: clients drift and participate often enough to keep c_i recent, and twice the communication is affordable.
 
     Args:
-        memory_dtype: Type of the stored c_i. ``"float16"`` halves their bytes; each value is off by at most 2^-11 of
-            itself or 2^-39 of the largest, see `fedreach._util.arrays`. c is computed from the stored values.
+        memory_dtype: Type of the stored c_i. ``"float16"`` halves their bytes. Each stored value then has an error of
+            at most 2^-11 of itself or 2^-39 of the largest value, see `fedreach._util.arrays`. c is computed from the
+            stored values.
 
     Raises:
-        ConfigError: If the type is neither ``"float32"`` nor ``"float16"``.
+        ConfigError: If `memory_dtype` is neither ``"float32"`` nor ``"float16"``.
 
     Reference: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020,
     Algorithm 1.
@@ -179,7 +180,7 @@ class Scaffold(LocalSolver):
         return (memory - state.get("c", 0.0) + followed).astype(np.float32)
 
     def conclude(self, state: State, reports: ClientResults, mean_update: Floats, n: int) -> tuple[Floats, State]:
-        """Return the mean update as it is, and the new c."""
+        """Return the unchanged mean update, and the new c."""
         assert reports.note is not None  # because of `sends_note`
         return mean_update, {"c": state.get("c", 0.0) + reports.note.sum(axis=0, dtype=np.float64) / n}
 

@@ -1,4 +1,4 @@
-"""The state of a federation: everything that changes from round to round."""
+"""State of a federation: all values that change from round to round."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -32,13 +32,13 @@ class FederationState:
 
     @property
     def params(self) -> Float32s:
-        """The (d,) model, of a federation that has one."""
+        """The (d,) model of a federation with a single model."""
         if len(self.models) > 1:
-            raise ComponentError(f"There are {len(self.models)} models, one a cluster; use `state.models`.")
+            raise ComponentError(f"The state has {len(self.models)} models, one per cluster. Use `state.models`.")
         return np.asarray(self.models[0])
 
     def by_model(self, rows: Ints) -> Iterator[tuple[int, Ints]]:
-        """Yield each model and the positions of the participants that train it; no model without any."""
+        """Yield each model's number and the positions of the participants that train it; skip models without any."""
         if len(self.models) == 1:
             if len(rows):
                 yield 0, np.arange(len(rows))
@@ -48,7 +48,7 @@ class FederationState:
             yield int(model), np.flatnonzero(models == model)
 
     def adapted(self, federation: Federation) -> Float32s:
-        """Return the (m, d) models that are evaluated and handed out; most solvers hand out what they broadcast."""
+        """Return the (m, d) models to evaluate and distribute; for most solvers, these are the broadcast models."""
         solver = federation.memory_solver
         if solver is None:
             return self.models
@@ -74,10 +74,11 @@ def initial_state(
 
 
 def update_clusters(federation: Federation, state: FederationState) -> FederationState:
-    """Return the state after the policy's clusters, if it makes any, changed.
+    """Return the state with the current clusters of the selection policy; unchanged if the policy does not cluster.
 
-    A new cluster's model starts as that of the one its members come from. What server, solver and aggregation kept, and
-    what the clients in a cluster that changed keep or sent, belong to an average over other clients, and are forgotten.
+    The model of a new cluster is initially a copy of the model that its clients used before. For a cluster with other
+    members than before, the states of server, solver and aggregator are reset. The stored vectors and last updates of
+    its clients are reset, too. All of these refer to an average over the previous members.
     """
     if not federation.selection.makes_clusters:
         return state

@@ -1,15 +1,15 @@
 """START HERE: one federated round, without a network.
 
-`run_round` is the round. It is a generator: it yields requests to clients, and is sent their answers.
+`run_round` implements a round as a generator. It yields requests to clients and receives their answers.
 
 ```
 view -> plan_probe -> [AskLosses | AskUpdates] -> after_probe
-     -> plan_round -> [AskUpdates]             -> remembered -> conclude_round -> [AskServer]
+     -> plan_round -> [AskUpdates]             -> update_client_state -> conclude_round -> [AskServer]
 ```
 
-A `ClientBackend` answers: `simulation` with an engine, `fedreach.flower` by messages, `fedreach.testing` with a
-synthetic federation; a recipe of decisions stops once the cohort is chosen. A generator can be neither copied nor
-stored, so it lives within a round, and `RoundOutcome` holds what outlives the round.
+A `ClientBackend` answers the requests. `simulation` uses an engine, `fedreach.flower` sends messages, and
+`fedreach.testing` uses a synthetic federation. `run_until_cohort` stops after the selection. A generator can be neither
+copied nor stored. So each round creates a new generator, and `RoundOutcome` contains the values to keep.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -42,7 +42,7 @@ NUMBERS = 2**21  # of clients' memories that are worked on at a time
 
 @dataclass(frozen=True, eq=False)
 class AskLosses:
-    """Asks the clients of a probe for losses; the answer maps the ids of those that replied to their losses."""
+    """Request for the losses of the probed clients; the answer maps the ids of replying clients to losses."""
 
     state: FederationState
     view: ServerView
@@ -51,7 +51,7 @@ class AskLosses:
 
 @dataclass(frozen=True, eq=False)
 class AskUpdates:
-    """Asks the selected clients to train; the answer is the results of those whose replies count, with `steps`."""
+    """Request to the selected clients to train; the answer contains the client results to use, with `steps`."""
 
     state: FederationState
     view: ServerView
@@ -61,7 +61,7 @@ class AskUpdates:
 
 @dataclass(frozen=True, eq=False)
 class AskServer:
-    """Asks the server to learn from its own data; the answer is the state with what that made of the models."""
+    """Request to the server to train on its own data; the answer is the state with the trained models."""
 
     state: FederationState
     view: ServerView
@@ -73,7 +73,7 @@ Request = AskLosses | AskUpdates | AskServer
 
 
 class RoundOutcome(NamedTuple):
-    """The outcome of a round."""
+    """Outcome of a round."""
 
     state: FederationState
     result: RoundResult
@@ -84,16 +84,16 @@ Steps = Generator[Request, Any, RoundOutcome]
 
 
 class ClientBackend(Protocol):
-    """The other side of a round: it answers what the round asks for."""
+    """Backend that answers the requests of a round."""
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:
-        """Return the loss of each client of the probe that replied."""
+        """Return the losses of the probed clients that replied, by client id."""
 
     def updates(self, request: AskUpdates) -> ClientResults:
-        """Return the reports that count; `lost` says why the others do not."""
+        """Return the client results to use; `lost` gives the reason for each missing result."""
 
     def learnt(self, request: AskServer) -> FederationState:
-        """Return the state after the server's work on its own data, for each model."""
+        """Return the state after the server has trained each model on its own data."""
 
 
 def run_round(
@@ -107,9 +107,8 @@ def run_round(
     """Run round ``state.round + 1``.
 
     Args:
-        rounds: Length of the run, which schedules of the local learning rate refer to, and servers that tune at its
-        end.
-        summed: A faster way to the numbers of `weighted_sum`, where there is one.
+        rounds: Number of rounds of the run, for learning rate schedules and for servers that tune at the end.
+        summed: Optional, faster function with the same results as `weighted_sum`.
 
     Example:
         >>> from fedreach.testing.problems import tiny_simulation
@@ -147,7 +146,7 @@ def run_round(
 
 
 def finish_round(steps: Steps, side: ClientBackend) -> RoundOutcome:
-    """Run a round to its end; a side answers all requests."""
+    """Run a round to its end; `side` answers all requests."""
     request = next_request(steps)
     while not isinstance(request, RoundOutcome):
         request = next_request(steps, answer_request(side, request))
@@ -155,7 +154,7 @@ def finish_round(steps: Steps, side: ClientBackend) -> RoundOutcome:
 
 
 def run_until_cohort(steps: Steps, side: ClientBackend) -> AskUpdates | AskServer:
-    """Let a side answer a probe, if there is one; return the request to the cohort, or to the server."""
+    """Run a round until the selection; return the request to the cohort or to the server. `side` answers probes."""
     request = next_request(steps)
     while isinstance(request, AskLosses) or (isinstance(request, AskUpdates) and request.probe):
         request = next_request(steps, answer_request(side, request))
@@ -164,7 +163,7 @@ def run_until_cohort(steps: Steps, side: ClientBackend) -> AskUpdates | AskServe
 
 
 def next_request(steps: Steps, answer: Any = None) -> Request | RoundOutcome:
-    """Send a round the answer to its last request, None at first; return the next one, or the outcome."""
+    """Return the next request of a round, or its outcome, given the answer to the last request (None at first)."""
     try:
         return steps.send(answer)
     except StopIteration as end:
@@ -173,7 +172,7 @@ def next_request(steps: Steps, answer: Any = None) -> Request | RoundOutcome:
 
 
 def answer_request(side: ClientBackend, request: Request) -> Any:
-    """Return the answer of a side."""
+    """Return the backend's answer to a request."""
     if isinstance(request, AskUpdates):
         return side.updates(request)
     return side.losses(request) if isinstance(request, AskLosses) else side.learnt(request)
@@ -185,9 +184,10 @@ def answer_request(side: ClientBackend, request: Request) -> Any:
 def next_view(
     federation: Federation, clients: ServerView, state: FederationState, participation: Participation
 ) -> ServerView:
-    """Return what the server knows when round ``state.round + 1`` begins; channels are added by `with_radio`.
+    """Return the server's view at the beginning of round ``state.round + 1``; `with_radio` adds the channels.
 
-    `clients` holds what it knows of clients and which are present; `participation` which of those are available.
+    `clients` contains the static data about clients and the connected clients. `participation` determines which of the
+    connected clients are available.
     """
     view = replace_fields(clients, loss=state.loss, round=state.round + 1)
     if type(participation) is Always:  # it draws nothing
@@ -203,7 +203,7 @@ def after_probe(
     probe: Probe,
     answers: Mapping[int, float] | ClientResults,
 ) -> tuple[FederationState, ServerView]:
-    """Return state and view after the answers to a probe: losses by client, or reports that the policy observes.
+    """Return the state and the view after a probe, given losses by client id, or client results for the policy.
 
     Clients that did not reply keep their last known loss.
     """
@@ -220,7 +220,7 @@ def after_probe(
 
 
 def lost_replies(participation: Participation, ids: Ints, seed: int, round_: int, *, probe: bool) -> Ints:
-    """Return which of these clients' replies get lost on the way, ids increasing; none without `replies`."""
+    """Return the sorted ids of clients whose replies are lost; none if `participation` has no method `replies`."""
     if not participation.loses_replies:
         return ids[:0]
     return ids[~participation.replies(len(ids), generator(seed, "probe-replies" if probe else "replies", round_))]
@@ -230,12 +230,12 @@ def lost_replies(participation: Participation, ids: Ints, seed: int, round_: int
 
 
 def memory_width(federation: Federation, p: int, d: int) -> int:
-    """Return how many numbers a client keeps, of a model of d numbers of which p are trained."""
+    """Return how many numbers a client stores between rounds, for a model with d numbers, p of them trained."""
     return p if federation.memory_loss is None else d
 
 
 def new_memory(federation: Federation, n: int, width: int, path: Path | None = None) -> RowTable | None:
-    """Return the memory of n clients before round 1, in a file if one is named; None if they keep nothing."""
+    """Return the stored vectors of n clients before round 1, in a file if `path` is set; None if clients store none."""
     if not federation.has_memory:
         return None
     return RowTable.zeros(n, width, path, dtype=federation.solver.memory_dtype)
@@ -244,9 +244,9 @@ def new_memory(federation: Federation, n: int, width: int, path: Path | None = N
 def update_client_state(
     federation: Federation, state: FederationState, view: ServerView, reports: ClientResults, rounds: int
 ) -> tuple[FederationState, ClientResults]:
-    """Return the state in which those whose reports count keep what their training left them, and the reports.
+    """Return the state with the new stored vectors of the clients in `reports`, and the client results.
 
-    If the solver has clients send the change of what they keep, the `note` of the reports holds it.
+    With `sends_note`, the `note` of the client results contains the changes of the stored vectors.
     """
     solver, memory = federation.memory_solver, state.memory
     if memory is None or len(reports.ids) == 0:
@@ -274,10 +274,10 @@ def update_client_state(
 
 
 def keep_for_loss(federation: Federation, memory: Float32s, local: Float32s) -> Float32s:
-    """Return what clients keep for the loss after local training, see `Loss.keep`.
+    """Return the vectors that clients store for the loss after local training, see `Loss.keep`.
 
     Raises:
-        ComponentError: If it is not float32 of the same shape.
+        ComponentError: If `Loss.keep` does not return float32 vectors of the same shape.
     """
     loss = federation.memory_loss
     assert loss is not None  # else clients keep nothing
@@ -292,29 +292,30 @@ def keep_for_loss(federation: Federation, memory: Float32s, local: Float32s) -> 
 
 
 def probe_batch(samples: Ints, size: int, seed: int, round_: int, client: int) -> Ints:
-    """Return the samples of a client, at most `size`, over which it answers a probe for the loss of a batch."""
+    """Return at most `size` examples of a client that it uses to answer a probe for a batch loss."""
     rng = generator(seed, "probe-batches", round_, client)
     return rng.choice(samples, size=min(size, len(samples)), replace=False)
 
 
 def server_batches(seed: int, round_: int) -> np.random.Generator:
-    """Return the stream of the batches of its own data that a server learns from in a round."""
+    """Return the random generator for the batches on which the server trains in a round."""
     return generator(seed, "server-batches", round_)
 
 
 def server_split(labels: Ints | Floats, held_out: float, seed: int) -> tuple[Ints, Ints]:
-    """Return which of its own examples a server trains on and which it holds out, the same in all rounds.
+    """Return the server's examples to train on and those to hold out, the same in all rounds.
 
-    Of each class it holds out its share, one example more or less; of numbers, all along their range.
+    The held-out part of each class is proportional, up to one example. Numeric targets are held out evenly over their
+    range.
 
     Raises:
-        ConfigError: If nothing would be left of either.
+        ConfigError: If the examples to train on or the held-out examples would be empty.
     """
     n, minimum = len(labels), 2
     if n < minimum:
         raise ConfigError(
-            f"A server that holds examples out of its own data must have at least {minimum}; it has {n}. Raise "
-            "server_data.examples, or leave out `held_out`."
+            f"A server that holds out examples must have at least {minimum} examples; got {n}. Raise "
+            "server_data.examples, or remove `held_out`."
         )
     order = generator(seed, "server-held-out").permutation(n)
     sorted_by = labels[order].reshape(n, -1)[:, 0]  # where several numbers are targets, the first
@@ -327,7 +328,7 @@ def server_split(labels: Ints | Floats, held_out: float, seed: int) -> tuple[Int
 def measure_outputs(
     measurements: Sequence[Measurement], outputs: LocalOutputs, seed: int, round_: int, client: int
 ) -> dict[str, float]:
-    """Return what a client measures with its local model, by name."""
+    """Return a client's measurements with its local model, by name."""
     return {
         measurement.name: measurement.measure(outputs, generator(seed, f"measure {measurement.name}", round_, client))
         for measurement in measurements

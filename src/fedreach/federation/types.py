@@ -1,4 +1,4 @@
-"""Values of a round: views, probes, cohorts and results."""
+"""Data of a round: views, probes, cohorts and results."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class ServerView:
         ids: (n,) ids of the participants.
         available: (n,) whether each client is available in this round.
         num_examples: (n,) number of training examples.
-        loss: (n,) last reported loss; nan for clients that have not reported any.
-        probed: (n,) whether this round's probe asked the client.
+        loss: (n,) last reported loss; nan for clients that have not reported a loss yet.
+        probed: (n,) whether the client was probed in this round.
         label_counts: (n, c) label counts, if a component needs them; whole numbers unless noise was added. Default:
             None.
         label_entropy: (n,) label entropy in nats, if a component needs it. Default: None.
-        sent_update: (n,) whether the client answered this round's probe for updates. Default: None, without such a
-            probe.
-        round: Number of the round, from 1.
+        sent_update: (n,) whether the client answered this round's probe for updates. Default: None, in rounds without
+            such a probe.
+        round: Number of the round, at least 1.
         rounds: Number of rounds of the run, for policies with `reads_length = True`. Default: None, unknown.
         probe: Probe of this round. Default: None.
         radio: Channels and devices, if the federation has a radio. Default: None.
-        constant_bytes: Bytes that a client receives once, with its first model: parameters that are neither trained
-            nor averaged. Default: 0.
+        constant_bytes: Size of the parameters that are neither trained nor averaged, in bytes; a client receives them
+            once, with its first model. Default: 0.
     """
 
     ids: Ints
@@ -79,7 +79,7 @@ class ServerView:
 
     @property
     def available_ids(self) -> Ints:
-        """Ids of the available clients; if these are all, they are not copied."""
+        """Ids of the available clients; `ids` itself, without a copy, if all clients are available."""
         return self.ids if self.available.all() else self.ids[self.available]
 
     def rows(self, ids: Ints) -> Ints:
@@ -89,12 +89,12 @@ class ServerView:
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Clients that receive the model before the selection, and the request to them.
+    """Request to clients that receive the model before the selection.
 
-    - ``loss``: mean training loss, which the policy then finds in ``view.loss``.
-    - ``batch_loss``: mean loss of `batch_size` examples, drawn for the round.
-    - ``update``: the clients train and send their update and metrics, which only the policy's `observe` uses. A client
-      that is selected afterwards does not train again.
+    - ``loss``: Clients send their mean training loss. The policy then reads it in ``view.loss``.
+    - ``batch_loss``: Clients send the mean loss of `batch_size` examples, drawn for this round.
+    - ``update``: Clients train and send their update and metrics, for the policy's `observe` only. A client that is
+      selected afterwards does not train again.
     """
 
     ids: Ints  # (p,)
@@ -104,10 +104,10 @@ class Probe:
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """The cohort of a round.
+    """Cohort of a round.
 
-    A policy that draws with replacement stores in `draws` how often it drew each client. Such a client trains once and
-    sends one result; `draws` is one of its metrics, used by the weighting `by_draws`.
+    A policy that draws with replacement stores in `draws` how often it drew each client. A client trains once and sends
+    one result, even if it was drawn several times. Its metrics contain `draws`, which the weighting `by_draws` uses.
     """
 
     ids: Ints  # (k,)
@@ -117,7 +117,7 @@ class Cohort:
 
     @classmethod
     def drawn(cls, ids: Ints, remark: str = "") -> Cohort:
-        """Return the selection of clients that may be listed several times.
+        """Return the cohort for a list of client ids that may contain repeated ids.
 
         Example:
             >>> selection = Cohort.drawn(np.array([7, 3, 7]))
@@ -129,13 +129,13 @@ class Cohort:
 
     @property
     def places(self) -> int:
-        """Number of taken places of the cohort: a client that was drawn twice takes two."""
+        """Number of used places in the cohort; a client that was drawn twice uses two places."""
         return len(self.ids) if self.draws is None else int(self.draws.sum())
 
 
 @dataclass(frozen=True, eq=False)
 class RoundCost:
-    """Simulated seconds and joules of a round, for all clients that were asked, including those without a reply."""
+    """Simulated seconds and joules of a round, for all requested clients, including clients without a reply."""
 
     seconds: float  # the probe's, then until the last of the cohort is ready
     joules: float  # of all clients, to compute and to send
@@ -146,7 +146,7 @@ class RoundCost:
 
 @dataclass(frozen=True, eq=False)
 class ClientResults:
-    """The r replies of a round in increasing order of ids, so the result does not depend on the order of arrival."""
+    """The r client results of a round, sorted by id so that results do not depend on the order of arrival."""
 
     ids: Ints  # (r,)
     update: Float32s  # (r, d) local - broadcast, always this sign
@@ -165,15 +165,15 @@ class ClientResults:
 
     @property
     def trained(self) -> Float32s:
-        """The (r, p) trained part of the updates, without buffers."""
+        """Trained part of the updates (r, p), without buffers."""
         return self.update[:, : self.trainable]
 
     def only(self, chosen: Bools) -> ClientResults:
-        """Return the reports of the clients whose (r,) flags are set; these very reports where all are."""
+        """Return the results of the clients with a true (r,) flag; the same object if all flags are true."""
         return self if chosen.all() else self.at(chosen)
 
     def at(self, chosen: Bools | Ints) -> ClientResults:
-        """Return the reports of some of the clients, by flags or positions."""
+        """Return the results of a subset of the clients, given flags or positions."""
         rows = ("ids", "update", "label_counts", "steps", "note")
         arrays = {name: values for name in rows if (values := getattr(self, name)) is not None}
         metrics = {name: values[chosen] for name, values in self.metrics.items()}
@@ -184,7 +184,7 @@ class ClientResults:
 class LocalOutputs:
     """Outputs of a client's local model on its training data, in evaluation mode.
 
-    The local model is the one after local training, before aggregation.
+    The local model is the model after local training, before aggregation.
     """
 
     logits: Float32s  # (m, c)
@@ -203,17 +203,17 @@ class Outputs:
     statistics: RunningStatistics | None = None  # of BatchNorm layers after convolutions, where there are any
 
     def arrays(self, prefix: str = "") -> dict[str, AnyArray]:
-        """Return the arrays that there are by name, as a client keeps them."""
+        """Return all arrays that are not None, by the name under which a client stores them."""
         named = {"logits": self.logits, "features": self.features, "inputs": self.inputs}
         return {f"{prefix}{name}": values for name, values in named.items() if values is not None}
 
     def at(self, places: Ints | slice) -> Outputs:
-        """Return the outputs on the inputs at these positions, or on a slice of them."""
+        """Return the outputs on the inputs at these positions, or in a slice."""
         selected: dict[str, Any] = {name: values[places] for name, values in self.arrays().items()}
         return replace(self, **selected)
 
     def after(self, kept: State, prefix: str = "") -> Outputs:
-        """Return the outputs on the inputs that a client keeps under a prefix, and then on these."""
+        """Return the outputs that a client stored under a prefix, followed by these outputs."""
         if f"{prefix}logits" not in kept:
             return self
         before = {name: kept[f"{prefix}{name}"] for name in self.arrays() if f"{prefix}{name}" in kept}
@@ -223,13 +223,13 @@ class Outputs:
 
 
 class RunningStatistics(Protocol):
-    """Means and variances of the BatchNorm layers after convolutions: s numbers, all layers together."""
+    """Means and variances of all BatchNorm layers after convolutions, s numbers in total."""
 
     def refreshed(self, inputs: Float32s, strength: float) -> Float32s:
-        """Return the (s,) statistics after m inputs, (m, ...); the model stays as it is.
+        """Return the (s,) statistics after m inputs (m, ...), without a change of the model.
 
-        With w = m/(m + strength), each mean and variance becomes w times that of what comes to the layer, over all m
-        inputs, plus (1 - w) times what it was. What comes to a layer comes through refreshed layers.
+        With w = m/(m + strength), each new mean and variance is w times the value over the layer's m inputs, plus (1 -
+        w) times the old value. The inputs of a layer are computed with the new statistics of the layers before it.
         """
         ...
 
@@ -240,7 +240,7 @@ class RunningStatistics(Protocol):
 
 @dataclass(frozen=True)
 class RoundResult:
-    """Result of a round, as its row stores it."""
+    """Result of a round, as stored in a row of the run folder."""
 
     cohort: tuple[int, ...]
     weights: tuple[float, ...]  # of the clients in `cohort` that replied, summing to 1; clusters renormalize theirs

@@ -1,4 +1,4 @@
-"""Aggregation weights: how much each client result counts."""
+"""Aggregation weights, which determine the influence of each client result."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ class OwnWeight(Weighting):
 
     @abstractmethod
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
-        """Return the (r,) numbers a_i, not negative, each from the client's own entry of the metrics."""
+        """Return the (r,) numbers a_i, not negative, each computed from the client's own metrics."""
 
     def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
         return normalize_weights(self, self.raw(reports.metrics)), state
@@ -35,7 +35,9 @@ class OwnWeight(Weighting):
 def normalize_weights(weighting: object, raw: Floats) -> Floats:
     """Return the numbers divided by their sum, or raise an error that names the weighting."""
     if not ((raw >= 0).all() and 0 < (total := raw.sum()) < np.inf):
-        raise ComponentError(f"{name_of(weighting)} must return numbers that are not negative, not all 0; got {raw}.")
+        raise ComponentError(
+            f"{name_of(weighting)} must return numbers that are not negative and not all 0; got {raw}."
+        )
     return np.asarray(raw / total)
 
 
@@ -43,7 +45,7 @@ def normalize_weights(weighting: object, raw: Floats) -> Floats:
 class FunctionWeighting(OfFunction, Weighting):
     """Weighting by ``function(reports) -> (r,) numbers``, which are divided by their sum.
 
-    Attributes of the function are used: ``needs`` names the client statistics that it reads, ``measures`` the
+    FedReach reads two attributes of the function: ``needs`` names client statistics, and ``measures`` lists
     measurements of clients.
 
     Example:
@@ -64,7 +66,7 @@ class FunctionWeighting(OfFunction, Weighting):
 class Equal(OwnWeight):
     """Equal weights: w_i = 1 / r for r replies.
 
-    Use when: every client should count the same, whatever its number of examples.
+    Use when: every client should have the same weight, regardless of its number of examples.
     """
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
@@ -78,7 +80,7 @@ class Equal(OwnWeight):
 class ByExamples(OwnWeight):
     """Weights by number of examples: w_i = m_i / sum_j m_j, where m_i is client i's number of examples.
 
-    Use when: every example should count the same; the default, and what most theory is about.
+    Use when: every example should have the same weight. This is the default, and most theory assumes it.
 
     Reference: McMahan et al., AISTATS 2017, Algorithm 1.
     """
@@ -94,11 +96,11 @@ class ByExamples(OwnWeight):
 class ByDraws(OwnWeight):
     """Weights by number of draws: w_i = t_i / sum_j t_j, where client i was drawn t_i times.
 
-    This is the mean over draws: a client that was drawn twice counts twice. Lost replies drop out together with their
-    draws. If each client is drawn once, the weights are those of `equal`.
+    The result is the mean over draws, so a client that was drawn twice counts twice. The draws of lost replies are not
+    counted. If each client is drawn once, the weights equal those of `equal`.
 
-    Use when: the selection draws with replacement and its probabilities already count examples: `multinomial`,
-    `urns_by_size` and `urns_by_similarity`. With other weightings large clients would count twice.
+    Use when: the selection draws with replacement and with probabilities that depend on the number of examples, as
+    `multinomial`, `urns_by_size` and `urns_by_similarity` do. Other weightings would favor large clients twice.
 
     Reference: Fraboni, Vidal, Kameni and Lorenzi, "Clustered Sampling", ICML 2021, section 2.
 
@@ -115,18 +117,18 @@ class ByDraws(OwnWeight):
 
 
 def check_parts(owner: str, parts: Any) -> tuple[Weighting, ...]:
-    """Return the parts as a tuple, or raise an error that names the part that is not a weighting.
+    """Return the parts as a tuple, or raise an error with the name of the part that is not a weighting.
 
     Raises:
-        ConfigError: If `parts` is empty, or one is not a weighting.
+        ConfigError: If `parts` is empty, or if a part is not a weighting.
     """
     listed = isinstance(parts, Iterable) and not isinstance(parts, str)
     weightings: tuple[Any, ...] = tuple(parts) if listed else (parts,)
     if not weightings:
-        raise ConfigError(f"{owner} must have at least one weighting in it; got none.")
+        raise ConfigError(f"{owner} must contain at least one weighting; got none.")
     for part in weightings:
         if not isinstance(part, Weighting):
-            raise ConfigError(f"{owner} must be made of weightings, such as ByEntropy(); got {part!r}.")
+            raise ConfigError(f"{owner} must contain only weightings, such as ByEntropy(); got {part!r}.")
     return weightings
 
 
@@ -147,8 +149,9 @@ def weights_of(parts: Mapping[str, Weighting], state: State, reports: ClientResu
 
 
 class Several(Weighting):
-    """Base class of weightings that combine several parts with one factor each, 1 by default; `factors` names that
-    option.
+    """Base class of weightings that combine several parts with one factor each, by default 1.
+
+    `factors` is the name of the option with the factors.
     """
 
     parts: tuple[Weighting, ...]
@@ -166,7 +169,7 @@ class Several(Weighting):
         object.__setattr__(self, self.factors, numbers)
 
     def part_weights(self, state: State, reports: ClientResults) -> tuple[list[Floats], State]:
-        """Return each part's (r,) weights, and the new state of all."""
+        """Return the (r,) weights of each part, and the new state of all parts."""
         return weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
 
 
@@ -175,16 +178,16 @@ class Several(Weighting):
 
 @dataclass(frozen=True)
 class Clip(Weighting):
-    """Clipped weights: no weight exceeds a limit; the excess goes to the others in proportion.
+    """Clipped weights: a cap on each weight, with the excess distributed among smaller weights in proportion.
 
     v_i = min(cap, factor w_i), with the factor for which the v_i sum to 1, as in ``{ name = "clip", inner = "entropy",
-    max = 0.3 }``. Weights below the cap keep their ratios. If all clients with positive weight reach the cap, the
-    clients of weight 0 share the rest equally.
+    max = 0.3 }``. Weights below the cap keep their ratios. If all clients with positive weight reach the cap, clients
+    with weight 0 share the remaining weight equally.
 
     The cap is the smaller of `max` and `times_equal` / r, but at least 1 / r, because r smaller weights cannot sum to
-    1. With fewer than 1 / `max` replies, all weights are therefore equal.
+    1. So with fewer than 1 / `max` replies, all weights are equal.
 
-    Weights depend on the numbers of all clients, so secure aggregation excludes this weighting.
+    Each weight depends on all clients, so secure aggregation does not support this weighting.
 
     Use when: another weighting might let one client dominate.
 
@@ -194,7 +197,7 @@ class Clip(Weighting):
         times_equal: Largest weight as a multiple of 1 / r, at least 1. None: no limit.
 
     Raises:
-        ConfigError: If `inner` is not a weighting, both limits are missing, or a limit is out of range.
+        ConfigError: If `inner` is not a weighting, if both limits are missing, or if a limit is out of range.
 
     Example:
         >>> from fedreach.federation.weighting import ByExamples
@@ -212,7 +215,7 @@ class Clip(Weighting):
         super().__post_init__()
         check_parts("Clip.inner", (self.inner,))
         if self.max is None and self.times_equal is None:
-            raise ConfigError("Clip must have a limit: `max`, such as 0.3, or `times_equal`, such as 2.")
+            raise ConfigError("Clip must have a limit. Set `max`, such as 0.3, or `times_equal`, such as 2.")
 
     def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
         (weights,), new = weights_of({"inner": self.inner}, state, reports)
@@ -222,7 +225,7 @@ class Clip(Weighting):
 
 
 def cap_weights(weights: Floats, cap: float) -> Floats:
-    """Return the weights v_i = min(cap, factor * w_i) that sum to 1, of r weights on the simplex; cap >= 1 / r.
+    """Return the weights v_i = min(cap, factor * w_i) with sum 1, given r weights w_i with sum 1 and cap >= 1 / r.
 
     Example:
         >>> cap_weights(np.array([0.8, 0.15, 0.05, 0.0]), 0.5), cap_weights(np.array([1.0, 0.0, 0.0]), 0.5)
@@ -243,18 +246,19 @@ def cap_weights(weights: Floats, cap: float) -> Floats:
 
 @dataclass(frozen=True)
 class Mix(Several):
-    """Weighted average of weightings: w_i = sum_j s_j w_ij, where w_ij is the weight of client i by part j.
+    """Weighted average of weightings: w_i = sum_j s_j w_ij, where w_ij is the weight of client i in part j.
 
-    Adding a share of equal weights lets every client count: ``{ name = "mix", parts = ["entropy", "equal"], shares =
-    [9, 1] }``.
+    A share of equal weights gives every client a positive weight: ``{ name = "mix", parts = ["entropy", "equal"],
+    shares = [9, 1] }``.
 
-    Weights depend on the numbers of all clients, so secure aggregation excludes this weighting.
+    Each weight depends on all clients, so secure aggregation does not support this weighting.
 
-    Use when: several criteria should be balanced, and none of them should exclude a client.
+    Use when: several criteria should be balanced, and no criterion should exclude a client.
 
     Args:
         parts: Weightings, at least one.
-        shares: Share of each part, finite, at least 0, not all 0; divided by their sum. Default: equal shares.
+        shares: Share of each part, finite, at least 0, not all 0. FedReach divides the shares by their sum. Default:
+            equal shares.
 
     Raises:
         ConfigError: If a part is not a weighting or a share is out of range.
@@ -283,15 +287,15 @@ class Mix(Several):
 class Product(Several):
     """Product of weightings: only clients with large weights in all parts have a large weight.
 
-    w_i is proportional to prod_j (w_ij)^e_j, where w_ij is the weight of client i by part j. By entropy and number of
-    examples: ``{ name = "product", parts = ["entropy", "by_examples"] }``.
+    w_i is proportional to prod_j (w_ij)^e_j, where w_ij is the weight of client i in part j. For example, ``{ name =
+    "product", parts = ["entropy", "by_examples"] }`` combines entropy and number of examples.
 
     Use when: a client must satisfy several criteria at once.
 
     Args:
         parts: Weightings, at least one.
-        exponents: Exponent e_j of each part, finite and at least 0. Default: 1. An exponent of 0 ignores the part, 0.5
-            takes its square root.
+        exponents: Exponent e_j of each part, finite and at least 0. Default: 1. An exponent of 0 ignores the part, and
+            0.5 applies the square root.
 
     Raises:
         ConfigError: If a part is not a weighting or an exponent is out of range.
@@ -314,14 +318,17 @@ class Product(Several):
         return all(part.has_own_weights for part in self.parts)
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
-        """Return prod_j (a_ij)^e_j; every part must have own weights."""
+        """Return prod_j (a_ij)^e_j; every part must have a method `raw`."""
         return self._multiply([part.raw(metrics) for part in self.parts])
 
     def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
         part_weights, new = self.part_weights(state, reports)
         raw = self._multiply([weights / weights.max() for weights in part_weights])  # many small ones stay above 0
         if not raw.any():
-            raise ComponentError(f"Product: every client has weight 0 in one of {', '.join(map(name_of, self.parts))}.")
+            raise ComponentError(
+                "Product: at least one client must have a positive weight in all of "
+                f"{', '.join(map(name_of, self.parts))}."
+            )
         return raw / raw.sum(), new
 
     def _multiply(self, columns: Sequence[Floats]) -> Floats:
@@ -334,13 +341,13 @@ class Product(Several):
 
 @dataclass(frozen=True)
 class ByDisagreement(OwnWeight):
-    """Disagreement weighting: smaller weights for clients whose loss bounds differ much under a shift of their data.
+    """Disagreement weighting: smaller weights for clients with a large gap between the bounds on their loss.
 
-    w_i is proportional to 1 / eta_i, where eta_i > 0 is the disagreement of bounds that client i measures on its
-    training data after local training: see `Disagreement`.
+    w_i is proportional to 1 / eta_i, where eta_i > 0 is the disagreement between upper and lower bounds under a data
+    shift. Client i measures it on its training data after local training, see `Disagreement`.
 
-    With the default options, a client whose examples the model fits perfectly has 1 / eta = 3.3; one whose examples it
-    does not fit has 0.3. Clients with a single class, or with memorized noise, therefore also get large weights.
+    With the default options, 1 / eta is 3.3 if the model fits a client's examples perfectly, and 0.3 if it does not fit
+    them. So clients with a single class or with memorized noise also have large weights.
 
     Use when: data of some clients may be noisy or narrow, and clients can afford extra passes over their data.
 
@@ -383,14 +390,14 @@ class ByEntropy(OwnWeight):
     """Entropy weighting: larger weights for clients with varied labels.
 
     w_i is proportional to exp(H_i / T), where H_i = -sum_c p_ic ln p_ic is the entropy of the labels of client i in
-    nats. Two weights differ by at most a factor of c^(1/T) for c classes; with T = 1, a client with one class counts 1
-    and a client with a uniform mix counts c.
+    nats. Two weights differ by at most a factor of c^(1/T) for c classes. With T = 1, this is the factor between a
+    client with uniform labels and a client with one class.
 
-    Use when: label counts may be known, and clients hold few classes each.
+    Use when: clients may reveal their label counts, and each client has few classes.
 
     Args:
-        temperature: Temperature T in nats, at least 0.02. The paper uses 1. A large T gives equal weights, a small T
-            counts only the clients with the largest entropy.
+        temperature: Temperature T in nats, at least 0.02. The paper uses 1. With a large T, weights are almost equal.
+            With a small T, only the clients with the largest entropy have a notable weight.
 
     Raises:
         ConfigError: If `temperature` is out of range.
@@ -409,11 +416,11 @@ class ByEntropy(OwnWeight):
     temperature: Annotated[float, "[0.02, inf)"] = 1.0
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
-        """Return exp(H_i / T), from 1 to c^(1/T)."""
+        """Return exp(H_i / T), between 1 and c^(1/T)."""
         return np.exp(metrics["label_entropy"] / self.temperature)
 
     def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
-        """Return the (r,) weights, the same as from `raw`, by a way that nothing can overflow on."""
+        """Return the same (r,) weights as from `raw`, with a formula that cannot overflow."""
         return softmax(reports.metrics["label_entropy"] / self.temperature), state
 
 
@@ -430,30 +437,31 @@ def softmax(logits: Floats) -> Floats:
 class FedAU(Weighting):
     """FedAU weighting (Wang and Ji, 2024): larger weights for clients that participate rarely.
 
-    The rounds of each client are divided into intervals. An interval ends when a reply of the client counts, or after
-    `cutoff` rounds. a_i is the mean length of the intervals that ended before this round, 1 if there are none; it
-    estimates the inverse of the client's participation probability. The step is
+    The rounds of each client are divided into intervals. An interval ends when the server uses a reply of the client,
+    or after `cutoff` rounds. The number a_i is the mean length of the intervals that ended before this round, or 1 if
+    there are none. It estimates the inverse of the client's participation probability. The server's step is
 
         (1 / n) sum_i a_i u_i,
 
-    where n is the number of participants that share the model. Its expectation is the mean over all n clients once the
-    estimates are right. Replies have weights w_i = a_i / sum_j a_j, and their mean is multiplied by sum_j a_j / n. The
-    first steps are short: with k of n clients, k / n of the mean in round 1. Inside `product`, `mix` and `clip` only
-    the ratios of the a_i count.
+    where n is the number of participants that share the model. If the estimates are correct, the expected step is the
+    mean over all n clients. Replies have weights w_i = a_i / sum_j a_j, and their mean is multiplied by sum_j a_j / n.
+    The first steps are short: with k of n clients, the step in round 1 is k / n of the mean. Inside `product`, `mix`
+    and `clip` only the ratios of the a_i matter.
 
     Use when: clients differ in availability (`population.participation`) by unknown amounts, and every client should
-    count the same. If all are available equally often, `equal` gives the same without the short first steps.
+    have the same influence. If all clients are available equally often, use `equal`, which has the same expected step
+    without short first steps.
 
     Args:
-        cutoff: Largest length K of an interval in rounds, at least 1; 50 or no limit in the authors' code. A small K
-            limits the weights of rare clients, and clients available less often than every K rounds then count too
-            little.
+        cutoff: Largest length K of an interval in rounds, at least 1. The authors' code uses 50 or no limit. A small K
+            limits the weights of rare clients. Clients that are available less often than every K rounds then have too
+            little influence.
 
     Raises:
         ConfigError: If `cutoff` is out of range.
 
     Reference: Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging",
-    ICLR 2024, Algorithms 1 and 2; intervals as in the authors' code, github.com/IBM/fedau.
+    ICLR 2024, Algorithms 1 and 2, with intervals as in the authors' code, github.com/IBM/fedau.
 
     Example:
         >>> weighting, metrics = FedAU(), {"num_examples": np.ones(2)}
@@ -480,9 +488,7 @@ class FedAU(Weighting):
         return float(self._mean_lengths(intervals[where], end[where]).sum() / n)
 
     def _history(self, state: State, reports: ClientResults) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return all clients that replied so far, the number of their intervals, the end of the last one, and the
-        positions of the replies.
-        """
+        """Return all clients that replied so far, their numbers of intervals, their last ends, and reply positions."""
         before = state.get("ids", reports.ids[:0])
         ids = np.union1d(before, reports.ids)
         intervals, end = np.zeros((2, len(ids)), np.int64)
@@ -496,7 +502,7 @@ class FedAU(Weighting):
         return ids, intervals, end, where
 
     def _mean_lengths(self, intervals: Ints, end: Ints) -> Floats:
-        """Return the mean lengths of intervals, which follow each other without gaps."""
+        """Return the mean lengths of the intervals, which cover all rounds without gaps."""
         return np.where(intervals > 0, end / np.maximum(intervals, 1), 1.0)
 
 
@@ -509,24 +515,24 @@ EXAMPLES = ByExamples()
 class FedNova(Weighting):
     """FedNova (Wang et al., 2020): normalized averaging of updates per local step.
 
-    With the update u_i of a client after tau_i local steps and weights p_i by `inner`, the server's step is
+    With the update u_i of a client after tau_i local steps and the weight p_i from `inner`, the server's step is
 
         (sum_i p_i tau_i) sum_i p_i u_i / tau_i.
 
     So w_i is proportional to p_i / tau_i, and the mean is multiplied by (sum_i p_i tau_i) (sum_i p_i / tau_i), at least
-    1. FedAvg's step, sum_i p_i u_i, favors clients with many steps and so minimizes another objective than sum_i p_i
-    f_i. With equal numbers of steps both are the same.
+    1. FedAvg's step, sum_i p_i u_i, favors clients with many steps. So it does not minimize sum_i p_i f_i. With equal
+    numbers of steps, FedNova equals FedAvg.
 
-    With local momentum, tau_i is the total contribution of each gradient, |a_i|_1 in the paper, see
-    `LocalSGD.moved_steps`. A proximal term and weight decay, which the paper includes, are not counted. Inside
-    `product`, `mix` and `clip` only the ratios of the w_i count. Secure aggregation excludes FedNova, because the
-    factor depends on all clients.
+    With local momentum, tau_i is the total contribution of the gradients, |a_i|_1 in the paper, see
+    `LocalSGD.moved_steps`. Unlike in the paper, tau_i does not include a proximal term or weight decay. Inside
+    `product`, `mix` and `clip` only the ratios of the w_i matter. Secure aggregation does not support FedNova, because
+    the factor depends on all clients.
 
-    Use when: clients take different numbers of local steps: `local.epochs` with unequal numbers of examples, or
-    `local.steps` as a table.
+    Use when: clients perform different numbers of local steps, due to `local.epochs` with unequal numbers of examples,
+    or `local.steps` as a table.
 
     Args:
-        inner: Weighting that gives the p_i. Default: by number of examples, as in the paper.
+        inner: Weighting that defines the p_i. Default: by number of examples, as in the paper.
 
     Raises:
         ConfigError: If `inner` is not a weighting.
@@ -561,7 +567,7 @@ class FedNova(Weighting):
 
 
 def steps_of(reports: ClientResults) -> Floats:
-    """Return (r,) tau_i, 1 for all if the reports have none."""
+    """Return (r,) numbers of steps tau_i; 1 for all clients if the client results contain none."""
     return reports.metrics.get("steps", np.ones(len(reports.ids)))
 
 

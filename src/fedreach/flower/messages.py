@@ -179,7 +179,7 @@ def check_question(message: Message, run: str, round_: int) -> None:
     if question.get(RUN) != run:
         raise ReplyError("it does not reply to a request of this run")
     if question.get(ROUND) != round_:
-        raise ReplyError(f"it must reply to round {round_}; got a reply to round {question.get(ROUND)!r}")
+        raise ReplyError(f"its reply must be for round {round_}; got round {question.get(ROUND)!r}")
 
 
 def content_of(message: Message) -> Message:

@@ -1,1 +1,1 @@
-"""Seconds and joules: the radio channel, the cost of a round, and the allocation of bandwidth and CPU frequency."""
+"""Wireless networks: radio channels, time and energy of a round, and allocation of bandwidth and CPU frequencies."""

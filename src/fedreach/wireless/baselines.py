@@ -48,16 +48,17 @@ NEWTON_STEPS = 100
 def best_frequencies(problem: AllocationProblem, share: Floats) -> Floats:
     """Return the CPU frequencies f with the lowest cost at these bandwidth shares b (K,) > 0.
 
-    With the upload time t = tau / b and the deadline T, energy increases with f, so each client computes as slowly as
-    the deadline allows::
+    Energy increases with f. So with the upload time t = tau / b, each client computes as slowly as the deadline T
+    allows::
 
         f_k = W_k / (T - t_k)
 
     a1 T + a2 eps sum W^3 / (T - t)^2 is smallest if sum (f / f0)^3 = 1 with f0 = (a1 / (2 a2 eps))^(1/3). If the
-    shortest possible deadline max(t + W / f^max) is later, it is used. Clients without cycles get f^max.
+    shortest possible deadline max(t + W / f^max) is later, the function uses this deadline. For clients without cycles,
+    f is f^max.
 
-    The paper searches for multipliers with sub-gradient steps (eq. 58 to 60). These steps omit the upload time in
-    (60) and do not enforce sum beta = 1, and (58) has a misprint. The benchmarks contain both versions.
+    The paper searches for multipliers with sub-gradient steps (eq. 58 to 60). Eq. 60 omits the upload time, the steps
+    do not enforce sum beta = 1, and eq. 58 has a misprint. The benchmarks contain both versions.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", P7, eq. 55 to
     60.
@@ -79,8 +80,8 @@ def best_frequencies(problem: AllocationProblem, share: Floats) -> Floats:
 def _best_deadline(t: Floats, w: Floats) -> float:
     """Return T with sum (w / (T - t))^3 = 1, or the largest t if all w are 0.
 
-    1 / the 3-norm of w / (T - t) is concave and increasing in T, and at most 1 at max(t + w). So Newton's steps from
-    there increase, and stay below the root.
+    The inverse of the 3-norm of w / (T - t) is concave and increasing in T, and at most 1 at max(t + w). So Newton's
+    steps from this point increase, and stay below the root.
     """
     T = float(np.max(t + w))
     t, w = t[w > 0], w[w > 0]
@@ -100,21 +101,22 @@ def _best_deadline(t: Floats, w: Floats) -> float:
 
 
 def by_energy(problem: AllocationProblem) -> Ints:
-    """Return all rows in the order of sqrt(P_k tau_k) / d_k; ties by id."""
+    """Return all rows, sorted by sqrt(P_k tau_k) / d_k; ties go to the lower id."""
     return np.lexsort((problem.ids, energy_per_example(problem)))
 
 
 def sqrt_sort(problem: AllocationProblem, min_examples: int) -> Ints:
     """Select clients in the order of sqrt(P_k tau_k) / d_k until they have `min_examples`; return their sorted rows.
 
-    The rule ignores computing and the deadline. For a thousand clients whose computing costs little compared with
-    their uploads, it is within 1% of the optimum. Use `exact.allocate` for the allocation of the selected clients.
+    The rule ignores the deadline and the cost of computing. For a thousand clients whose computing costs little
+    compared with their uploads, its cost is within 1% of the optimum. Use `exact.allocate` for the allocation of the
+    selected clients.
 
     Raises:
         ConfigError: If `min_examples` is not a whole number, at least 1.
         InfeasibleError: If all clients together have fewer examples.
 
-    Reference: FedReach's own baseline; see `energy_per_example` for the reason of the square root.
+    Reference: This baseline was developed for FedReach. See `energy_per_example` for the reason for the square root.
 
     Example:
         >>> problem = AllocationProblem(np.array([0.1, 0.4, 0.1]), *np.ones((3, 3)), np.array([100, 250, 90]))
@@ -128,8 +130,8 @@ def sqrt_sort(problem: AllocationProblem, min_examples: int) -> Ints:
 def energy_per_example(problem: AllocationProblem) -> Floats:
     """Return sqrt(P_k tau_k) / d_k (K,), infinite for clients without examples.
 
-    If time and computing cost nothing, the best shares of a set S are proportional to sqrt(P tau), and its cost is
-    a2 (sum_S sqrt(P tau))^2. So this is the contribution of a client to the root of the cost, per example.
+    If time and computing cost nothing, the best shares of a set S are proportional to sqrt(P tau), and the cost of S is
+    a2 (sum_S sqrt(P tau))^2. So the result is each client's contribution to the square root of the cost, per example.
     """
     need = np.sqrt(problem.power_watts * problem.upload_seconds)
     ratio: Floats = np.full(len(problem), np.inf)
@@ -137,7 +139,7 @@ def energy_per_example(problem: AllocationProblem) -> Floats:
 
 
 def cover(problem: AllocationProblem, min_examples: int, order: Ints, first: Ints | None = None) -> Ints:
-    """Return the sorted rows `first`, and rows from `order` until the clients have `min_examples`.
+    """Return the sorted rows of `first` and of clients from `order`, until all together have `min_examples`.
 
     Example:
         >>> problem = AllocationProblem(*np.ones((4, 3)), np.array([5, 6, 7]))
@@ -160,15 +162,15 @@ SOLVED = ("Solved", "AlmostSolved", "InsufficientProgress")  # the last one is t
 class RelaxedProblem:
     """Convex relaxation of the selection and its bandwidth, for given CPU frequencies.
 
-    a is the selected fraction of each client, v = W / f the computing time, Y an upper bound on the cost of time, and
-    u is a bound on a / b::
+    a is the selected fraction of each client, v = W / f its computing time, and u is a bound on a / b. Y is an upper
+    bound on the cost of time::
 
         minimize   Y + a2 sum (P tau u + eps W f^2 a) + sum price a
         subject to a1 (tau u + v a) <= Y,  sum d a >= e2,  sum b <= 1,  0 <= a <= 1
 
     ``"rlt"``, from the paper: z >= 1 / b and max(a, z - (1 - a) / b_min) <= u <= min(a / b_min, z + a - 1), eq. 46 to
-    48. For a just below 1 it allows u = a, as if each client had the whole bandwidth. ``"perspective"``, by FedReach:
-    u >= a^2 / b, which is convex, and exact for a = 0 and a = 1.
+    48. For a just below 1 it allows u = a, as if each client had the full bandwidth. ``"perspective"``, developed for
+    FedReach: u >= a^2 / b, which is convex, and exact for a = 0 and a = 1.
 
     Args:
         problem: Allocation problem of K clients.
@@ -182,7 +184,7 @@ class RelaxedProblem:
         ConfigError: If clarabel is not installed.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", P6[tau'],
-    without its constant, and with the factor a_k that its compute energy lacks.
+    without the constant of P6, and with the factor a_k that is missing in its compute energy.
     """
 
     def __init__(
@@ -244,7 +246,7 @@ class RelaxedProblem:
         return {"a": 0, "u": self._K, "b": 2 * self._K, "Y": 3 * self._K, "z": 3 * self._K + 1}[name]
 
     def _row(self, **factors: float | Floats) -> Any:
-        """Return K sparse rows; row k has these factors for variable k of each name. Y is a single variable."""
+        """Return K sparse rows; row k contains these factors for variable k of each name. Y is a single variable."""
         K = self._K
         where = [np.full(K, self._at(name)) + (0 if name == "Y" else np.arange(K)) for name in factors]
         data = [np.broadcast_to(factor, K) for factor in factors.values()]
@@ -255,7 +257,7 @@ class RelaxedProblem:
         return self._sparse.csc_matrix(self._row(**factors).sum(axis=0))
 
     def _products(self, name: str, on_a: float, fixed: float) -> tuple[Any, Floats]:
-        """Return the constraint x b >= 1 or x b >= a^2 of each client, as |(2 or 2 a, x - b)| <= x + b.
+        """Return the constraint x b >= 1 or x b >= a^2 for each client, as |(2 or 2 a, x - b)| <= x + b.
 
         x is the variable `name`. The solver requires limit - A x in the cone, with three rows per client.
         """
@@ -280,7 +282,7 @@ STILL = 1e-6  # change of a at which the iterations end
 
 @dataclass(frozen=True, eq=False)
 class DCResult:
-    """Result of the DC algorithm, and measures of its repairs."""
+    """Result of the DC algorithm, with measures of the corrections to it."""
 
     allocation: Allocation
     after_shares: float  # cost after step (a)
@@ -296,26 +298,25 @@ class DC:
     """DC algorithm of the CSRA paper: select clients and bandwidth, then set CPU frequencies.
 
     Step (a) relaxes the selection to 0 <= a <= 1, with a penalty rho (a - a^2) for fractions. Each iteration linearizes
-    the penalty at the previous a, which gives a convex problem. Clients with a > 1/2 are selected. If these have too
-    few examples, the cheapest clients by `by_energy` are added. Step (b) is `best_frequencies`. Each step keeps the
-    variables of the other one fixed, so the result is not optimal even for the selected clients. ``allocation =
-    "joint"`` replaces it with their exact allocation.
+    the penalty at the previous a, which results in a convex problem. Clients with a > 1/2 are selected. If these
+    clients have too few examples, the cheapest clients by `by_energy` are added. Step (b) is `best_frequencies`. Each
+    step fixes the variables of the other step, so the allocation is not optimal even for the selected clients.
+    ``allocation = "joint"`` replaces it with the exact allocation.
 
-    The version of the paper is ``DC("rlt", (1.0,), shares="relaxed", allocation="paper")``. The paper does not state
-    its start, rho, b_min and numbers of iterations.
+    The version of the paper is ``DC("rlt", (1.0,), shares="relaxed", allocation="paper")``. The paper does not specify
+    the start, rho, b_min and the numbers of iterations.
 
     Args:
-        relaxation: ``"perspective"`` by FedReach, or ``"rlt"`` of the paper; see `RelaxedProblem`. Default:
-            "perspective".
-        penalties: Values of rho, each above 0. Each is tried, and the result with the lowest cost is returned. The unit
-            is the cost of the clients that `sqrt_sort` selects.
-        smallest_share: b_min of ``"rlt"``, above 0. At most 1 / (2 K) is used, so that all K clients fit.
+        relaxation: ``"perspective"``, or ``"rlt"`` of the paper, see `RelaxedProblem`. Default: "perspective".
+        penalties: Values of rho, each above 0, in units of the cost of the clients that `sqrt_sort` selects. The
+            algorithm tries all values and returns the result with the lowest cost.
+        smallest_share: b_min of ``"rlt"``, above 0. FedReach uses at most 1 / (2 K), so that all K clients fit.
         start: Initial a of all clients, from 0 to 1. Default: 0.5.
         iterations: Largest number of convex problems of step (a). Default: 15.
-        shares: ``"best"`` uses `best_shares` of the selected clients. ``"relaxed"`` uses b = 1 / u of the relaxation,
-            scaled down if the sum exceeds 1, and 1 / K for added clients. Default: "best".
+        shares: Bandwidth shares after step (a). ``"best"``: `best_shares` of the selected clients. ``"relaxed"``: b =
+            1 / u of the relaxation, scaled down if the sum exceeds 1, and 1 / K for added clients. Default: "best".
         first_speed: CPU frequencies of step (a) as a share of f^max, above 0 and at most 1. Default: `own_frequency`.
-        allocation: ``"joint"`` or ``"paper"``, see above. Default: "joint".
+        allocation: Final allocation, ``"joint"`` or ``"paper"``, see above. Default: "joint".
 
     Raises:
         ConfigError: If an option is outside its range, or clarabel is not installed.
@@ -354,7 +355,7 @@ class DC:
             raise ConfigError(f"DC.penalties must be positive numbers, at least one; got {self.penalties!r}.")
 
     def solve(self, problem: AllocationProblem, min_examples: int) -> DCResult:
-        """Return the result with the lowest cost over all penalties.
+        """Return the result with the lowest cost among all penalties.
 
         Raises:
             ConfigError: If `min_examples` is not a whole number, at least 1.
@@ -382,7 +383,7 @@ class DC:
         )
 
     def _relax(self, problem: AllocationProblem, min_examples: int, hertz: Floats, rho: float) -> tuple[Floats, Floats]:
-        """Run Algorithm 1; return a and u."""
+        """Run Algorithm 1 of the paper; return a and u."""
         typical = sqrt_sort(problem, min_examples)
         unit = Allocation.of(problem, typical, np.full(len(typical), 1 / len(typical)), hertz[typical]).cost
         smallest = min(self.smallest_share, 1 / (2 * len(problem)))
@@ -421,16 +422,16 @@ def genetic_selection(
     penalty: float | None = None,
     frequency: Frequency = "own",
 ) -> Ints:
-    """Select clients by genetic search; return the sorted rows of the cheapest set with `min_examples` (GA-Greedy).
+    """Select clients by genetic search; return the sorted rows of the best set with `min_examples` (GA-Greedy).
 
     The fitness of a set S is its cost with equal shares b = 1 / |S| and CPU frequencies that do not depend on S, plus
     M (c1^2 + c2^2) for violated constraints (see `penalty_terms`). Each generation keeps the best set. The parents of
-    the other sets win tournaments of two. A child takes each client from one of its parents, and then a few clients
-    change. At the end, clients above `max_divergence` are removed from the best set, and the cheapest clients by
-    `by_energy` are added until it has `min_examples`.
+    all other sets are the winners of tournaments of two. A child inherits each client from one of its parents, and then
+    a few clients change. Finally, clients above `max_divergence` are removed from the best set. The cheapest clients by
+    `by_energy` are added until the set has `min_examples`.
 
-    The paper's fitness (eq. 61) contains no cost, so it cannot compare two feasible sets. The paper does not state any
-    of the sizes below.
+    The paper's fitness (eq. 61) contains no cost, so it cannot compare two feasible sets. The paper does not specify
+    the parameters below.
 
     Args:
         problem: Allocation problem of K clients.
@@ -442,10 +443,10 @@ def genetic_selection(
         generations: Number of generations, at least 0. Default: 60.
         crossover: Probability that a set has two parents instead of one, from 0 to 1. Default: 0.9.
         mutations: Mean number of clients that change in a set, from 0 to K. Default: 1.
-        penalty: Penalty M, above 0. Default: the cost of all clients together, which makes one missing example more
-            expensive than any set.
-        frequency: ``"own"`` uses `own_frequency`. ``"maximum"`` uses f^max, which overestimates the energy if f^max is
-            high. Default: "own".
+        penalty: Penalty M, above 0. Default: the cost of all clients together, so that one missing example costs more
+            than any set.
+        frequency: CPU frequencies in the fitness. ``"own"``: `own_frequency`. ``"maximum"``: f^max, which overestimates
+            the energy if f^max is high. Default: "own".
 
     Raises:
         ConfigError: If an option is outside its range.
@@ -497,7 +498,7 @@ def genetic_selection(
 
 
 def equal_share_costs(problem: AllocationProblem, sets: Bools, hertz: Floats) -> Floats:
-    """Return the (p,) cost of sets (p, K) with b = 1 / |S| at CPU frequencies (K,); 0 for an empty set.
+    """Return (p,) the costs of (p, K) sets with b = 1 / |S| at (K,) CPU frequencies; 0 for an empty set.
 
     Example:
         >>> problem = AllocationProblem(*np.array([[0.1, 0.2], [1, 1], [1e8, 2e8], [1e9, 1e9]]), np.array([5, 5]))
@@ -514,7 +515,7 @@ def equal_share_costs(problem: AllocationProblem, sets: Bools, hertz: Floats) ->
 
 
 def _children(sets: Bools, value: Floats, rng: np.random.Generator, crossover: float, mutations: float) -> Bools:
-    """Return one set fewer than `sets` has; the parents of each have won tournaments of two."""
+    """Return children of `sets`, one fewer than there are sets; their parents are winners of tournaments of two."""
     population, K = sets.shape
     pairs = rng.integers(population, size=(2, 2, population - 1))  # two rivals for each of two parents
     first, second = np.where(value[pairs[:, 0]] <= value[pairs[:, 1]], pairs[:, 0], pairs[:, 1])
@@ -527,7 +528,7 @@ def _children(sets: Bools, value: Floats, rng: np.random.Generator, crossover: f
 def penalty_terms(
     sets: Bools, divergence: Floats, max_divergence: float, num_examples: Ints, min_examples: int
 ) -> tuple[Floats, Floats]:
-    """Return the excess divergence c1 and the number of missing examples c2 of each of p sets (p, K).
+    """Return the excess divergence c1 and the number c2 of missing examples for each of p sets (p, K).
 
     c1 = sum_k max(0, a_k (D_k - e1)) and c2 = max(0, e2 - sum_k a_k d_k).
 

@@ -1,4 +1,4 @@
-"""Candidate clients of the search, covers of the demand, and the best set so far."""
+"""Candidate clients of the search, sets of clients that cover the demand, and the best set so far."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedreach.wireless.problem import AllocationProblem
 
 @dataclass(frozen=True, eq=False)
 class FractionalCover:
-    """Cheapest cover if fractions of items are allowed; a lower bound on the cost of every cover."""
+    """Cheapest cover if fractions of items are allowed, which is a lower bound on the cost of every cover."""
 
     value: float  # cost; infinite if all items together are too small
     taken: Floats  # (n,) fraction x of each item, from 0 to 1; at most one is neither 0 nor 1
@@ -28,10 +28,10 @@ class FractionalCover:
 
 
 def fractional_cover(costs: Floats, sizes: Ints, demand: int, forced: Bools | None = None) -> FractionalCover:
-    """Minimize c.x subject to d.x >= demand and 0 <= x <= 1, by taking items in the order of c / d.
+    """Minimize c.x subject to d.x >= demand and 0 <= x <= 1, by adding items in the order of c / d.
 
-    Items with negative costs and `forced` items are always taken, and items with infinite costs never. `costs` c (n,)
-    and `sizes` d (n,) >= 0 can be combined with any `demand`, also a negative one.
+    Items with negative costs and `forced` items are always included; items with infinite costs are never included.
+    `costs` are c (n,), and `sizes` are d (n,) >= 0. The demand may be any number, including a negative number.
 
     Example:
         >>> fractional_cover(np.array([3.0, 1.0, 4.0]), np.array([2, 1, 2]), 4)
@@ -60,10 +60,11 @@ def fractional_cover(costs: Floats, sizes: Ints, demand: int, forced: Bools | No
 def coarsen_sizes(sizes: Ints, demand: int, cells: int, *, enough: bool = False) -> tuple[Ints, int] | None:
     """Return sizes and demand in a larger unit, so that a table of covers has at most `cells` cells.
 
-    The unit is the greatest common divisor of the sizes, which loses nothing. If the table is still too large, the unit
-    is a multiple that gives about a sixth of the cells. Sizes are then rounded up, so that every cover stays a cover,
-    and the cheapest cover in the larger unit is a lower bound. With `enough`, sizes are rounded down, so that every
-    cover in the larger unit is a cover. The result is None if the unit would exceed a quarter of the mean size.
+    The unit is the greatest common divisor of the sizes, which needs no rounding. If the table is still too large, the
+    unit is a multiple for which the table has about a sixth of the cells. Sizes are then rounded up, so that every
+    cover remains a cover, and the cheapest cover in the larger unit is a lower bound. With `enough`, sizes are rounded
+    down, so that every cover in the larger unit is also a cover in the original unit. The result is None if the unit
+    would exceed a quarter of the mean size.
 
     Example:
         >>> coarsen_sizes(np.array([20, 30, 50]), 60, 1000)  # divided by 10 without loss
@@ -86,11 +87,11 @@ def coarsen_sizes(sizes: Ints, demand: int, cells: int, *, enough: bool = False)
 
 
 def cover_table(costs: Floats, sizes: Ints, demand: int) -> Floats:
-    """Return best[i, j, r], (n + 1, m, D + 1): lowest cost c (m, n) at which the items i, i + 1, ... cover the size r.
+    """Return best[i, j, r], (n + 1, m, D + 1), the lowest cost at which the items i, i + 1, ... cover the size r.
 
-    Dynamic programming from the last item to the first: best[i, j, r] is the smaller one of best[i + 1, j, r] and
-    c_ji + best[i + 1, j, max(r - d_i, 0)]. For r = 0, no item is added, not even with a negative cost, so only covers
-    without superfluous items count. Sizes must be at most the demand D.
+    The costs are c (m, n). Dynamic programming proceeds from the last item to the first: best[i, j, r] is the minimum
+    of best[i + 1, j, r] and c_ji + best[i + 1, j, max(r - d_i, 0)]. For r = 0, no item is added, not even with a
+    negative cost. So only covers without superfluous items are considered. Sizes must be at most the demand D.
 
     Example:
         >>> cover_table(np.array([[3.0, 1.0, 4.0]]), np.array([2, 1, 2]), 4)[:, 0]
@@ -113,7 +114,7 @@ def cover_table(costs: Floats, sizes: Ints, demand: int) -> Floats:
 
 
 def cheapest_covers(best: Floats, sizes: Ints) -> Bools:
-    """Return (m, n) a cheapest cover for each of the m costs of a table, without superfluous items."""
+    """Return (m, n) a cheapest cover without superfluous items for each of the m costs of a table."""
     n, m = best.shape[0] - 1, best.shape[1]
     chosen, remaining, every = np.zeros((m, n), bool), np.full(m, best.shape[2] - 1), np.arange(m)
     for i in range(n):
@@ -127,8 +128,8 @@ def covers_below(
 ) -> Bools | None:
     """Return (s, n) all covers that cost less than the limit for at least one of the m costs.
 
-    Sets are extended item by item. A set is dropped if its cheapest completion, from the table, reaches the limit for
-    all costs. So each remaining set leads to a result. Nothing is added to a cover.
+    Sets are extended item by item. A set is dropped if the table shows that its cheapest completion reaches the limit
+    for all costs. So each remaining set leads to a result. A cover is not extended further.
 
     Args:
         best: (n + 1, m, D + 1) table of the costs.
@@ -162,7 +163,7 @@ def covers_below(
 
 
 class Candidates(NamedTuple):
-    """Candidate clients of a node: forced clients are in every set, and free clients can be."""
+    """Candidate clients of a node: every set contains the forced clients, and can contain free clients."""
 
     needs: Needs
     sizes: Ints  # (n,) d, number of examples
@@ -184,11 +185,11 @@ class Candidates(NamedTuple):
 
     @property
     def short(self) -> int:
-        """Number of examples that the forced clients lack, at least 0."""
+        """Number of examples that the forced clients need in addition to their own, at least 0."""
         return max(0, self.demand - int(self.sizes[self.forced].sum()))
 
     def only(self, flags: Bools, forced: Bools) -> Candidates:
-        """Select clients by mask, with new forced clients."""
+        """Return the candidates in a mask, with new forced clients."""
         if flags.all():
             return self._replace(forced=forced)
         return self._replace(
@@ -196,13 +197,14 @@ class Candidates(NamedTuple):
         )
 
     def band_needed(self, T: float) -> float:
-        """Return the smallest bandwidth of any cover with the deadline T, as a share; infinite if T is too early."""
+        """Return the smallest bandwidth share of any cover with the deadline T; infinite if T is too early."""
         return self._least_band(T).value
 
     def keeping(self, T: float) -> Candidates | None:
-        """Remove clients that are in no cover with the deadline T, and force those in all; None if there is no cover.
+        """Remove clients that no cover with the deadline T contains, and force clients that all covers contain.
 
-        Against the sign of its reduced share, adding or removing a client increases the bandwidth by that share.
+        The result is None if no cover exists. If a client is added or removed against the sign of its reduced share,
+        the bandwidth increases by this share.
         """
         band = self._least_band(T)
         if band.value > 1:
@@ -217,7 +219,7 @@ class Candidates(NamedTuple):
         return fractional_cover(self.least_shares(T), self.sizes, self.demand, self.forced)
 
     def least_shares(self, T: float) -> Floats:
-        """Return (n,) tau / (T - W / f^max), the smallest share for the deadline T; infinite if T is too early."""
+        """Return (n,) tau / (T - W / f^max), the smallest shares for the deadline T; infinite if T is too early."""
         late = self.needs.min_seconds >= T
         return np.where(late, inf, self.needs.tau / np.where(late, 1.0, T - self.needs.min_seconds))
 
@@ -241,7 +243,7 @@ class Incumbent:
         self._tried: set[bytes] = set()
 
     def offer(self, sets: Iterable[Ints]) -> bool:
-        """Try sets of rows, keep the best one, and return whether it is better than before."""
+        """Try sets of rows, keep the best set, and return whether a set is better than the best set before."""
         new = [rows for rows in (np.sort(rows) for rows in sets) if self._is_new(rows)]
         before = self.cost
         while new:

@@ -1,4 +1,4 @@
-"""Exact allocation for given clients."""
+"""Exact allocation of bandwidth and CPU frequencies to given clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_PRICE = 1e-200  # prevents division by 0 if energy costs nothing, A = Q = 0
 
 
 class Needs(NamedTuple):
-    """Parameters of the cost of each client, of any shape."""
+    """Parameters of the cost of each client, in arrays of any shape."""
 
     tau: Floats  # upload time with the whole bandwidth, seconds
     root_tau: Floats  # sqrt(tau)
@@ -117,12 +117,13 @@ RELATIVE_TOLERANCE = 1e-13  # relative change of T, or of the sum of shares, at 
 
 
 def allocate(problem: AllocationProblem) -> Allocation:
-    """Return the allocation with the lowest cost for all clients of the problem.
+    """Return the allocation with the lowest cost that includes all clients of the problem.
 
     Raises:
         ConfigError: If the problem has no client.
 
-    Reference: FedReach's own method. The paper alternates between bandwidth and frequencies (Algorithm 2).
+    Reference: This method was developed for FedReach. The paper alternates between bandwidth and frequencies
+    (Algorithm 2).
 
     Example:
         >>> clients = np.array([[0.1, 0.06], [0.5, 2.0], [1e8, 3e8], [2e9, 4e9]])
@@ -144,12 +145,12 @@ def allocate(problem: AllocationProblem) -> Allocation:
 
 
 def allocate_batch(problem: AllocationProblem, rows: Ints, counted: Bools) -> tuple[Floats, Floats, Floats]:
-    """Return cost, deadline and bandwidth price of the optimal allocation of each of m sets of clients.
+    """Return cost, deadline and bandwidth price of the optimal allocation for each of m sets of clients.
 
     Args:
         problem: Allocation problem of K clients.
-        rows: (m, n) positions of the clients of each set.
-        counted: (m, n) mask of the valid entries of `rows`; at least one per set.
+        rows: (m, n) positions of the clients in each set.
+        counted: (m, n) mask of the valid entries in `rows`, at least one per set.
 
     Raises:
         ConfigError: If a set is empty.
@@ -163,7 +164,7 @@ def allocate_batch(problem: AllocationProblem, rows: Ints, counted: Bools) -> tu
     """
     counted = np.asarray(counted, np.bool_)
     if not counted.any(axis=1).all():
-        raise ConfigError(f"Each set must have a client; set {int(counted.any(axis=1).argmin())} has none.")
+        raise ConfigError(f"Each set must have at least one client; set {int(counted.any(axis=1).argmin())} has none.")
     needs = Needs.of(problem, rows, counted)
     T, mu, u = saddle(needs, problem.time_weight)
     u, T = feasible(needs, T, u)

@@ -1,4 +1,4 @@
-"""Planning of a round from a table of clients (`fedreach allocate`)."""
+"""Planning of a round for a table of clients (`fedreach allocate`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OptionRange(NamedTuple):
 
 
 def option(default: Any, *rule: Any) -> Any:
-    """Return the field of an option, from its default and the fields of its `OptionRange`."""
+    """Return the dataclass field of an option, given its default and the fields of its `OptionRange`."""
     return field(default=default, metadata={"rule": OptionRange(*rule)})
 
 
@@ -45,7 +45,7 @@ RATES = ("bits_per_second", *RADIO)
 
 @dataclass(frozen=True)
 class Question:
-    """Options of a plan. None means the default if the columns of the table require one.
+    """Options of a plan. An option that is None has its default if the columns of the table require it.
 
     Raises:
         ConfigError: If an option is outside its range.
@@ -82,7 +82,7 @@ class Question:
             raise ConfigError("--report-bits and --model-parameters must not be given together. Remove one of them.")
 
     def fit(self, columns: Mapping[str, Any], where: str) -> None:
-        """Raise ConfigError if an option has no effect on a table with these columns, or a required one is missing."""
+        """Raise ConfigError if an option has no effect on a table with these columns, or if one is required."""
         for name, rule in RANGES.items():
             if getattr(self, name) is not None and rule.columns and not any(c in columns for c in rule.columns):
                 columns_text = " or ".join(rule.columns)
@@ -108,7 +108,7 @@ class Question:
         return 32.0 * (self.model_parameters or 0) if self.report_bits is None else self.report_bits
 
     def to_json(self) -> dict[str, Any]:
-        """Return the options that are not None."""
+        """Return the options that are not None as JSON values."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
@@ -118,7 +118,7 @@ RANGES: Mapping[str, OptionRange] = {option.name: option.metadata["rule"] for op
 
 
 class TableColumn(NamedTuple):
-    """Range of the numbers in a column. Numbers outside probably have another unit."""
+    """Range of plausible numbers in a column. Numbers outside this range probably have another unit."""
 
     low: float
     high: float
@@ -156,7 +156,7 @@ _GROUPED = re.compile(r"[+-]?\d{1,3}(\.\d{3})+")  # 1.000 can be 1 or, with thou
 
 @dataclass(frozen=True, eq=False)
 class ClientTable:
-    """Table of K clients, with numbers in all columns."""
+    """Table of K clients with numbers in all columns."""
 
     path: Path
     lines: tuple[int, ...]  # (K,) line of each client in the file
@@ -178,8 +178,8 @@ def read_clients(path: Path) -> ClientTable:
     """Read a table of clients from a CSV file in UTF-8 or UTF-16, with a header and one client per line.
 
     Raises:
-        DataError: If the file is not such a table, a column is unknown, missing or given in two units, or a cell is not
-            a plausible number.
+        DataError: If the file is not such a table, if a column is unknown, missing or given in two units, or if a cell
+            is not a plausible number.
     """
     cells, lines = _read_cells(path)
     _check_columns(path, cells)
@@ -299,8 +299,8 @@ NOISE_DBM, CARRIER_HERTZ, PATH_LOSS, SMOOTHING, EPOCHS = -174.0, 2.4e9, 2.7, 1.0
 def problem_of(clients: ClientTable, question: Question, band: float = 1.0) -> AllocationProblem:
     """Build the allocation problem of all clients, with ids 0, 1, ... in the order of the table.
 
-    `band` is a factor of the bandwidth. If the table has distances, data rates follow from the channel. Given data
-    rates are proportional to the bandwidth.
+    `band` is a factor for the bandwidth. If the table has distances, the channel determines the data rates. If the
+    table has data rates, they are proportional to the bandwidth.
     """
     have = clients.numbers
     return AllocationProblem(
@@ -324,8 +324,8 @@ def power_watts(clients: ClientTable) -> Floats:
 def rate_elasticity(clients: ClientTable, question: Question) -> Floats:
     """Return the (K,) elasticity of the data rate: its change in percent for 1% more bandwidth.
 
-    For R = B log2(1 + s) with s proportional to 1 / B, it is (B / R) dR/dB = 1 - s / ((1 + s) ln(1 + s)). For given
-    rates, it is 1.
+    For R = B log2(1 + s) with s proportional to 1 / B, the elasticity is (B / R) dR/dB = 1 - s / ((1 + s) ln(1 + s)).
+    If the table has data rates, it is 1.
     """
     if "distance_meters" not in clients.numbers:
         return np.ones(len(clients.names))
@@ -334,7 +334,7 @@ def rate_elasticity(clients: ClientTable, question: Question) -> Floats:
 
 
 def divergence_of(clients: ClientTable, question: Question) -> Floats | None:
-    """Return the (K,) divergence of each client's labels from all labels, in nats; None if the table has neither."""
+    """Return (K,) the divergence of each client's labels from all labels in nats; None without columns for it."""
     if clients.labels is None:
         return clients.numbers.get("divergence")
     # Rounded, because clients exactly at the limit must not depend on the order of summation.
@@ -378,7 +378,7 @@ def _or(value: float | None, default: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Optimal plan, and plans with more bandwidth or examples."""
+    """Optimal plan, and plans with more bandwidth or with more examples."""
 
     clients: ClientTable
     question: Question
@@ -391,12 +391,12 @@ class Plan:
 
     @property
     def examples_asked(self) -> int:
-        """min_examples of `more_examples`, rounded up."""
+        """The `min_examples` of the plan `more_examples`, rounded up."""
         return -(-11 * self.question.min_examples // 10)
 
     @property
     def band_price(self) -> float | None:
-        """Shadow price mu: decrease of the cost per additional bandwidth, as a multiple of the current bandwidth."""
+        """Shadow price mu: decrease of the cost per additional bandwidth, in units of the current bandwidth."""
         return self.solution.allocation.band_price
 
     @property
@@ -414,15 +414,15 @@ class Plan:
 
 
 def plan(clients: ClientTable, question: Question, progress: Callable[[str], None] = lambda line: None) -> Plan:
-    """Select clients and set their bandwidth and CPU frequencies, to a proven gap.
+    """Select clients and set their bandwidth and CPU frequencies, with a proven gap.
 
-    Solves the problem with the given, with 10% more bandwidth, and with 10% more examples. The time limit applies to
-    each of the three. `progress` is called with a message before each of them.
+    The function solves three problems: with the given values, with 10% more bandwidth, and with 10% more examples. The
+    time limit applies to each problem. `progress` is called with a message before each problem.
 
     Raises:
         ConfigError: If the options do not match the table.
         DataError: If a client has a data rate of 0.
-        InfeasibleError: If the clients have too few examples. The message states feasible limits.
+        InfeasibleError: If the clients have too few examples. The message lists feasible limits.
     """
     columns = dict(clients.numbers) | ({} if clients.labels is None else {"label_0": None})
     question.fit(columns, str(clients.path))

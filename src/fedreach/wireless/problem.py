@@ -1,7 +1,7 @@
 """Time and energy of computing and sending, allocation problems, and their solutions.
 
 Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 4 to 8. All
-functions broadcast their arguments. `min_examples` counts examples, where the paper counts bits.
+functions broadcast their arguments. `min_examples` counts examples, but the paper counts bits.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TOO_LARGE = 1e100  # products of larger numbers could overflow float64
 class AllocationProblem:
     """Allocation problem of a round with K clients.
 
-    A solution selects a set S of clients, bandwidth shares b and CPU frequencies f that::
+    A solution selects a set S of clients, with bandwidth shares b and CPU frequencies f that::
 
         minimize    Y = a1 T + a2 E,     E = sum_{k in S} (P_k tau_k / b_k + eps W_k f_k^2)
         subject to  tau_k / b_k + W_k / f_k <= T,   sum_{k in S} b_k <= 1,   0 < f_k <= f_k^max
@@ -106,12 +106,12 @@ class AllocationProblem:
         return len(self.upload_seconds)
 
     def only(self, rows: Any) -> AllocationProblem:
-        """Return the problem of some of the clients, by position or boolean mask."""
+        """Return the problem of a subset of the clients, given positions or a boolean mask."""
         per_client = ("upload_seconds", "power_watts", "cycles", "max_hertz", "num_examples", "ids")
         return replace(self, **{name: getattr(self, name)[rows] for name in per_client})
 
     def rows(self, ids: Ints) -> Ints:
-        """Return the positions of these client ids. The ids of the problem must be increasing."""
+        """Return the positions of these client ids; the ids of the problem must be sorted."""
         return np.searchsorted(self.ids, ids).astype(np.int64)
 
 
@@ -178,10 +178,10 @@ Status = Literal["optimal", "time_limit"]
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Best set of clients that was found, its optimal allocation, and a lower bound on the cost.
+    """Best set of clients in a search, its optimal allocation, and a lower bound on the cost.
 
-    With the status ``"optimal"``, the relative gap is at most the tolerance. With ``"time_limit"``, the search stopped
-    at its limit of time or nodes. The lower bound is valid in both cases.
+    With the status ``"optimal"``, the relative gap is at most the tolerance. With ``"time_limit"``, the search reached
+    its limit of time or nodes. The lower bound is valid in both cases.
     """
 
     allocation: Allocation

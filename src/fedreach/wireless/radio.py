@@ -41,10 +41,10 @@ def path_gain(distance_meters: Any, carrier_hertz: float, exponent: float) -> An
 
 
 def bits_per_second(bandwidth_hertz: Any, noise_watts_per_hertz: Any, gain: Any, power_watts: Any) -> Any:
-    """Return the data rate R = B log2(1 + gain P / (B N0)) of a client that uses the whole bandwidth.
+    """Return the data rate R = B log2(1 + gain P / (B N0)) of a client that uses the full bandwidth.
 
-    A client with the share b of the bandwidth sends at b R. As in the paper, the signal-to-noise ratio does not depend
-    on b.
+    A client with a share b of the bandwidth has the data rate b R. As in the paper, the signal-to-noise ratio does not
+    depend on b.
 
     Args:
         bandwidth_hertz: Total bandwidth B in hertz.
@@ -87,26 +87,27 @@ class Devices(NamedTuple):
 class Radio:
     """Radio cell in which all clients share the uplink bandwidth.
 
-    Each client draws its properties once per run, uniformly from the ranges below. The transmit power is uniform in
-    dBm. Each client draws its fading |h|^2 in each round: exponential with mean `mean_gain` (Rayleigh fading), or
-    always `mean_gain`. The draws depend only on the seed, the round and the number of clients. So all methods of a
-    comparison use the same channels. As in the paper, time and energy include the clients' computing and uploads, but
-    not the broadcast of the base station.
+    The properties of each client are drawn once per run, uniformly from the ranges below. The transmit power is uniform
+    in dBm. The fading |h|^2 of each client is drawn in each round, from an exponential distribution with mean
+    `mean_gain` (Rayleigh fading), or it is always `mean_gain`. The draws depend only on the seed, the round and the
+    number of clients. So all methods of a comparison use the same channels. As in the paper, time and energy include
+    the clients' computing and uploads, but not the broadcast of the base station.
 
-    Use when: time and energy should be those of current devices. This is the default.
+    Use when: you simulate the time and energy of current devices. This is the default.
 
     Args:
         bandwidth_hertz: Total bandwidth B in hertz, above 0. Default: 2 MHz.
-        noise_dbm_per_hertz: Noise power density N0 in dBm per hertz. Default: -174, thermal noise.
+        noise_dbm_per_hertz: Noise power density N0 in dBm per hertz. Default: -174 (thermal noise).
         distance_meters: Range of the distance to the base station in meters.
         carrier_hertz: Carrier frequency f_c in hertz, above 0. Default: 2.4 GHz.
         path_loss_exponent: Path loss exponent gamma, at least 1. Default: 2.7.
         power_dbm: Range of the transmit power in dBm.
-        max_hertz: Range of the highest CPU frequency in hertz. The paper prints 2 to 5 MHz, but its energies fit 2 to
-            5 GHz. See `PaperRadio`.
+        max_hertz: Range of the highest CPU frequency in hertz. The paper prints 2 to 5 MHz, but its energies correspond
+            to 2 to 5 GHz, see `PaperRadio`.
         cycles_per_bit: Range of the CPU cycles that one pass needs per bit of training data.
-        bits_per_example: Bits per training example. Default: those of its stored numbers, such as 28 * 28 * 8 for
-            Fashion-MNIST. With 1, `cycles_per_bit` is the number of cycles per example, as in eq. 4 of the paper.
+        bits_per_example: Number of bits per training example. Default: the size of the stored numbers, such as 28 * 28
+            * 8 for Fashion-MNIST. With 1, `cycles_per_bit` is the number of cycles per example, as in eq. 4 of the
+            paper.
         capacitance: Effective switched capacitance eps in J / (cycle Hz^2), above 0. Default: 1e-27.
         mean_gain: Mean of the fading |h|^2, above 0. Default: 1.
         fading: Kind of fading: ``"rayleigh"`` or ``"none"``. Default: "rayleigh".
@@ -231,7 +232,7 @@ class Radio:
 
 @dataclass(frozen=True)
 class PaperRadio(Radio):
-    """Radio cell with the CPU frequencies that the CSRA paper prints, 2 to 5 MHz; otherwise like `Radio`.
+    """Radio cell with the CPU frequencies that the CSRA paper prints, 2 to 5 MHz; otherwise the same as `Radio`.
 
     Use when: you reproduce the figures of the CSRA paper with its printed frequencies.
 

@@ -1,4 +1,4 @@
-"""Allocation rules: each client's share of the bandwidth and CPU frequency."""
+"""Allocation rules, which determine each client's share of the bandwidth and its CPU frequency."""
 
 import heapq
 from abc import abstractmethod
@@ -35,8 +35,8 @@ class AllocationRule(Component):
 def frequency_alone(problem: AllocationProblem) -> float:
     """Return f0 = (a1 / (2 a2 eps))^(1/3) in hertz, or infinity if energy costs nothing (a2 = 0).
 
-    f0 minimizes a1 W / f + a2 eps W f^2, the cost of computing of a single client. The cycles W cancel out, so f0 is
-    the same for all clients. Several clients share a deadline; their best frequencies satisfy sum (f / f0)^3 = 1.
+    f0 minimizes a1 W / f + a2 eps W f^2, the computing cost of a single client. The cycles W cancel out, so f0 is the
+    same for all clients. The best frequencies of several clients with a common deadline satisfy sum (f / f0)^3 = 1.
 
     Example:
         >>> f"{frequency_alone(AllocationProblem(*np.ones((5, 1)))):.10e}"
@@ -55,8 +55,8 @@ def own_frequency(problem: AllocationProblem) -> Floats:
 def printed_frequency(problem: AllocationProblem) -> Floats:
     """Return min(f_k^max, (a1 / (2 a2 eps W_k))^(1/3)), as printed in the paper.
 
-    The result is f_k^max if energy or cycles are 0. The division by the cycles W_k is an error in the paper: the
-    result does not have the unit of a frequency. For W_k = 10^8 cycles, it is several hundred times too low.
+    The result is f_k^max if energy or cycles are 0. The division by the cycles W_k is an error in the paper, because
+    the result does not have the unit of a frequency. For W_k = 10^8 cycles, it is several hundred times too low.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section V-A,
     step (3) of the greedy baselines.
@@ -99,7 +99,7 @@ class ExactAllocation(AllocationRule):
     Use when: another rule selects the clients. This is the default under `[radio]`.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 36 and 37
-    for a given selection. The paper alternates between bandwidth and frequencies; here both are solved jointly.
+    for a given selection. The paper alternates between bandwidth and frequencies; FedReach optimizes both jointly.
     """
 
     def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
@@ -113,20 +113,20 @@ Frequency = Literal["corrected", "printed"]
 
 @dataclass(frozen=True)
 class Greedy(AllocationRule):
-    """Greedy allocation: repeatedly give one unit of bandwidth to the client that gains most.
+    """Greedy allocation: repeatedly assigns one unit of bandwidth to the client with the largest gain.
 
-    Each client starts with one unit. Each further unit goes to the client with the largest gain
-    (a1 + a2 P_k) tau_k / b_k^2. Ties go to the lower position. The gain counts the time of every client, although
-    only the slowest client determines the duration of the round. The paper's rule has this weakness too.
+    Each client starts with one unit. Each further unit is assigned to the client with the largest gain
+    (a1 + a2 P_k) tau_k / b_k^2. Ties go to the lower position. As in the paper, the gain includes the time of every
+    client, although only the slowest client determines the duration of the round.
 
     Use when: you compare with the greedy baselines of the CSRA paper.
 
     Args:
-        unit: Delta b, smallest share of the bandwidth that is assigned, above 0 and at most 1. The number of units is
-            the largest for which a unit has at least this size, or the number of clients if that is larger. The paper
-            does not state its unit. Default: 0.001.
+        unit: Delta b, the smallest share of the bandwidth to assign, above 0 and at most 1. The number of units is the
+            largest for which a unit has at least this size, or the number of clients if this number is larger. The
+            paper does not specify its unit. Default: 0.001.
         frequency: Formula of the CPU frequency. ``"corrected"`` is min(f_k^max, (a1 / (2 a2 eps))^(1/3)).
-            ``"printed"`` is the paper's formula, which gives far too low frequencies (see `printed_frequency`).
+            ``"printed"`` is the paper's formula, whose frequencies are far too low (see `printed_frequency`).
             Default: "corrected".
 
     Raises:
@@ -155,11 +155,11 @@ class Greedy(AllocationRule):
 
 
 def hand_out_units(worth: Floats, units: int) -> Ints:
-    """Return the (K,) number of units of each client; each unit goes to the client with the largest worth / count^2.
+    """Return (K,) the number of units of each client; each unit goes to the client with the largest worth / count^2.
 
-    Assigning units one by one takes `units` steps, so most of them are assigned at once. Units are assigned in
-    decreasing order of gain. Client k gets all units with a gain above level^2, so it gets at least
-    floor(root_k / level). For the level used here, these sum to at most `units`.
+    To assign units one by one would need `units` steps, so the function assigns most units at once. Units are assigned
+    in decreasing order of gain. Client k receives all units with a gain above level^2, at least floor(root_k / level)
+    units. The level is chosen so that these numbers sum to at most `units`.
 
     Example:
         >>> hand_out_units(np.array([1.0, 4.0, 0.01]), 10)
@@ -180,9 +180,9 @@ def hand_out_units(worth: Floats, units: int) -> Ints:
 
 
 def bandwidth_worth(problem: AllocationProblem) -> Floats:
-    """Return (K,) (a1 + a2 P_k) tau_k; divided by b_k^2, it is the decrease of the cost per bandwidth of client k.
+    """Return (K,) (a1 + a2 P_k) tau_k, which is b_k^2 times the decrease of the cost per bandwidth of client k.
 
-    The paper prints both terms with a minus sign, which would prefer the client that needs bandwidth least.
+    The paper prints both terms with a minus sign. This would prefer the client that needs bandwidth least.
     """
     return (problem.time_weight + problem.energy_weight * problem.power_watts) * problem.upload_seconds
 
@@ -197,15 +197,15 @@ class Random(AllocationRule):
     """Random bandwidth and CPU frequencies.
 
     The shares b are Dirichlet(c, ..., c) with c = `concentration`. f_k / f_k^max is uniform between `slowest` and 1.
-    With c = 1, b is uniform over all ways to divide the bandwidth. The upload time is proportional to 1 / b_k: its
-    mean is infinite for c <= 1, and its variance for c <= 2.
+    With c = 1, b is uniform over all ways to divide the bandwidth. The upload time is proportional to 1 / b_k. Its mean
+    is infinite for c <= 1, and its variance is infinite for c <= 2.
 
-    Use when: you need the baseline that every other rule should beat.
+    Use when: you need a baseline that every other rule should outperform.
 
     Args:
-        slowest: Lowest drawn frequency as a share of f_k^max, above 0 and at most 1. The paper does not state its
+        slowest: Lowest drawn frequency as a share of f_k^max, above 0 and at most 1. The paper does not specify its
             distribution. Default: 0.1.
-        concentration: Dirichlet concentration c, above 0. A larger c gives more equal shares. Default: 1.
+        concentration: Dirichlet concentration c, above 0. With a larger c, shares are more equal. Default: 1.
 
     Raises:
         ConfigError: If an option is outside its range.
@@ -227,7 +227,7 @@ class Random(AllocationRule):
         require(self, slowest="(0, 1]", concentration="(0, inf)")
 
     def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
-        """Draw k shares and then k frequencies."""
+        """Return an allocation with drawn shares and then drawn frequencies."""
         k = len(problem)
         share = np.maximum(rng.dirichlet(np.full(k, self.concentration)), LEAST_SHARE)
         part = rng.uniform(self.slowest, 1.0, k)

@@ -55,7 +55,7 @@ class Ends:
 
     @classmethod
     def of(cls, clients: Candidates, low: float, high: float, T: float, mu: float, at_T: ClientCost) -> Ends:
-        """Compute the ends of an interval that contains T; `at_T` is c_k(T, mu) of the clients."""
+        """Return the ends of an interval that contains T; `at_T` are the clients' costs c_k(T, mu)."""
         costs = lines(clients, low, high, T, mu, at_T)
         base = clients.time_weight * np.array([low, high]) - mu
         covers = [candidates.fractional_cover(line, clients.sizes, clients.demand, clients.forced) for line in costs]
@@ -65,10 +65,11 @@ class Ends:
 
 
 def lines(clients: Candidates, low: float, high: float, T: float, mu: float, costs: ClientCost) -> Floats:
-    """Return (2, n) the tangents of c_k at T, at both ends; infinite for clients that meet no deadline of the interval.
+    """Return (2, n) the values of the tangents of c_k at T, at both ends of an interval of deadlines.
 
-    If c_k has no tangent at T, or if the tangent is below half of c_k at the upper end, the tangent at the upper end is
-    used instead. Tangents of clients whose computing takes about T seconds are too steep to be useful.
+    The values are infinite for clients that cannot meet any deadline of the interval. The tangent at the upper end is
+    used if c_k has no tangent at T, or if this tangent is below half of c_k at the upper end. For clients whose
+    computing takes about T seconds, tangents are too steep to be useful.
     """
     ends = np.array([low, high])
     tangents = np.where(np.isfinite(costs.cost), costs.cost + costs.slope * (ends[:, None] - T), -inf)
@@ -84,9 +85,9 @@ def lines(clients: Candidates, low: float, high: float, T: float, mu: float, cos
 
 
 def narrow_node(node: Node, values: Floats, limit: float) -> Node | None:
-    """Remove deadlines whose bound is at least `limit`; None if none remain.
+    """Remove deadlines whose bound is at least `limit`; return None if no deadline remains.
 
-    Between the ends, the bound is concave, so it is above its chord.
+    Between the ends of the interval, the bound is concave, so it is above its chord.
     """
     bound = max(node.bound, float(values.min()))
     if bound >= limit:
@@ -100,9 +101,10 @@ def narrow_node(node: Node, values: Floats, limit: float) -> Node | None:
 
 
 def fix_clients(clients: Candidates, ends: Ends, limit: float) -> Candidates | None:
-    """Remove clients that are in no set below the limit, and force those in all such sets; None if there is no set.
+    """Remove clients that no set below the limit contains, and force clients that all of these sets contain.
 
-    Against the sign of its reduced cost r, adding or removing a client increases a bound by |r|.
+    The result is None if no set is below the limit. If a client is added or removed against the sign of its
+    reduced cost r, a bound increases by |r|.
     """
     gone = (ends.values >= limit)[:, None]
     values = np.where(gone, 0.0, ends.values[:, None])
@@ -128,7 +130,7 @@ FINE = 0.05  # the search stops if no price can reduce the gap by more than this
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """Lower bound for one bandwidth price, its slope, and the cover that attains it."""
+    """Lower bound for one bandwidth price, the slope of the bound, and the cover with this cost."""
 
     bound: float  # a1 T - mu + cost of the cover
     band_price: float  # mu
@@ -145,9 +147,9 @@ def relax(
     Args:
         clients: Candidate clients.
         T: Deadline in seconds, with ``clients.band_needed(T) <= 1``; otherwise the bound is infinite.
-        band_price: First price. Default: a1 T.
-        limit: Cost above which a bound need not be improved. Default: no limit.
-        tolerance: Relative change of the bound that does not matter. Default: 1e-6.
+        band_price: First bandwidth price. Default: a1 T.
+        limit: Cost above which a bound does not need improvement. Default: no limit.
+        tolerance: Relative change of the bound below which the search stops. Default: 1e-6.
     """
     needs, sizes, forced, _, demand, a1 = clients
 
@@ -164,7 +166,8 @@ def relax(
 def earliest_deadline(clients: Candidates, *, closeness: float = 1e-3) -> float:
     """Return a lower bound on the deadline of all sets with enough examples, within a factor of 1 + `closeness`.
 
-    Before it, even a fractional cover needs more than the whole bandwidth. Bisection, as this bandwidth decreases in T.
+    Before the bound, even a fractional cover needs more than the full bandwidth. This bandwidth decreases with T, so
+    the function uses bisection.
     """
     high = float((clients.needs.min_seconds + clients.needs.tau).min())
     low = high * (1 - 1e-12)  # no client is ready by then
@@ -182,7 +185,7 @@ def earliest_deadline(clients: Candidates, *, closeness: float = 1e-3) -> float:
 def least_energy(clients: Candidates) -> float:
     """Return a lower bound on the energy cost of all sets with enough examples, for any deadline.
 
-    Without a deadline, computing costs nothing. sum A u subject to sum tau / u <= 1 is at least (sum sqrt(A tau))^2.
+    Without a deadline, computing costs nothing. Subject to sum tau / u <= 1, sum A u is at least (sum sqrt(A tau))^2.
     """
     root = np.sqrt(clients.needs.A * clients.needs.tau)
     return candidates.fractional_cover(root, clients.sizes, clients.demand).value ** 2
@@ -191,10 +194,10 @@ def least_energy(clients: Candidates) -> float:
 def ascend(at: Callable[[float], Point], start: float, limit: float, tolerance: float, steps: int) -> Point:
     """Maximize a concave bound over the bandwidth price; return the best point.
 
-    As long as all slopes have the same sign, the price is multiplied by the square of the used bandwidth, which is
-    exact for clients that only send. Then two rules alternate. The first is the price at which the used bandwidth is 1
-    on a power law, which is good if the set does not change. The second is the intersection of two tangents, which is
-    good if the set changes. The intersection also limits the possible gain.
+    While all slopes have the same sign, the price is multiplied by the square of the used bandwidth. This is exact for
+    clients that only send. Then two rules alternate. The first rule assumes a power law and uses the price at which the
+    used bandwidth is 1. It is suitable if the set does not change. The second rule uses the intersection of two
+    tangents, which is suitable if the set changes. The intersection also limits the possible gain.
     """
     best = below = above = None
     mu = start
@@ -243,7 +246,7 @@ MAX_BAND_PRICES = 8  # largest number of bandwidth prices
 
 @dataclass(frozen=True, eq=False)
 class WholeCovers:
-    """Covers by whole clients, by dynamic programming over the free clients."""
+    """Covers that consist of whole clients, by dynamic programming over the free clients."""
 
     clients: Candidates
     free: Ints  # (f,) free clients in the order of c / d
@@ -252,7 +255,7 @@ class WholeCovers:
 
     @classmethod
     def of(cls, clients: Candidates, T: float, mu: float, cells: int) -> WholeCovers | None:
-        """Prepare covers in the order of c / d for T and mu; None if the table would have more than `cells` cells."""
+        """Return covers in the order of c / d for T and mu; None if the table would have more than `cells` cells."""
         free = np.flatnonzero(~clients.forced)
         worth = cost_of_needs(clients.needs, T, mu).cost / np.maximum(clients.sizes, 0.5)
         free = free[np.argsort(worth[free], kind="stable")]
@@ -260,15 +263,15 @@ class WholeCovers:
         return None if fitting is None else cls(clients, free, *fitting)
 
     def table(self, costs: Floats) -> Floats:
-        """Return the table of the free clients for m costs (m, n)."""
+        """Return the table of the free clients for (m, n) costs."""
         return candidates.cover_table(costs[:, self.free], self.sizes, self.short)
 
     def values(self, costs: Floats, table: Floats) -> Floats:
-        """Return the (m,) costs of the cheapest covers."""
+        """Return (m,) the costs of the cheapest covers."""
         return np.asarray(costs[:, self.clients.forced].sum(axis=1) + table[0, :, self.short])
 
     def with_forced(self, chosen: Bools) -> Bools:
-        """Add the forced clients to sets of free clients (s, f); return masks (s, n)."""
+        """Add the forced clients to (s, f) sets of free clients; return (s, n) masks."""
         sets = np.tile(self.clients.forced, (len(chosen), 1))
         sets[:, self.free] = chosen
         return sets
@@ -279,7 +282,7 @@ class WholeCovers:
         return float(self.values(shares, self.table(shares))[0])
 
     def ascend(self, T: float, start: float, best: Incumbent, limit: float, tolerance: float) -> Point:
-        """Return the best bound at T over bandwidth prices, and offer the covers that are found."""
+        """Return the best bound at T over all bandwidth prices, and offer each cover on the way to the incumbent."""
         clients = self.clients
 
         def at(mu: float) -> Point:
@@ -296,9 +299,9 @@ class WholeCovers:
         return ascend(at, start, limit, tolerance, MAX_BAND_PRICES)
 
     def below(self, costs: Floats, table: Floats, limits: Floats, max_sets: int) -> list[Ints] | None:
-        """Return all covers below the limits for at least one of the costs, as rows; None if there are too many.
+        """Return the rows of all covers below the limits for at least one of the costs; None if there are too many.
 
-        Of identical clients, only the first ones are used, which loses no cost.
+        Of identical clients, only the first clients are used, which does not change the lowest cost.
         """
         limits = limits - costs[:, self.clients.forced].sum(axis=1)
         sets = candidates.covers_below(table, costs[:, self.free], self.sizes, limits, max_sets, self._twins())
@@ -324,10 +327,11 @@ MAX_PRICING_ROUNDS = 6  # rounds of selection and pricing; most searches end aft
 
 
 def round_core(costs: Floats, sizes: Ints, demand: int, *, core: int = CORE) -> Bools | None:
-    """Return a cheap cover (n,) by whole items; None if all covers have an infinite cost.
+    """Return (n,) a cheap cover of whole items; None if all covers have an infinite cost.
 
-    In the order of c / d, all items before the `core` items around the fractional one are taken. Dynamic programming
-    selects the best items around it. Most optimal covers differ from the fractional one only there.
+    Items are sorted by c / d. The `core` consists of the items around the fractional item. All items before the core
+    are selected, and dynamic programming selects the best items in the core. Most optimal covers differ from the
+    fractional cover only in the core.
     """
     relaxed = candidates.fractional_cover(costs, sizes, demand)
     if not np.isfinite(relaxed.value):
@@ -349,9 +353,9 @@ def round_core(costs: Floats, sizes: Ints, demand: int, *, core: int = CORE) -> 
 
 
 def offer_settled_sets(best: Incumbent, needs: Needs, T: float, band_price: float) -> None:
-    """Offer the set that the prices T and mu select, then the set that its own T and mu select, and so on.
+    """Offer the set that the prices T and mu select, then the set that the T and mu of this set select, and so on.
 
-    Stops if a set repeats, or is not better than the one before.
+    The function stops if a set repeats, or if it is not better than the previous set.
     """
     local_best = Incumbent(best.problem, best.min_examples)  # best set of this sequence
     for _ in range(MAX_PRICING_ROUNDS):

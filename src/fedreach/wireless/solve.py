@@ -1,4 +1,4 @@
-"""Selection of the cheapest set of clients, with a proven bound."""
+"""Selection of the cheapest set of clients, with a proven lower bound."""
 
 import heapq
 import time
@@ -38,11 +38,11 @@ class Proof:
 
 
 def prove(seeds: Iterable[Node], best: Incumbent, *, tolerance: float, go_on: Callable[[int], bool]) -> Proof:
-    """Search nodes for sets whose cost is lower than the best one by more than the tolerance.
+    """Search nodes for sets whose cost is below the lowest cost so far by more than the tolerance.
 
     Args:
-        seeds: First nodes, which together contain every set that may be better.
-        best: Best set so far, which is updated.
+        seeds: First nodes, which together contain every set that may be better than `best`.
+        best: Best set so far, which the function updates.
         tolerance: Relative tolerance, above 0.
         go_on: Function that is called before each node with the number of examined nodes; False ends the search.
     """
@@ -62,18 +62,18 @@ def prove(seeds: Iterable[Node], best: Incumbent, *, tolerance: float, go_on: Ca
 
 @dataclass(frozen=True, eq=False)
 class BranchAndBound:
-    """Processing of nodes: returns the child nodes that may contain a better set."""
+    """Branch and bound: examines a node and returns the child nodes that may contain a better set."""
 
     best: Incumbent
     tolerance: float
 
     @property
     def limit(self) -> float:
-        """Cost below which a set is better."""
+        """Cost below which a set is better than the best set so far."""
         return self.best.cost * (1 - 0.99 * self.tolerance)  # 0.99: rounding must not bring the gap above the tolerance
 
     def examine(self, node: Node) -> list[Node]:
-        """Bound a node by fractional covers, and if these are not sufficient, by whole ones."""
+        """Bound a node by fractional covers, and if these are not sufficient, by covers of whole clients."""
         clients = node.clients.keeping(node.high)
         if clients is None:
             return []
@@ -94,7 +94,7 @@ class BranchAndBound:
         return self._whole(reduced, wide)
 
     def _whole(self, node: Node, wide: bool) -> list[Node]:
-        """Bound a node by whole covers, if splitting it would gain little or it has few free clients."""
+        """Bound a node by covers of whole clients, if a split would gain little or the node has few free clients."""
         clients = node.clients
         if clients.short <= 0:
             self.best.offer([clients.rows[clients.forced]])  # each additional client increases the cost
@@ -138,24 +138,24 @@ class BranchAndBound:
         return None if narrower is None or clients is None else replace(narrower, clients=clients)
 
     def _is_wide(self, node: Node, bound: float, values: Floats) -> bool:
-        """Return whether the width of the interval explains much of the distance of the bound to the limit."""
+        """Return whether the width of the interval explains much of the difference between bound and limit."""
         lost = bound - float(values.min())
         return lost > 0.25 * (self.limit - node.bound) and node.high - node.low > 1e-12 * node.high
 
     def _offer_rounded(self, clients: Candidates, costs: Floats) -> bool:
-        """Offer the set that these costs lead to; return whether it is better."""
+        """Offer the rounded set for these costs; return whether it is better than the best set."""
         chosen = search.round_core(costs, clients.sizes, clients.demand)
         return chosen is not None and self.best.offer([clients.rows[chosen]])
 
     def _enumerate(self, whole_covers: WholeCovers, ends: Ends, table: Floats, max_sets: int) -> bool:
-        """Offer every cover that may be better; return False if there are too many."""
+        """Offer every cover that may be better than the best set; return False if there are too many."""
         covers = whole_covers.below(ends.costs, table, self.limit - ends.base, min(max_sets, COVERS))
         if covers is not None:
             self.best.offer(covers)
         return covers is not None
 
     def _branch(self, node: Node) -> list[Node]:
-        """Split the node by the client whose reduced cost is closest to 0: in all sets, or in none."""
+        """Split the node by the client whose reduced cost is closest to 0, into sets with and without this client."""
         clients = node.clients
         costs = cost_of_needs(clients.needs, node.high, node.band_price).cost
         cover = fractional_cover(costs, clients.sizes, clients.demand, clients.forced)
@@ -188,8 +188,8 @@ def solve(
         min_examples: Smallest number of examples e2 of the set, at least 1.
         tolerance: Gap between cost and bound, relative to the cost, at which the search ends; at least 1e-9. Default:
             1e-6.
-        time_limit_seconds: Time limit of the search for a proof. The search for a good set before it always ends: it
-            takes about 0.1 s for 1000 clients, and 3 s for 100,000. Default: 30.
+        time_limit_seconds: Time limit in seconds for the proof. It does not include the first search for a good set,
+            which takes about 0.1 s for 1000 clients, and 3 s for 100,000. Default: 30.
         max_nodes: Largest number of nodes of the search. Unlike the time limit, it does not depend on the machine.
             Default: no limit.
 
@@ -197,8 +197,8 @@ def solve(
         InfeasibleError: If all clients together have too few examples.
         ConfigError: If an argument is outside its range.
 
-    Reference: problem P1' of "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks",
-    eq. 37, by FedReach's own method. The paper's method is not exact, and gives no bound.
+    Reference: Problem P1' of "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks",
+    eq. 37. The method was developed for FedReach. The paper's method is not exact, and does not return a bound.
 
     Example:
         >>> tau, P = [0.10, 0.08, 0.12, 0.20, 0.06], [0.5, 1.0, 0.25, 0.1, 2.0]
@@ -235,9 +235,9 @@ def solve(
 
 
 def _seeds(best: Incumbent, clients: Candidates, earliest: float) -> list[Node]:
-    """Return the first nodes: the deadlines of sets that may be better, split at the deadline of the best set.
+    """Return the first nodes, the deadlines of sets that may be better, split at the deadline of the best set.
 
-    No set is ready before `earliest`. Sets that are ready after (best cost - least energy cost) / a1 are not cheaper.
+    No set is ready before `earliest`. Sets that are ready after (best cost - lowest energy cost) / a1 are not cheaper.
     """
     energy = search.least_energy(clients)
     latest = max((best.cost - energy) / clients.time_weight * (1 + 1e-9), best.deadline)
@@ -249,10 +249,10 @@ def _seeds(best: Incumbent, clients: Candidates, earliest: float) -> list[Node]:
 
 
 def minimal_covers(sizes: Ints, demand: int, max_sets: int) -> list[Ints] | None:
-    """Return all sets whose sizes sum to the demand and that need each of their clients; None if more than `max_sets`.
+    """Return all sets that cover the demand, but not without any one of their clients; None if more than `max_sets`.
 
-    Each client adds to the cost, so the best set is one of these. Clients are added in decreasing order of size, so the
-    client that completes a set is its smallest one. Without any of its clients, the set is too small.
+    Each client increases the cost, so the best set is one of these sets. Clients are added in decreasing order of size,
+    so the last client of a set is its smallest client. If any client is removed, the set no longer covers the demand.
 
     Example:
         >>> [rows.tolist() for rows in minimal_covers(np.array([3, 1, 2]), 3, max_sets=10)]

@@ -1,4 +1,4 @@
-"""Adaptation rules: what an unseen client does with the model before it predicts."""
+"""Adaptation rules, by which an unseen client adapts the model before it predicts."""
 
 from collections.abc import Mapping
 from typing import Any

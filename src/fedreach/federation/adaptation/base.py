@@ -1,4 +1,4 @@
-"""Base of all adaptation rules: fitting by sums, class priors, the unadapted model."""
+"""Common functions of adaptation rules: sums over participants, class priors, and the unadapted model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedreach.federation.types import Outputs, State
 
 
 def log_softmax(z: Floats) -> Floats:
-    """Return z - log sum_c exp z_c, row by row, in float64.
+    """Return z - log sum_c exp z_c for each row, in float64.
 
     Example:
         >>> log_softmax(np.array([[1000.0, 1000.0]])).round(4).tolist()
@@ -29,19 +29,19 @@ def log_softmax(z: Floats) -> Floats:
 
 
 def pack(symmetric: Floats) -> Floats:
-    """Return the d (d + 1) / 2 numbers of the upper triangle of a (d, d) matrix, by rows."""
+    """Return the d (d + 1) / 2 numbers in the upper triangle of a (d, d) matrix, row by row."""
     return symmetric[np.triu_indices(len(symmetric))]
 
 
 def unpack(packed: Floats, d: int) -> Floats:
-    """Return the symmetric (d, d) matrix of an upper triangle."""
+    """Return the symmetric (d, d) matrix with this upper triangle."""
     half = np.zeros((d, d))
     half[np.triu_indices(d)] = packed
     return np.asarray(half + np.triu(half, 1).T)
 
 
 def fixed_signs(rows: int, columns: int) -> Floats:
-    """Return (rows, columns) random signs, the same in each version of numpy: raw bits of PCG64."""
+    """Return (rows, columns) random signs from raw bits of PCG64, which are the same in all versions of numpy."""
     words = np.random.PCG64(rows).random_raw((rows, -(-columns // 64))).astype("<u8")
     return np.asarray(2.0 * np.unpackbits(words.view(np.uint8), axis=1)[:, :columns] - 1.0)
 
@@ -51,9 +51,9 @@ def fixed_signs(rows: int, columns: int) -> Floats:
 
 @dataclass(frozen=True)
 class Unadapted(Adaptation):
-    """No adaptation: log softmax of the logits, without exchanges and state.
+    """No adaptation: log softmax of the logits, without exchanges or state.
 
-    Use when: always, as the baseline of the other prediction modes.
+    Use when: you need a baseline for the other prediction modes.
 
     Example:
         >>> import numpy as np
@@ -68,11 +68,11 @@ class Unadapted(Adaptation):
 # -------------------- From evidence to a prior
 
 TINY = float(np.finfo(np.float64).tiny)
-"""The smallest positive class share, so that its logarithm is a number."""
+"""Smallest positive class probability, so that its logarithm is finite."""
 
 
 def weights(log_evidence: Floats, odds: float) -> Floats:
-    """Return 1/(1 + odds/W) of (k,) log W: how probable a shift is if it was `odds` times less probable than none.
+    """Return 1/(1 + odds/W) for (k,) log W, the posterior probability of a shift with prior odds `odds` against it.
 
     Example:
         >>> weights(np.array([0.0, 1e4, -1e4]), 9.0), weights(np.zeros(1), 0.0)
@@ -86,14 +86,14 @@ def weights(log_evidence: Floats, odds: float) -> Floats:
 
 
 def blend_priors(prior: Floats, weight: Floats, base: Floats) -> Floats:
-    """Return w pi + (1 - w) base, no share below the smallest positive number."""
+    """Return w pi + (1 - w) base, where each probability is at least the smallest positive number."""
     return np.maximum(weight * prior + (1 - weight) * base, TINY)
 
 
 # -------------------- Class priors
 
 GRID: Floats = np.logspace(-1, 3, 41)
-"""Pseudo-counts A that are compared. The last means that all clients share one prior."""
+"""Candidate pseudo-counts A. The largest candidate means that all clients have the same prior."""
 TOLERANCE = 1e-7
 MAX_ITERATIONS = 200
 
@@ -116,12 +116,12 @@ def training_shares(counts: Floats) -> Floats:
 def spread_likelihoods(counts: Floats, shares: Floats) -> Floats:
     """Return (41,) log likelihoods of one client's label counts, one for each A of `GRID`.
 
-    The counts are Dirichlet-multinomial with pseudo-counts A shares_c. The multinomial coefficient is left out: it is
-    the same for all A.
+    The counts follow a Dirichlet-multinomial distribution with pseudo-counts A shares_c. The multinomial coefficient is
+    omitted, because it is the same for all A.
 
     Args:
-        counts: (c,) not negative, whole or not.
-        shares: (c,) positive, summing to 1.
+        counts: (c,) label counts, not negative; not necessarily whole numbers.
+        shares: (c,) label distribution of all participants, positive, with sum 1.
 
     Example:
         >>> one_class, mixed = (spread_likelihoods(np.array(n), np.full(2, 0.5)) for n in ([9.0, 0.0], [5.0, 4.0]))
@@ -137,27 +137,27 @@ def _log_rise(start: float, n: float) -> float:
 
 
 def fit_spread(likelihoods: Floats) -> float:
-    """Return the A of `GRID` whose summed (41,) log likelihood is largest; the larger one where two are equal."""
+    """Return the A of `GRID` with the largest summed (41,) log likelihood; if two are equal, the larger A."""
     return float(GRID[::-1][likelihoods[::-1].argmax()])
 
 
 def map_em(u: Floats, base: Floats, pseudo_counts: float) -> Floats:
-    """Return the (c,) class prior of a client, the mode of its posterior, by expectation-maximization.
+    """Return the (c,) class prior of a client, the posterior mode, by expectation-maximization.
 
-    From pi = base, q_ic proportional to pi_c exp u_ic, then pi = (sum_i q_i + A base)/(n + A), until no share
-    changes by 1e-7 or more, or 200 times. Each iteration increases
+    The algorithm starts from pi = base. It repeats q_ic proportional to pi_c exp u_ic and pi = (sum_i q_i + A base)/(n
+    + A). It stops when no probability changes by 1e-7 or more, or after 200 iterations. Each iteration increases
 
         sum_i log sum_c pi_c exp u_ic + A sum_c base_c log pi_c
 
     Args:
-        u: (n, c) log likelihood ratios, up to a constant a row; n may be 0.
-        base: (c,) positive, summing to 1.
-        pseudo_counts: A, not negative; with 0, the maximum of the likelihood.
+        u: (n, c) log likelihood ratios, up to a constant per row; n may be 0.
+        base: (c,) participants' class prior, positive, with sum 1.
+        pseudo_counts: A, not negative; with 0, pi maximizes the likelihood.
 
-    This is the readable twin of `inference.infer_priors`, which does so for many clients at a time.
+    This function is the readable equivalent of `inference.infer_priors`, which processes many clients at a time.
 
-    Reference: Saerens, Latinne and Decaestecker, Neural Computation 14 (2002), which is A = 0. They start from the
-    source prior, too.
+    Reference: Saerens, Latinne and Decaestecker, Neural Computation 14 (2002), for A = 0. Their algorithm also starts
+    from the source prior.
 
     Example:
         >>> map_em(np.log([[0.9, 0.1], [0.8, 0.2], [0.9, 0.1]]), np.full(2, 0.5), 1.0).round(3)

@@ -1,9 +1,9 @@
 """Bias-corrected temperature scaling of a shared model, fitted to sums over participants' held-out examples.
 
-A participant sends the result of `likelihood` at the given point; the server sums the results and takes the next step
-of Newton's method with `advance`, until `is_settled`. With more than `MAX_NEWTON_CLASSES` classes, only a is fitted in
-this way, because the Hessian with b has (c + 1)^2 numbers; b follows from `MATCH_ROUNDS` rounds of `match_step` with c
-numbers each.
+Each participant sends the result of `likelihood` at the given point. The server sums the results and computes the next
+step of Newton's method with `advance`, until `is_settled`. With more than `MAX_NEWTON_CLASSES` classes, Newton's method
+fits only a, because the Hessian with b has (c + 1)^2 numbers. Then `MATCH_ROUNDS` rounds of `match_step` with c numbers
+each fit b.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from fedreach.federation.adaptation.base import log_softmax, pack, unpack
 from fedreach.federation.types import State
 
 BOUND = 1e6
-"""Logits are clipped to this size, so that all sums are bounded; exp() of such a difference is 0 long before."""
+"""Limit to which logits are clipped, so that all sums are bounded; exp() of much smaller differences is already 0."""
 TOLERANCE = 1e-8
 MAX_STEPS = 30
 MAX_NEWTON_CLASSES = 100
 MATCH_ROUNDS = 3
-"""Rounds after which mean predictions are near enough to the class prior, see `match_step`."""
+"""Number of rounds after which mean predictions are close enough to the class prior, see `match_step`."""
 SCALES = 2.0 ** (np.arange(-16, 17) / 4)
-"""Of logits, compared to correct the temperature alone: from 1/16 to 16."""
+"""Candidate scales of the logits from 1/16 to 16, to correct the temperature alone."""
 LARGEST_FACTOR = 10.0
-"""No step divides or multiplies a by more, so that it stays positive."""
+"""Largest factor by which a step divides or multiplies a, so that a stays positive."""
 
 
 def center_logits(logits: Floats) -> Floats:
@@ -40,19 +40,19 @@ def center_logits(logits: Floats) -> Floats:
 
 
 def likelihood(z: Floats, labels: Ints, point: Floats, *, bias: bool = True) -> State:
-    """Return a participant's part of the objective: sums over its m examples, of which m may be 0.
+    """Return a participant's part of the objective, sums over its m examples; m may be 0.
 
-    The loss is -sum_i log softmax(a z_i + b)_{y_i}, its derivatives are by (a, b), or by a alone without `bias`. With
-    p_i = softmax(a z_i + b) and mu_i = sum_c p_ic z_ic:
+    The loss is -sum_i log softmax(a z_i + b)_{y_i}. Its derivatives are with respect to (a, b), or to a alone without
+    `bias`. With p_i = softmax(a z_i + b) and mu_i = sum_c p_ic z_ic:
 
         gradient: sum_ic (p_ic - y_ic) z_ic;  sum_i (p_i - y_i)
         Hessian:  sum_ic p_ic (z_ic - mu_i)^2;  sum_i p_ic (z_ic - mu_i);  sum_i (diag p_i - p_i p_i')
 
     Args:
-        z: (m, c), see `center_logits`.
-        labels: (m,)
-        point: (1 + c,) a and b.
-        bias: Fit b, too.
+        z: (m, c) logits from `center_logits`.
+        labels: (m,) labels of the examples.
+        point: (1 + c,) values of a and b.
+        bias: Also fit b.
 
     Returns:
         `loss` (1,), `gradient` (d,) and the upper triangle of the Hessian by rows, `curvature` (d (d + 1) / 2,), where
@@ -79,27 +79,27 @@ def likelihood(z: Floats, labels: Ints, point: Floats, *, bias: bool = True) -> 
 
 
 def begin(classes: int) -> State:
-    """Return the search before its first point, a = 1 and b = 0, was evaluated."""
+    """Return the initial state of the search, whose first candidate is a = 1 and b = 0."""
     return {"candidate": np.append(1.0, np.zeros(classes)), "objective": np.array([np.inf]), "tried": np.array([0])}
 
 
 def is_settled(search: State) -> bool:
-    """Return whether `point` is the solution, so that no further evaluation is needed."""
+    """Return whether the search is finished, so that `point` is the solution."""
     return "candidate" not in search
 
 
 def advance(search: State, sums: State, *, pull: float = 1.0) -> State:
-    """Return the search after its candidate was evaluated: a damped step of Newton's method.
+    """Return the state of the search after a damped step of Newton's method, given the sums at its candidate.
 
     The objective is the sum of the participants' losses + ½|b|² + ½ pull (log a)². The step is halved while the
-    objective rises. It ends when the objective changes by less than 1e-8, or after 30 candidates.
+    objective increases. The search ends when the objective changes by less than 1e-8, or after 30 candidates.
 
     Args:
-        search: `candidate` (1 + c,) that was evaluated and `tried` (1,), how many were; of the best one so far, `point`
-            (1 + c,), `objective` (1,), `direction` (d,) of Newton's step from there and `length` (1,), the share of it
-            that led to the candidate.
-        sums: Over participants, of what `likelihood` returned at the candidate.
-        pull: Weight of the last term, which is there only so that separable data has an optimum.
+        search: State of the search: the evaluated `candidate` (1 + c,) and the number `tried` (1,) of candidates so
+            far. For the best candidate so far: `point` (1 + c,), `objective` (1,), `direction` (d,) of Newton's step
+            from there, and `length` (1,), the share of this step that led to the candidate.
+        sums: Sums of the participants' results of `likelihood` at the candidate.
+        pull: Weight of the last term, which only ensures that an optimum exists for separable data.
     """
     candidate, best = search["candidate"], search["objective"]
     value, gradient, hessian = _penalized_objective(candidate, sums, pull)
@@ -124,20 +124,21 @@ def advance(search: State, sums: State, *, pull: float = 1.0) -> State:
 
 
 def scale_losses(z: Floats, labels: Ints) -> Floats:
-    """Return (33,) sums of log loss of softmax(t z) over examples, for each t of `SCALES`.
+    """Return (33,) sums of the log loss of softmax(t z) over examples, for each t of `SCALES`.
 
     Args:
         z: (m, c) centered logits of held-out examples.
-        labels: (m,) of these.
+        labels: (m,) labels of these examples.
     """
     rows = np.arange(len(labels))
     return np.array([-log_softmax(scale * z)[rows, labels].sum() for scale in SCALES])
 
 
 def fit_scale(losses: Floats) -> Floats:
-    """Return (1,) t with the least log loss plus ln(t)^2/2, by a parabola through the best of `SCALES` and two others.
+    """Return the (1,) scale t that minimizes log loss plus ln(t)^2/2, with a parabola through the best of `SCALES`.
 
-    The second term is a prior: without it t would grow without bound where all held-out examples are right.
+    The second term is a prior. Without it, t would be infinite if all held-out examples are predicted correctly. The
+    parabola passes through three scales.
     """
     logs = np.log(SCALES)
     total = losses + logs**2 / 2
@@ -149,13 +150,13 @@ def fit_scale(losses: Floats) -> Floats:
 
 
 def leave_one_out_point(point: Floats, curvature: Floats, contribution: State, *, pull: float = 1.0) -> Floats:
-    """Return the optimum as it would be without one participant, by one step of Newton's method from the optimum.
+    """Return the approximate optimum without one participant, by one step of Newton's method from the optimum.
 
     Args:
-        point: (1 + c,) the optimum of all.
-        curvature: (d (d + 1) / 2,) upper triangle of the Hessian there, summed over all participants.
-        contribution: What `likelihood` returns for the participant at this point.
-        pull: See `advance`.
+        point: (1 + c,) optimum for all participants.
+        curvature: (d (d + 1) / 2,) upper triangle of the Hessian at `point`, summed over all participants.
+        contribution: Result of `likelihood` for the participant at `point`.
+        pull: Option of `advance`.
     """
     d = len(contribution["gradient"])
     other_sums = {"loss": np.zeros(1), "gradient": np.zeros(d), "curvature": curvature - contribution["curvature"]}
@@ -167,24 +168,24 @@ def leave_one_out_point(point: Floats, curvature: Floats, contribution: State, *
 
 
 def begin_matching(point: Floats) -> State:
-    """Return the search for b, given the (1 + c,) point at which a was found and b is 0."""
+    """Return the initial state of the search for b, given the (1 + c,) point with the fitted a and b = 0."""
     return {"candidate": point, "matches": np.zeros(1)}
 
 
 def prediction_sums(z: Floats, point: Floats) -> Floats:
-    """Return (c,) sums over a participant's m examples of softmax(a z_i + b), z as in `likelihood`."""
+    """Return (c,) sums of softmax(a z_i + b) over a participant's m examples, with z as in `likelihood`."""
     return np.asarray(np.exp(log_softmax(point[0] * z + point[1:])).sum(axis=0))
 
 
 def match_step(search: State, sums: Floats, base: Floats) -> State:
-    """Return the search after another round that moves the mean prediction towards the class prior.
+    """Return the state of the search after another round, which moves the mean prediction towards the class prior.
 
-    b_c grows by log(base_c / mean p_c), and is then centered. If mean predictions equal base, b maximizes the
-    likelihood without its regularization. In synthetic cases with 10 to 200 classes, accuracy after three rounds was
-    within 0.3 points of Newton's method, and the mean prediction within 0.002 to 0.035 of base in total variation.
+    Each round adds log(base_c / mean p_c) to b_c and then centers b. If mean predictions equal base, b maximizes the
+    likelihood without regularization. In synthetic cases with 10 to 200 classes, accuracy after three rounds was within
+    0.3 points of Newton's method. The total variation between mean prediction and base was 0.002 to 0.035.
 
     Args:
-        search: Result of `begin_matching` or of this function.
+        search: State from `begin_matching` or from this function.
         sums: (c,) sums over participants of `prediction_sums` at the candidate.
         base: (c,) class prior of the same examples, positive.
     """
@@ -208,7 +209,7 @@ def _penalized_objective(point: Floats, sums: State, pull: float) -> tuple[float
 
 
 def _longest(a: float, change: float) -> float:
-    """Return the share, 1 at most, of a step that keeps a within a factor of 10."""
+    """Return the largest share of a step, at most 1, that changes a by a factor of at most 10."""
     if change == 0:
         return 1.0
     room = a * (LARGEST_FACTOR - 1) if change > 0 else a * (1 - 1 / LARGEST_FACTOR)

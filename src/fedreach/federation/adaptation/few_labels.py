@@ -24,24 +24,24 @@ from fedreach.federation.types import Outputs, State
 # held-out examples by them: at several shrinkages, with and without the bias of the calibration.
 
 MULTIPLES = np.array([0.5, 1.0, 2.0, 4.0, 8.0])
-"""Of A, pseudo-counts that are compared."""
+"""Multiples of A that are compared as pseudo-counts."""
 NUMBERS = (1, 5, 20)
-"""Of labels."""
+"""Numbers of labels that participants simulate."""
 DRAWS = 4
-"""Of each number."""
+"""Number of draws for each number of labels."""
 
 
 def label_gains(query: State, z: Floats, labels: Ints, trained: Floats) -> Floats:
-    """Return (5, 2, 5): mean gain over `NUMBERS`, its square, the gain by one label, the gain in accuracy and its
-    square.
+    """Return (5, 2, 5) a participant's gains from labels, without and with b, for each of `MULTIPLES`.
 
-    Each without and with b, for each of `MULTIPLES`.
+    The five gains are the mean gain over `NUMBERS`, its square, the gain from one label, the gain in accuracy, and its
+    square.
 
     Args:
         query: Query of the second exchange of `trust`.
         z: (m, c) centered logits of held-out examples.
         labels: (m,) labels of these examples.
-        trained: (c,) counts of its training labels.
+        trained: (c,) counts of the participant's training labels.
     """
     point, base = trust.left_out_point(query, z, labels), trust.base_without(query, labels)
     plain, corrected = query["inverse_temperature"] * z, point[0] * z + point[1:]
@@ -62,17 +62,18 @@ def label_gains(query: State, z: Floats, labels: Ints, trained: Floats) -> Float
 
 
 def shrink_shares(counts: Floats | Ints, base: Floats, pseudo_counts: Floats) -> Floats:
-    """Return (..., c) class priors (n + B base)/(m + B) of (c,) label counts, given (...,) pseudo-counts B."""
+    """Return (..., c) class priors (n + B base)/(m + B), given (c,) label counts n and (...,) pseudo-counts B."""
     pulls = pseudo_counts[..., None]
     return np.asarray((counts + pulls * base) / (counts.sum() + pulls))
 
 
 def fit_shrinkage(sums: Floats, participants: Floats, pseudo_counts: Floats) -> State:
-    """Return `label_pseudo_counts`, infinite if labels do not count, and `label_bias`, 0 or 1, by participants' choice.
+    """Return the participants' choice of `label_pseudo_counts` and `label_bias`.
 
-    Among the choices with which one label did no harm on average, the one with the largest mean gain minus one standard
-    error is used, if its gain is significant: see `trust.fitted_trust`. `label_gain` (3,) is its gain in accuracy, in
-    points, over `NUMBERS` of labels, and the 95% confidence interval.
+    `label_pseudo_counts` is infinite if labels are ignored, and `label_bias` is 0 or 1. The function considers only
+    choices for which one label did no harm on average. It uses the choice with the largest mean gain minus one standard
+    error, if this gain is significant, see `trust.fit_trust`. `label_gain` (3,) is the mean gain in accuracy over
+    `NUMBERS` of labels, in points, and its 95% confidence interval.
     """
     n = float(participants[0])
     mean, error = trust.spread(sums[:2], n)
@@ -91,9 +92,9 @@ def fit_shrinkage(sums: Floats, participants: Floats, pseudo_counts: Floats) -> 
 # -------------------- A last layer fine-tuned on few labels: a reference
 
 STEPS = 200
-"""Newton steps at most; a few tens are needed where the model is sure of the wrong class."""
+"""Largest number of Newton steps; a few tens are needed if the model is certain of the wrong class."""
 SLOPE = 1e-11
-"""The largest entry of the gradient at the optimum, as a share of the largest feature."""
+"""Largest allowed entry of the gradient at the optimum, as a share of the largest feature."""
 HALVINGS = 60
 ROUNDING = 1e-14
 
@@ -102,31 +103,33 @@ ROUNDING = 1e-14
 class FewLabels(Adaptation):
     """Fine-tuning of the last layer on m labeled examples of the client, as a reference.
 
-    With features h (inputs of the last linear layer) and logits z = V h + v, D and d are added to V and v, and
+    With features h (inputs of the last linear layer) and logits z = V h + v, the rule adds D and d to V and v, which
 
         minimize  (1/m) sum_i -log softmax(z_i + D h_i + d)_{y_i} + strength/(2 m) (|D|^2 + |d|^2)
         log p(y|x) = log softmax(z + D h + d)
 
-    This is the posterior mode for normal D and d with variance 1/strength, so many examples outweigh the regularization
-    and few do not. The optimum is unique and computed to rounding by Newton's method; the order of the examples does
-    not matter. With a large strength, or without labeled examples, predictions are the model's.
+    This is the posterior mode for normal D and d with variance 1/strength. So the regularization matters less with more
+    examples. The optimum is unique. Newton's method computes it up to rounding errors, regardless of the order of the
+    examples. With a large strength, or without labeled examples, predictions equal those of the unadapted model.
 
-    The labeled examples are the first m of the client and are never scored: all prediction modes are scored on the
-    others. With `evaluation.inputs` of N, the client has at most N labels. A client with at most m examples keeps one
-    of them to be scored on. Participants are not involved. The rule is marked as a reference and cannot be exported.
+    The labeled examples are the first m examples of the client. They are never scored: all prediction modes are scored
+    on the remaining examples. With `evaluation.inputs` of N, the client has at most N labels. For a client with at most
+    m examples, one example is reserved for scoring. Participants do not fit anything. The rule is marked as a reference
+    and cannot be exported.
 
-    Use when: clients could label a few examples, and you want to know how much that would gain.
+    Use when: clients could label a few examples, and you want to measure the gain in accuracy.
 
     Args:
         labels: Number m of labeled examples per client, at least 0.
-        strength: Strength of the regularization, positive; a suitable value grows with the squared length of features.
+        strength: Strength of the regularization, positive. Suitable values increase with the squared length of
+            features.
 
     Raises:
         ConfigError: If an option is out of range, or the model has no last linear layer.
 
-    Reference: fine-tuning the last layer on a client's own data is the personal layer of FedPer and FedRep (Arivazhagan
-    et al., 2019, arXiv 1912.00818; Collins et al., ICML 2021, arXiv 2102.07078), here from a model that was trained as
-    a whole, with the L2-SP penalty of Li, Grandvalet and Davoine, ICML 2018 (arXiv 1802.01483).
+    Reference: A last layer that is fine-tuned on a client's own data is the personal layer of FedPer and FedRep
+    (Arivazhagan et al., 2019, arXiv 1912.00818; Collins et al., ICML 2021, arXiv 2102.07078). Here the other layers are
+    shared and fixed, and the penalty is L2-SP of Li, Grandvalet and Davoine, ICML 2018 (arXiv 1802.01483).
 
     Example:
         >>> rule = FewLabels(labels=2, strength=1.0)
@@ -143,7 +146,7 @@ class FewLabels(Adaptation):
     strength: Annotated[float, "(0, inf)"] = 1.0
 
     def with_labels(self, state: State, outputs: Outputs, labels: Ints) -> State:
-        """Return `head`, the (h + 1, c) transpose of D above d; nothing without examples."""
+        """Return the state with `head`, the (h + 1, c) transpose of D above d; empty without examples."""
         if not len(labels):
             return self.start(state)
         assert outputs.features is not None  # because of `needs_features`
@@ -159,14 +162,14 @@ class FewLabels(Adaptation):
 def fit_head(features: Floats, logits: Floats, labels: Ints, pull: float) -> Floats:
     """Return the (h + 1, c) change of the last layer that minimizes mean cross-entropy + pull/2 |head|^2.
 
-    Newton's method from 0, with steps that are halved while the objective rises. Conjugate gradients solve the linear
-    systems, because the Hessian of (h + 1) c numbers would be too large to store. With fewer examples than features,
-    the solution lies in the span of the examples and is computed there.
+    Newton's method starts from 0 and halves a step while the objective increases. Conjugate gradients solve the linear
+    systems, because the Hessian for (h + 1) c numbers would be too large to store. With fewer examples than features,
+    the solution is in the span of the examples and is computed there.
 
     Args:
-        features: (m, h), m at least 1.
+        features: (m, h) features of the examples, m at least 1.
         logits: (m, c) logits of the model.
-        labels: (m,) labels.
+        labels: (m,) labels of the examples.
         pull: Strength of the regularization, positive.
 
     Example:
@@ -207,13 +210,13 @@ def _minimize_loss(x: Floats, logits: Floats, labels: Ints, pull: float) -> Floa
 
 
 def _hessian_product(x: Floats, p: Floats, pull: float, way: Floats) -> Floats:
-    """Return the Hessian times a (h + 1, c) way."""
+    """Return the Hessian times a (h + 1, c) direction."""
     change = p * (x @ way)
     return np.asarray(x.T @ (change - p * change.sum(axis=1, keepdims=True)) / len(x) + pull * way)
 
 
 def _conjugate_gradients(times: Callable[[Floats], Floats], right: Floats) -> Floats:
-    """Return the array that a positive definite matrix maps to the right side, by conjugate gradients."""
+    """Return the solution of a positive definite linear system, by conjugate gradients."""
     solution, residual = np.zeros_like(right), right
     way, size = residual, float(np.square(residual).sum())
     enough = 1e-20 * size
@@ -236,18 +239,18 @@ def _with_bias_column(features: Floats) -> Floats:
 
 FOLDS = 5
 FEWEST_FOR_HEAD = 10
-"""Labeled examples, with fewer of which the last layer is left as it is."""
+"""Smallest number of labeled examples for which the last layer may change."""
 HEAD_PULL = 10.0
 """Weight of the squared change of the last layer, for features whose mean squared length is 1."""
 MARGIN = 1.645
-"""Standard errors by which a moved last layer must predict the client's own labels better: 5%, one-sided."""
+"""Smallest gain of a changed last layer on the client's own labels, in standard errors (5%, one-sided)."""
 LABELED, SEEN = "labeled_", "seen_"
 OWN_SUMS = ("feature_squares", "label_gains")
 
 
 @dataclass(frozen=True)
 class FewShot(OnLabelShift):
-    """Few-shot adaptation: the class prior from a client's labels, then the last layer, and inputs if they help.
+    """Few-shot adaptation: the class prior and the last layer from a client's labels, and unlabeled inputs if helpful.
 
     With the counts n of a client's m labels, the participants' class prior base, and the pseudo-counts B of the
     client's own class prior:
@@ -255,35 +258,35 @@ class FewShot(OnLabelShift):
         own = (n + B base)/(m + B)
         log p(y|x) = a z + b + log own - log base + constant
 
-    If participants find that inputs can be trusted (see `LabelShift`), B is their Dirichlet fit A, and the client's
-    unlabeled inputs are used as in `LabelShift`, with own in place of base and m + A in place of A. Otherwise inputs
-    are ignored. Participants then choose B among multiples of A, whether b is used, and whether labels are used at all,
-    by the effect of a few of their training labels on their held-out examples.
+    If participants find that inputs can be trusted (see `LabelShift`), B is their Dirichlet fit A. The client then also
+    uses its unlabeled inputs as in `LabelShift`, with own instead of base and m + A instead of A. Otherwise the client
+    ignores unlabeled inputs. Participants then decide three things: the multiple B of A, whether to use b, and whether
+    to use labels at all. They measure the effect of a few of their training labels on their held-out examples.
 
-    From ten labels on, the last layer changes by D and d that minimize mean cross-entropy + 10/(2m) (|D|^2 + |d|^2),
-    for features of mean squared length 1, unless five-fold cross-validation on the client's labels finds no gain
-    (one-sided, 5%).
+    With at least ten labels, the last layer changes by D and d that minimize mean cross-entropy + 10/(2m) (|D|^2 +
+    |d|^2), for features with mean squared length 1. It does not change if five-fold cross-validation on the client's
+    labels finds no significant gain (one-sided, 5%).
 
-    Without labels it is `LabelShift`. The result does not depend on the order or grouping of labels and inputs. An
-    input whose label arrives later counts as a labeled example from then on.
+    Without labels, the rule equals `LabelShift`. The result does not depend on the order or grouping of labels and
+    inputs. An input whose label arrives later then counts as a labeled example.
 
-    Use when: clients have a few labels, or see labels after they predicted, as in a shop, a keyboard or a hospital.
+    Use when: clients have a few labels, or receive labels after they predicted, as in a shop, a keyboard or a hospital.
 
     Args:
-        labels: Number of labeled examples per client in the evaluation, the first ones, at least 0. A deployed client
-            may have any number.
-        head: Let the last layer change; the model must have a last linear layer.
-        odds: See `LabelShift`, like the next three options.
+        labels: Number of labeled examples per client in the evaluation, at least 0. These are the first examples. A
+            deployed client may have any number.
+        head: Let the last layer change. The model must have a last linear layer.
+        odds: Option of `LabelShift`, as are the next three options.
         pseudo_counts: A, or ``"fitted"``.
-        guard: Use the safeguard of inputs, without the correction of their intensity.
-        strength: Strength of inputs, or ``"fitted"``.
+        guard: Use the safeguard for inputs, without intensity correction.
+        strength: Strength of the adaptation to inputs, or ``"fitted"``.
 
     Raises:
         ConfigError: If an option is out of range.
 
-    Reference: the prior is the posterior mean of a Dirichlet-multinomial model whose spread participants fit, as in
-    empirical Bayes (Robbins, 1956). Changing the last layer alone is the personal layer of FedPer and FedRep
-    (Arivazhagan et al., 2019, arXiv 1912.00818; Collins et al., ICML 2021, arXiv 2102.07078).
+    Reference: The prior is the posterior mean of a Dirichlet-multinomial model. Participants fit its spread, as in
+    empirical Bayes (Robbins, 1956). The changed last layer is the personal layer of FedPer and FedRep (Arivazhagan et
+    al., 2019, arXiv 1912.00818; Collins et al., ICML 2021, arXiv 2102.07078).
 
     Example:
         >>> source = {"a": np.ones(1), "b": np.zeros(2), "base": np.full(2, 0.5), "pseudo_counts": np.full(1, 2.0)}
@@ -308,11 +311,11 @@ class FewShot(OnLabelShift):
 
     @property
     def rule(self) -> LabelShift:
-        """The rule for inputs without labels."""
+        """Rule for inputs without labels."""
         return LabelShift(self.odds, self.pseudo_counts, guard=self.guard, repairs=False, strength=self.strength)
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        """Return the sums of `LabelShift`, the squares of features, and the gains by labels."""
+        """Return the sums of `LabelShift`, the squared features, and the gains from labels."""
         answer = dict(self.rule.contribute(query, outputs, labels, counts))
         if not query and outputs.features is not None:
             answer["feature_squares"] = np.square(outputs.features, dtype=np.float64).sum(keepdims=True).reshape(1)
@@ -334,18 +337,18 @@ class FewShot(OnLabelShift):
         return {**self.rule.fold(before, inner), **few_shot_state}
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return the client's state after more inputs: that of `LabelShift`, its inputs and its labels."""
+        """Return the client's state after further inputs: the state of `LabelShift`, the inputs and the labels."""
         labeled_state = {name: value for name, value in client.items() if name.startswith(LABELED) or name == "head"}
         return self._infer_client(state, labeled_state, replace(outputs, inputs=None).after(client, SEEN))
 
     def learn_labels(self, state: State, client: State, outputs: Outputs, labels: Ints) -> State:
-        """Return the client's state after more labeled examples.
+        """Return the client's state after further labeled examples.
 
         Args:
-            state: As the rule was fitted.
-            client: As it was.
-            outputs: Of the model on these m examples; one that was seen without its label is an input no longer.
-            labels: (m,) of these.
+            state: Fitted state of the rule.
+            client: State of the client before these examples.
+            outputs: Model outputs on the m examples. Inputs that the client saw without labels now count as labeled.
+            labels: (m,) labels of these examples.
         """
         if not len(labels):
             return client
@@ -375,7 +378,7 @@ class FewShot(OnLabelShift):
         return self.rule.with_prior(state, prior)
 
     def _informed_state(self, state: State, client: State) -> State:
-        """Return the state of a client with labels: its own base, pseudo-counts and offsets."""
+        """Return the state of a client with labels: its own class prior, pseudo-counts and offsets."""
         labeled_classes, base = client.get(f"{LABELED}classes"), state["base"]
         if labeled_classes is None:
             return state
@@ -402,7 +405,7 @@ class FewShot(OnLabelShift):
         return {**inner, **labeled_state, **(unlabeled.arrays(SEEN) if unlabeled is not None else {})}
 
     def _fit_head(self, state: State, informed_state: State, labeled_state: State) -> State:
-        """Return the (h + 1, c) change of the last layer; nothing if labels are few or do not support it."""
+        """Return the (h + 1, c) change of the last layer; empty if the labels are too few or do not support it."""
         labeled = _kept(labeled_state, LABELED)
         if not self.head or labeled is None or labeled.features is None or len(labeled.logits) < FEWEST_FOR_HEAD:
             return {}
@@ -421,20 +424,20 @@ class FewShot(OnLabelShift):
 
 
 def _scale_features(features: Floats, state: State) -> Floats:
-    """Return (m, h) features whose mean squared length is 1 at participants."""
+    """Return (m, h) features, scaled to mean squared length 1 at participants."""
     flat = features.reshape(len(features), -1).astype(np.float64)
     return np.asarray(flat / np.maximum(state.get("feature_length", np.ones(1)), np.finfo(float).tiny))
 
 
 def _kept(client: State, prefix: str) -> Outputs | None:
-    """Return the outputs that a client keeps under a prefix; None if it keeps none."""
+    """Return the outputs that a client stored under a prefix; None if it stored none."""
     if f"{prefix}logits" not in client:
         return None
     return Outputs(client[f"{prefix}logits"], client.get(f"{prefix}features"))
 
 
 def _without(unlabeled: Outputs, outputs: Outputs, row: int) -> Outputs:
-    """Return the inputs but for one that has the logits and features of a row, if there is one."""
+    """Return the inputs without one input that has the logits and features of a row, if there is such an input."""
     if not len(unlabeled.logits):
         return unlabeled
     same = (unlabeled.logits == outputs.logits[row]).all(axis=1)

@@ -19,7 +19,7 @@ from fedreach.federation.base import Adaptation, name_of
 from fedreach.federation.types import NO_STATE, Outputs, State
 
 MAX_EXCHANGES = 200
-"""Most exchanges; a rule that is not fitted by then never will be."""
+"""Largest number of exchanges, after which fitting fails."""
 BYTES_PER_NUMBER = 8  # sums are of float64: an optimum is found by small differences
 
 
@@ -48,16 +48,16 @@ class FittedRule(NamedTuple):
 
     @property
     def bytes_up(self) -> int:
-        """Of one participant, all exchanges together."""
+        """Bytes that one participant sends in all exchanges."""
         return sum(self.sent)
 
 
 UNFITTED = FittedRule(NO_STATE, (), 0)
-"""A rule before the first exchange."""
+"""State of a rule before the first exchange."""
 
 
 def plain_sum(parts: Sequence[Floats]) -> Floats:
-    """Return the sum of arrays of one shape, in their order; at least one array."""
+    """Return the sum of one or more arrays of the same shape, summed in their order."""
     return sum(parts[1:], start=parts[0])
 
 
@@ -66,16 +66,16 @@ def fit(
     participants: Iterable[HeldOut],
     summed: Callable[[Sequence[Floats]], Floats] = plain_sum,
 ) -> FittedRule:
-    """Fit an adaptation rule.
+    """Return a fitted adaptation rule.
 
     Args:
         rule: Rule to fit.
-        participants: Participants in the order of their ids, which is the order of sums; at least one.
+        participants: At least one participant, sorted by id; the order determines the order of sums.
         summed: Function that sums arrays of one shape, such as secure aggregation.
 
     Raises:
         DataError: If no participant holds out examples.
-        ComponentError: If a contribution is not finite numbers, or the rule does not end its exchanges.
+        ComponentError: If a contribution contains values that are not finite numbers, or if the exchanges do not end.
 
     Example:
         >>> from fedreach.federation.adaptation.base import Unadapted
@@ -98,7 +98,7 @@ def fit(
 
 
 def no_held_out_error(rule: Adaptation) -> DataError:
-    """Return the error for a rule that no participant can help to fit."""
+    """Return the error for a rule that cannot be fitted, because no participant holds out examples."""
     return DataError(
         f"{name_of(rule)} is fitted to held-out examples of participants; got none. Let more clients with at least two "
         "examples participate, or set adaptation = 'none'."
@@ -109,7 +109,7 @@ def next_query(rule: Adaptation, fitted: FittedRule) -> State | None:
     """Return the query of the next exchange; None once the rule is fitted.
 
     Raises:
-        ComponentError: If the rule does not end its exchanges.
+        ComponentError: If the exchanges do not end.
     """
     query = rule.query(fitted.state)
     if query is not None and fitted.exchanges == MAX_EXCHANGES:
@@ -118,16 +118,18 @@ def next_query(rule: Adaptation, fitted: FittedRule) -> State | None:
 
 
 def after_exchange(rule: Adaptation, fitted: FittedRule, query: State, sums: State) -> FittedRule:
-    """Return the rule after an exchange, given the query and the sums of the answers."""
+    """Return the state of a rule after an exchange, given the query and the sums of the answers."""
     sent, down = (*fitted.sent, _bytes(sums)), fitted.bytes_down + _bytes(query)
     return FittedRule(rule.fold(fitted.state, sums), sent, down)
 
 
 def check_contribution(rule: Adaptation, answer: State) -> State:
-    """Return the contribution of a participant, or reject one that cannot be summed."""
+    """Return the contribution of a participant, or reject a contribution that cannot be summed."""
     for name, values in answer.items():
         if not isinstance(values, np.ndarray) or values.dtype != np.float64 or not np.isfinite(values).all():
-            raise ComponentError(f"{name_of(rule)}.contribute must return finite float64 arrays; {name!r} is none.")
+            raise ComponentError(
+                f"{name_of(rule)}.contribute must return finite float64 arrays; {name!r} is not a finite float64 array."
+            )
     return answer
 
 

@@ -1,7 +1,8 @@
-"""Inference of class priors from inputs, with evidence; the order of the inputs changes no bit.
+"""Inference of class priors from inputs, and of the evidence for label shift.
 
-Many clients are processed at a time, and each gets the result that it would get alone: rows are padded to a length that
-depends only on the client's own number of inputs.
+The results do not depend on the order of the inputs, bit for bit. The functions process many clients at a time, but
+each client's result is the same as for this client alone. For this purpose, rows are padded to a length that depends
+only on the client's own number of inputs.
 """
 
 from __future__ import annotations
@@ -41,33 +42,35 @@ def infer_priors(
 ) -> list[ClientPrior]:
     """Estimate the class priors of k clients by MAP-EM with a design effect.
 
-    n inputs of one client whose predictions have the intraclass correlation rho are worth n/d independent ones, with
-    the design effect d = 1 + (n - 1) rho. The prior pi is the mode of
+    With intraclass correlation rho of the predictions, n inputs of a client count as n/d independent inputs, with the
+    design effect d = 1 + (n - 1) rho. The prior pi is the mode of
 
         (1/d) sum_i log sum_c pi_c exp u_ic + A sum_c base_c log pi_c
 
-    If a model hardly separates classes, a small bias of its predictions grows in EM until one class is left. So the
-    estimate moves at most M times as far from the base prior as the mean prediction m under the base prior: pi = base +
-    min(1, M |m - base|/|pi - base|) (pi - base), where |.| is the sum of absolute values.
+    If a model hardly separates classes, EM amplifies a small bias of its predictions until a single class remains. So
+    the distance of the estimate from the base prior is limited. It is at most M times the distance of m, the mean
+    prediction under the base prior: pi = base + min(1, M |m - base|/|pi - base|) (pi - base), where |.| is the sum of
+    absolute values.
 
-    The evidence W against "no label shift" is prequential: each input is judged by the inputs before it. With pi^(0) =
-    base,
+    The evidence W against "no label shift" is prequential: each input is predicted from the inputs before it. With
+    pi^(0) = base,
 
         r_jc proportional to pi^(j-1)_c exp u_jc,  pi^(j) = (A base + r_1 + ... + r_j)/(A + j)
         log W = (1/d) sum_j log(sum_c pi^(j-1)_c exp u_jc / sum_c base_c exp u_jc)
 
     W is averaged over a few fixed orders of the inputs, so it does not depend on the order of arrival. Without shift
-    and with exact likelihood ratios the mean of W is at most 1, so W reaches x with probability at most 1/x (Markov).
+    and with exact likelihood ratios, the expectation of W is at most 1. So W reaches x with probability at most 1/x
+    (Markov).
 
     Args:
         us: k arrays (n, c) of log likelihood ratios, up to a constant per row; n may be 0.
-        base: (c,) participants' class prior, positive, summing to 1.
+        base: (c,) participants' class prior, positive, with sum 1.
         pseudo_counts: A, positive.
-        correlation: rho, from 0 to 1, of all clients, or (k,) of each client.
+        correlation: rho, from 0 to 1; one number for all clients, or (k,) numbers for single clients.
         amplification: Limit M, positive; infinity: no limit.
 
     Reference: Saerens, Latinne and Decaestecker, Neural Computation 14 (2002), for EM; Kish, Survey Sampling (1965),
-    for the design effect. The limit and the bound are extensions.
+    for the design effect. The limit M and the evidence W are extensions.
 
     Example:
         >>> copies = np.log(np.tile([0.9, 0.1], (20, 1)))
@@ -96,17 +99,17 @@ def infer_priors(
 
 
 def _parts(rows: Ints, size: int) -> Iterator[Ints]:
-    """Yield the rows in parts of at most `size`."""
+    """Yield the rows in parts of at most `size` rows."""
     for begin in range(0, len(rows), max(1, size)):
         yield rows[begin : begin + max(1, size)]
 
 
 def input_order(logits: Floats, *ties: AnyArray | None) -> Ints:
-    """Return an order of the rows that does not depend on their order of arrival, and the order of the classes.
+    """Return an order of the rows that is independent of their order of arrival, and an order of the classes.
 
     Args:
-        logits: (n, c) logits, whose largest values order the rows.
-        ties: Arrays of n rows that order inputs with equal logits.
+        logits: (n, c) logits; rows are sorted by their largest values.
+        ties: Arrays of n rows that determine the order of inputs with equal logits.
     """
     sizes = np.sort(logits, axis=1)
     order = np.lexsort(sizes[:, -SORTED_COLUMNS:].T)
@@ -146,7 +149,7 @@ def _estimate(
 
 
 def _log_evidence(likelihoods: Sequence[Floats], base: Floats, pseudo_counts: float, correlation: Floats) -> Floats:
-    """Return (k,) log W of k clients, sorted by number of inputs; no value depends on other clients."""
+    """Return (k,) log W of k clients that are sorted by number of inputs; no value depends on other clients."""
     sizes = np.array([len(likelihood) for likelihood in likelihoods])
     used = np.minimum(sizes, EVIDENCE_INPUTS)
     k, steps = len(sizes), int(used[0])
@@ -171,12 +174,12 @@ def _log_evidence(likelihoods: Sequence[Floats], base: Floats, pseudo_counts: fl
 
 
 def _responsibility_sums(ratios: Floats, sums: Floats) -> Floats:
-    """Return (k, c) sums over inputs of exp u_ic / sum_c of them, given the (k, 1, n) sums."""
+    """Return (k, c) sums of exp u_ic / sum_c exp u_ic over inputs, given the (k, 1, n) denominators."""
     return np.asarray((ratios @ (1 / sums).transpose(0, 2, 1))[:, :, 0])
 
 
 def _maximize_posterior(ratios: Floats, absent: Floats, base: Floats, pulls: Floats, sizes: Ints) -> Floats:
-    """Return (k, c) priors by EM; each client stops once no share changes by 1e-7 or more."""
+    """Return (k, c) priors by EM; each client stops when no probability changes by 1e-7 or more."""
     rows, priors = np.arange(len(sizes)), np.tile(base, (len(sizes), 1))
     done, total = np.empty_like(priors), (sizes + pulls)[:, None]
     pulled = pulls[:, None] * base
@@ -197,16 +200,16 @@ def _maximize_posterior(ratios: Floats, absent: Floats, base: Floats, pulls: Flo
 
 @lru_cache(256)
 def fixed_orders(n: int) -> Ints:
-    """Return (ORDERS, min(n, EVIDENCE_INPUTS)) first places of permutations.
+    """Return the (ORDERS, min(n, EVIDENCE_INPUTS)) first elements of random permutations.
 
-    They come from raw bits of PCG64, which no version of numpy changes.
+    The permutations use raw bits of PCG64, which are the same in all versions of numpy.
     """
     bits = np.random.PCG64(n)
     return np.stack([np.argsort(bits.random_raw(n), kind="stable")[:EVIDENCE_INPUTS] for _ in range(ORDERS)])
 
 
 def limit_shift(prior: Floats, mean: Floats, base: Floats, amplification: float) -> Floats:
-    """Return (k, c) priors at most M times as far from (c,) base as the (k, c) mean predictions."""
+    """Return (k, c) priors whose distance from the (c,) base is at most M times that of the (k, c) mean predictions."""
     if math.isinf(amplification):
         return prior
     apart = np.abs(prior - base).sum(axis=1, keepdims=True)
@@ -220,7 +223,7 @@ def limit_shift(prior: Floats, mean: Floats, base: Floats, amplification: float)
 
 
 class EvidencePath(NamedTuple):
-    """Evidence, counts and priors before each of n inputs and after the last, for k half-lives."""
+    """Evidence, counts and priors before each of n inputs and after the last input, for k half-lives."""
 
     log_w: Floats  # (n + 1, k) log W_0 ... log W_n
     counts: Floats  # (n + 1, k, c) expected number of inputs seen of each class
@@ -236,7 +239,7 @@ def evidence_path(
     counts: Floats | None = None,
     correlation: float = 0.0,
 ) -> EvidencePath:
-    """Return the evidence against "no label shift" before each input and after the last, in their order.
+    """Return the evidence against "no label shift" before each input and after the last, in the inputs' order.
 
     For each half-life, with pi^(0) = base and A pseudo-counts,
 
@@ -245,18 +248,18 @@ def evidence_path(
         N^(j) = d N^(j-1) + r_j,   d = 2^(-1/half-life),   N^(0) = 0
         pi^(j) = (A base + N^(j)/e)/(A + sum_c N^(j)_c/e),   e = 1 + (sum_c N^(j)_c - 1)_+ rho
 
-    Each input is judged by the inputs before it. Without shift and with exact likelihood ratios, W is therefore a
-    nonnegative martingale that starts at 1 and reaches x with probability at most 1/x (Ville), whatever the half-life.
-    The same holds for the mean of W over half-lives.
+    Each input is predicted from the inputs before it. So without shift and with exact likelihood ratios, W is a
+    nonnegative martingale that starts at 1. For any half-life, it reaches x with probability at most 1/x (Ville). This
+    is also true for the mean of W over half-lives.
 
     Args:
         u: (n, c) log likelihood ratios, up to a constant per row; n may be 0.
-        base: (c,) participants' class prior, positive, summing to 1.
+        base: (c,) participants' class prior, positive, with sum 1.
         pseudo_counts: A, positive.
-        half_lives: (k,) numbers of inputs after which an input counts half, positive. Infinity: never.
+        half_lives: (k,) numbers of inputs after which an input's weight is halved, positive. Infinity: never.
         log_w: (k,) log evidence of earlier inputs.
-        counts: (k, c) counts N of earlier inputs; None: there are none.
-        correlation: rho, from 0 to 1: e is the design effect of the inputs that still count.
+        counts: (k, c) counts N of earlier inputs. None: no earlier inputs.
+        correlation: rho, from 0 to 1, which determines the design effect e of the decayed counts.
 
     Example:
         >>> two = evidence_path(np.log([[0.9, 0.1], [0.9, 0.1]]), np.full(2, 0.5), 2.0)
@@ -278,14 +281,14 @@ def evidence_path(
 
 
 def prequential_prior(counts: Floats, base: Floats, pseudo_counts: float, correlation: float = 0.0) -> Floats:
-    """Return (A base + N/e)/(A + n/e) of (..., c) counts N whose sum is n, with e = 1 + (n - 1)_+ rho."""
+    """Return (A base + N/e)/(A + n/e) for (..., c) counts N with sum n, where e = 1 + (n - 1)_+ rho."""
     n = counts.sum(axis=-1, keepdims=True)
     effect = 1.0 + np.maximum(n - 1.0, 0.0) * correlation
     return np.asarray((pseudo_counts * base + counts / effect) / (pseudo_counts + n / effect))
 
 
 def decayed_sums(rows: Floats, before: Floats, half_lives: Sequence[float] = (math.inf,)) -> Floats:
-    """Return (n + 1, k, c) decayed sums of the rows before each row and after the last, for each half-life.
+    """Return (n + 1, k, c) decayed sums of the rows before each row and after the last row, for each half-life.
 
     Example:
         >>> decayed_sums(np.eye(2), np.zeros((1, 2)))[:, 0].tolist()
@@ -303,19 +306,19 @@ def decayed_sums(rows: Floats, before: Floats, half_lives: Sequence[float] = (ma
 # proportion to the likelihood of the inputs so far (`evidence_path`).
 
 HALF_LIVES = (32.0, 128.0, math.inf)
-"""Inputs after which one counts half, where the client is to find out.
+"""Half-lives that a client combines, in numbers of inputs.
 
-A shorter one (8) gains up to 8 points more where inputs come sorted by class, and loses up to 7 in bursts of near
-copies, see `benchmarks/online.py`.
+A shorter half-life (8) increases the gain by up to 8 points for inputs sorted by class. But it costs up to 7 points for
+bursts of near copies, see `benchmarks/online.py`.
 """
 WINDOW = 256
-"""Inputs, the last ones, by which a safeguard decides."""
+"""Number of most recent inputs on which a safeguard bases its decision."""
 DECISION_INTERVAL = 128
-"""Inputs after which it decides again, once it has decided after 1, 2, 4 ... 128."""
+"""Number of inputs between decisions of a safeguard, after the decisions at 1, 2, 4 ... 128 inputs."""
 
 
 class OnlinePriors(NamedTuple):
-    """Prior and weight of a client before each of m inputs, and after the last."""
+    """Prior and weight of a client before each of m inputs, and after the last input."""
 
     prior: Floats  # (m + 1, c)
     weight: Floats  # (m + 1,)
@@ -332,7 +335,7 @@ class Stream(NamedTuple):
 
     @classmethod
     def of(cls, client: State, half_lives: Sequence[float]) -> Stream:
-        """Return what a client has followed, or what its batch of inputs would have left, had it come in any order."""
+        """Return the stream of a client, or for a batch of inputs the equivalent stream in an arbitrary order."""
         if "stream_n" in client:
             fields = (client[f"stream_{name}"] for name in ("log_w", "counts", "predicted"))
             return cls(float(client["stream_n"][0]), *fields)
@@ -359,20 +362,20 @@ def follow_stream(
     correlation: float = 0.0,
     amplification: float = math.inf,
 ) -> tuple[OnlinePriors, Stream]:
-    """Return prior and weight of a client before each further input and after the last, and its new stream.
+    """Return a client's prior and weight before each further input and after the last input, and its new stream.
 
-    With W_k and pi_k of `evidence.course` for each of K half-lives, a design effect and a limit (`infer_priors`):
+    With W_k and pi_k of `evidence_path` for each of K half-lives, a design effect and a limit (`infer_priors`):
 
         W = mean_k W_k,   pi = sum_k W_k pi_k / sum_k W_k,   w = 1/(1 + odds/W)
 
-    This is Bayesian averaging of base, with prior odds `odds`, and the half-lives, with equal prior probability.
+    This is a Bayesian average of base, with prior odds `odds`, and of the half-lives, with equal prior probabilities.
 
     Args:
         before: State after earlier inputs.
         u: (m, c) log likelihood ratios of the inputs, in their order.
-        base: (c,) participants' class prior, positive, summing to 1.
+        base: (c,) participants' class prior, positive, with sum 1.
         pseudo_counts: A, positive.
-        half_lives: (K,) half-lives, positive, may be infinite.
+        half_lives: (K,) half-lives, positive; may be infinite.
         odds: Prior odds of no shift against a shift.
         correlation: rho, from 0 to 1.
         amplification: Limit M, positive.
@@ -404,7 +407,9 @@ def follow_stream(
 
 
 def decision_times(first: int, last: int) -> list[int]:
-    """Return the numbers of inputs from first to last after which a safeguard decides: 1, 2, 4 ... 128, 256, 384 ...
+    """Return the numbers of inputs, from `first` to `last`, after which a safeguard decides.
+
+    A safeguard decides after 1, 2, 4 ... 128, 256, 384 ... inputs.
 
     Example:
         >>> decision_times(2, 400)
@@ -422,6 +427,6 @@ def empty_stream(classes: int, half_lives: Sequence[float]) -> Stream:
 
 
 def window(outputs: Outputs, end: int | None = None) -> Outputs:
-    """Return the inputs that a safeguard decides by: the last ones, or the last of the first ones."""
+    """Return the inputs on which a safeguard bases its decision: the last inputs, or the last inputs before `end`."""
     end = len(outputs.logits) if end is None else end
     return outputs.at(slice(max(0, end - WINDOW), end))

@@ -1,4 +1,4 @@
-"""Label-shift adaptation: the class prior of a client, estimated from its unlabeled inputs."""
+"""Label-shift adaptation, which estimates a client's class prior from its unlabeled inputs."""
 
 from __future__ import annotations
 
@@ -23,49 +23,52 @@ from fedreach.federation.types import NO_STATE, Outputs, State
 
 Calibration = Literal["bias", "temperature", "none"]
 FITTED = ("base", "shares", "pseudo_counts", "inverse_temperature", *trust.FITTED)
-"""What a state holds in addition to the search for a and b, and the safeguard's arrays."""
+"""Names in a state, in addition to those of the search for a and b and of the safeguard."""
 
 
 @dataclass(frozen=True)
 class LabelShift(Adaptation):
-    """Label-shift adaptation by MAP-EM (Saerens et al., 2002), as far as participants' held-out labels support it.
+    """Label-shift adaptation by MAP-EM (Saerens et al., 2002), to the extent that participants' labels support it.
 
     z are the logits of the model. Participants fit the calibration a and b, their class prior base, and A, which
-    describes how much class priors of clients vary. From their labels they also fit how far inputs can be trusted: a
-    strength s from 0 (off) to 1 and an intraclass correlation rho, see `trust`. A client with inputs x_1 ... x_n
-    computes log likelihood ratios u = a z + b - log base and
+    describes how much class priors of clients vary. From their held-out labels they also fit how much inputs can be
+    trusted. This gives a strength s from 0 (off) to 1 and an intraclass correlation rho, see `trust`. A client with
+    inputs x_1 ... x_n computes log likelihood ratios u = a z + b - log base and
 
         pi = mode of the posterior of its class prior, with rho and an amplification limit (`inference.infer_priors`)
         W  = evidence that its class prior is not base (ibid.),  w = 1/(1 + odds/W)
         log p(y|x) = a z + b + s (log(w pi + (1 - w) base) - log base) + constant
 
-    The order of the inputs changes no bit. Without inputs the prediction is softmax(a z + b). If s is 0, or the client
-    abstains, it is softmax(t z) with a temperature t fitted without b, so no predicted class changes: b fits usual
-    inputs, and costs 5 to 10 points of accuracy where brightness or contrast differ slightly.
+    The result does not depend on the order of the inputs, bit for bit. Without inputs the prediction is softmax(a z +
+    b). If s is 0, or the client abstains, the prediction is softmax(t z) with a scale t that is fitted without b. It
+    does not change any predicted class. b fits usual inputs, but reduces accuracy by 5 to 10 points if brightness or
+    contrast differ slightly.
 
-    Unusual inputs (darker, blurred, from another scanner) mislead the estimate. A safeguard corrects their intensity
-    and then compares the signal of label shift with the drift of features, see `guard.Guard`: a client adapts or
-    abstains. It needs features and inputs, and is off with logits alone. A client that may receive more inputs stores
-    its inputs, because the decision concerns all of them.
+    Unusual inputs (darker, blurred, from another scanner) mislead the estimate. A safeguard corrects the intensity of
+    inputs. Then it compares the signal of label shift with the drift of features, and the client adapts or abstains,
+    see `safeguard.Guard`. The safeguard needs features and inputs, and is off with logits alone. A client that may
+    receive more inputs stores its inputs, because the decision depends on all inputs.
 
-    Use when: label distributions of clients differ from the participants'. Participants test whether adaptation
-    corrects that, so nothing needs to be known in advance. Start here.
+    Use when: label distributions of clients differ from the participants' label distribution. You need no prior
+    knowledge, because participants test whether adaptation helps. Try this rule first.
 
     Args:
-        odds: Prior odds of no shift against a shift, at least 0; 0 always adapts.
+        odds: Prior odds of no shift against a shift, at least 0. With 0, clients always adapt.
         pseudo_counts: A, at least 1e-6. ``"fitted"``: maximum likelihood on the participants' training labels.
         calibration: Parameters to fit. ``"bias"``: a and b; ``"temperature"``: a only; ``"none"``: neither. With more
-            than 100 classes, b is fitted to the class prior instead of the likelihood, see `calibration.matched`.
-        online: Let a client learn from its inputs in their order, as `predict_online` does, for streams that are sorted
-            by class, come in bursts or vary over the day. It stores O(c) numbers and, under the safeguard, its last 256
-            inputs.
-        half_life: Number of inputs after which an input counts half in a stream. ``"never"``: every input
-            counts fully. ``"fitted"``: the client combines 32, 128 and "never" according to its inputs, see `stream`.
+            than 100 classes, b is fitted to the class prior instead of the likelihood, see `calibration.match_step`.
+        online: Let a client learn from its inputs in their order, as `predict_online` does. Use it for streams that are
+            sorted by class, arrive in bursts or vary over the day. A client stores O(c) numbers and, with the
+            safeguard, its last 256 inputs.
+        half_life: Number of inputs after which the weight of an input in a stream is halved. ``"never"``: all inputs
+            have full weight. ``"fitted"``: the client combines 32, 128 and "never" according to its inputs, see
+            `inference.follow_stream`.
         guard: Use the safeguard.
-        k: Required ratio of signal to drift for usual inputs, see `guard.Guard`.
+        k: Required ratio of signal to drift for usual inputs, see `safeguard.Guard`.
         strength: Strength s from 0 to 1. ``"fitted"``: the strength that participants' labels support.
-        correlation: Intraclass correlation rho from 0 to 1. ``"fitted"``: estimated; 0 if only the strength is given.
-        amplification: Limit M, at least 1: the estimate moves at most M times as far from base as the mean prediction.
+        correlation: Intraclass correlation rho from 0 to 1. ``"fitted"``: estimated, but 0 if you set the strength.
+        amplification: Limit M, at least 1. The distance of the estimate from base is at most M times the distance of
+            the mean prediction.
         repairs: Let the safeguard correct the intensity of inputs.
 
     Raises:
@@ -98,10 +101,10 @@ class LabelShift(Adaptation):
     repairs: bool = True
 
     def query(self, state: State) -> State | None:
-        """Return an empty query at first, then `shares` and `candidate`, if these are to be evaluated.
+        """Return an empty query at first, then `shares` and `candidate` for evaluation by participants.
 
-        With `matches`, only the mean prediction of the candidate is asked for. Once there is a calibration, follow the
-        two exchanges of `trust`, unless strength and correlation are given.
+        With `matches`, participants evaluate only the mean prediction of the candidate. After the calibration, the two
+        exchanges of `trust` follow, unless strength and correlation are set.
         """
         if not state:
             return NO_STATE
@@ -114,7 +117,7 @@ class LabelShift(Adaptation):
 
     @property
     def is_learned(self) -> bool:
-        """Whether participants decide how far inputs are trusted."""
+        """Whether participants decide how much inputs are trusted."""
         return self.strength == "fitted"
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
@@ -148,7 +151,7 @@ class LabelShift(Adaptation):
         return answer
 
     def fold(self, state: State, sums: State) -> State:
-        """Return what is fitted so far, and what the next query needs."""
+        """Return the parameters fitted so far, and the values for the next query."""
         if "class_examples" in sums:
             return {**state, **sums}
         if "miniatures" in sums:
@@ -230,17 +233,18 @@ class LabelShift(Adaptation):
         return self.guard
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return the client's state.
+        """Return the client's state after further inputs.
 
-        `n` inputs, of these the expected `counts` of independent ones, `predicted` sums under the base prior, `log_w`,
-        `prior`, `weight` and `strength`, and `u`; online, `stream_...` instead of counts, sums and u. Under the
-        safeguard, too, what it decided: `adapted` and, but online, `repaired`, 0 or 1, `signal`, `distance`, `drift`,
-        `total_drift`, the repair's `scale` and `shift`; and what it saw.
+        The state contains the number `n` of inputs, the expected `counts` of independent inputs by class, and the sums
+        `predicted` under the base prior. It also contains `log_w`, `prior`, `weight`, `strength` and `u`. Online,
+        `stream_...` replaces `counts`, `predicted` and `u`. With the safeguard, the state also contains the decision
+        `adapted` and the client's inputs. If not online, it contains `repaired`, `signal`, `distance`, `drift`,
+        `total_drift`, and the `scale` and `shift` of the correction.
         """
         return self.update_many(state, [client], [outputs])[0]
 
     def update_many(self, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
-        """Update many clients at a time, to the same bits as `update`."""
+        """Return the states of many clients after further inputs, with the same bits as `update`."""
         if not self.strength_of(state):
             return [self._count_inputs(c, client_outputs) for c, client_outputs in zip(clients, outputs, strict=True)]
         if self.online:
@@ -267,10 +271,11 @@ class LabelShift(Adaptation):
         return log_softmax(model(state, outputs) + self._offsets(state, client))
 
     def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
-        """Return (m, c) log-probabilities, each input predicted before it is learned from, and the client after all.
+        """Return (m, c) log-probabilities, each predicted before the rule learns from the input, and the new state.
 
-        Input j uses the prior and the weight of `stream.follow` after the j - 1 before it, whether `online` or not.
-        The safeguard decides after 1, 2, 4, ... 128, 256, 384 ... inputs, by the last 256 of them, and repairs nothing.
+        For input j, the rule uses the prior and the weight of `inference.follow_stream` after the earlier inputs, with
+        and without `online`. The safeguard decides after 1, 2, 4, ... 128, 256, 384 ... inputs from the last 256
+        inputs. It does not correct the intensity.
         """
         if not self.strength_of(state):
             return log_softmax(calibrated_logits(state, outputs)), self._count_inputs(client, outputs)
@@ -285,7 +290,7 @@ class LabelShift(Adaptation):
         return {**self.start(state), **overrides}
 
     def strength_of(self, state: State) -> float:
-        """Return s; a state that participants did not decide on is trusted."""
+        """Return s; 1 if the state does not contain a decision of participants."""
         if self.strength != "fitted":
             return float(self.strength)
         return float(state["strength"][0]) if "strength" in state else 1.0
@@ -361,11 +366,11 @@ class LabelShift(Adaptation):
         }
 
     def _count_inputs(self, client: State, outputs: Outputs) -> State:
-        """Return the client's state where adaptation is off: its number of inputs."""
+        """Return the client's state if adaptation is off, with the new number of inputs."""
         return {**client, "n": client["n"] + len(outputs.logits)}
 
     def _follow(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
-        """Return log-probabilities of further inputs, each before it is learned from, and the client's state."""
+        """Return log-probabilities, each predicted before the rule learns from the input, and the client's state."""
         base, strength = state["base"], self.strength_of(state)
         before = stream.Stream.of(client, self._half_lives)
         u, correlation = scores(state, outputs), self._correlation(state)
@@ -391,7 +396,7 @@ class LabelShift(Adaptation):
         return log_softmax(np.where(adapts[:-1, None], adapted, calibrated_logits(state, outputs))), client_state
 
     def _adapts(self, state: State, client: State, outputs: Outputs, weight: Floats) -> tuple[Bools, State]:
-        """Return (m + 1,) whether a client adapts before each further input and after the last, and what it keeps."""
+        """Return (m + 1,) whether a client adapts before each further input and after the last, and the new window."""
         goes_on, m = "stream_n" in client, len(outputs.logits)
         first = int(client["stream_n" if goes_on else "n"][0])
         all_outputs = replace(outputs, inputs=None).after(client, "stream_" if goes_on else "")
@@ -411,12 +416,12 @@ class LabelShift(Adaptation):
 
 
 def scores(state: State, outputs: Outputs) -> Floats:
-    """Return (m, c) u = a z + b - log base, each row up to a constant the log likelihood of every class."""
+    """Return (m, c) u = a z + b - log base, the log likelihoods of the classes, up to a constant per row."""
     return corrected_logits(state, outputs) - np.log(state["base"])
 
 
 def corrected_logits(state: State, outputs: Outputs) -> Floats:
-    """Return (m, c) a z + b; where a client knows labels, its own offsets come on top, see `few_shot.FewShot`."""
+    """Return (m, c) a z + b, plus the offsets of a client with labels, see `few_labels.FewShot`."""
     z = calibration.center_logits(outputs.logits)
     z *= state["a"]
     z += state["b"] + state.get("label_offsets", 0.0)
@@ -424,7 +429,7 @@ def corrected_logits(state: State, outputs: Outputs) -> Floats:
 
 
 def calibrated_logits(state: State, outputs: Outputs) -> Floats:
-    """Return (m, c) t z; with the offsets of a client's labels, and with a z + b where participants found b to help."""
+    """Return (m, c) t z, plus the offsets of a client with labels; then a z + b if participants found that b helps."""
     if "label_bias" in state and "label_offsets" in state and state["label_bias"][0]:
         return corrected_logits(state, outputs)
     z = calibration.center_logits(outputs.logits)
@@ -443,12 +448,12 @@ def _append_scores(client: State, u: Floats) -> Floats:
 
 
 class OnLabelShift(Adaptation):
-    """Base of rules that are fitted as `LabelShift` is, and predict by it; write `rule`, and what differs."""
+    """Base class of rules that fit and predict as `LabelShift`; implement `rule` and the methods that differ."""
 
     @property
     @abstractmethod
     def rule(self) -> LabelShift:
-        """The rule that does what the methods here do."""
+        """Rule that all inherited methods use."""
 
     @property
     def keeps_bias(self) -> bool:  # type: ignore[override]

@@ -18,12 +18,12 @@ from fedreach.federation.types import NO_STATE, Outputs, RunningStatistics, Stat
 # -------------------- BBSE and RLLS: class priors from a confusion matrix
 
 CONFIDENCE = 0.05
-"""Probability with which the confusion matrix may be further off than RLLS assumes."""
+"""Probability with which the error of the confusion matrix may exceed the bound of RLLS."""
 HALVINGS = 100
 
 
 class _ByConfusion(Adaptation):
-    """Base class of `BBSE` and `RLLS`, which differ in the solution for the importance weights."""
+    """Base class of `BBSE` and `RLLS`, which compute the importance weights in different ways."""
 
     hard: bool
 
@@ -31,7 +31,7 @@ class _ByConfusion(Adaptation):
         return None if state else NO_STATE
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        """Return `confusion` (c, c), sums of predictions by label, and `held_out` (c,) label counts."""
+        """Return `confusion` (c, c), the sums of predictions by label, and `held_out` (c,), the label counts."""
         ones = np.eye(outputs.logits.shape[1])[labels]
         return {"confusion": self._predictions(outputs).T @ ones, "held_out": ones.sum(axis=0)}
 
@@ -43,7 +43,7 @@ class _ByConfusion(Adaptation):
         return {"predicted": np.zeros(len(state["base"])), "n": np.zeros(1), "prior": state["base"]}
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return `predicted`, the sum of f over all `n` inputs, and the `prior`."""
+        """Return the state with `predicted`, the sum of f over all `n` inputs, and the `prior`."""
         predicted = client["predicted"] + self._predictions(outputs).sum(axis=0)
         n = client["n"] + len(outputs.logits)
         if not n[0]:
@@ -65,28 +65,28 @@ class _ByConfusion(Adaptation):
 
     @abstractmethod
     def _importances(self, state: State, mu: Floats) -> Floats:
-        """Return (c,) w, to be clipped at 0, that explains the mean prediction (c,)."""
+        """Return (c,) importance weights w, before clipping at 0, that explain the (c,) mean prediction."""
 
 
 @dataclass(frozen=True)
 class BBSE(_ByConfusion):
     """Black-box shift estimation (BBSE; Lipton et al., 2018): the class prior from a confusion matrix.
 
-    f is the model's softmax, uncalibrated, or the indicator of its argmax. C_cy is the mean of f_c 1{label = y} over
-    participants' held-out examples, and mu the mean of f over a client's inputs:
+    f is the model's uncalibrated softmax, or the indicator of its argmax. C_cy is the mean of f_c 1{label = y} over
+    participants' held-out examples, and mu is the mean of f over a client's inputs:
 
         C w = mu, w clipped at 0,  pi proportional to w base,  log p(y|x) = log softmax(z) + log(pi/base) + constant
 
-    If C is singular, such as for a class that no participant holds, w is the solution closest to 1. A class with w_y =
+    If C is singular, for example because no participant has a class, w is the solution closest to 1. A class with w_y =
     0 is never predicted. If all w_y are 0, pi = base.
 
-    Use when: as the textbook estimate to compare with, or with many inputs per client and well separated classes.
+    Use when: you need the textbook estimate for comparison, or clients have many inputs and well separated classes.
 
     Args:
         hard: Use the argmax of the model as f.
 
-    Reference: Lipton, Wang and Smola, ICML 2018 (arXiv 1802.03916). The paper retrains with weights w; here predictions
-    are adjusted, as in Alexandari et al., ICML 2020.
+    Reference: Lipton, Wang and Smola, ICML 2018 (arXiv 1802.03916). The paper retrains with weights w. FedReach adjusts
+    predictions instead, as in Alexandari et al., ICML 2020.
 
     Example:
         >>> state = {"confusion": np.array([[0.4, 0.1], [0.1, 0.4]]), "base": np.full(2, 0.5), "n": np.array([100.0])}
@@ -112,20 +112,20 @@ class RLLS(_ByConfusion):
 
         Delta = 3 strength (2 L/(3 m) + sqrt(2 L/m))
 
-    Use when: like `bbse`, for clients with few inputs.
+    Use when: the reasons for `bbse` apply, but clients have few inputs.
 
     Args:
-        strength: Strength of the regularization, at least 0; 0 is BBSE.
-        gamma: Degree of adaptation, from 0 (none) to 1.
+        strength: Strength of the regularization, at least 0. With 0, RLLS equals BBSE.
+        gamma: Degree of adaptation, from 0 (none) to 1 (full).
         hard: Use the argmax of the model as predictions.
 
     Raises:
         ConfigError: If an option is out of range.
 
-    Reference: Azizzadenesheli, Liu, Yang and Anandkumar, ICLR 2019 (arXiv 1903.09734); `strength` and the probability
-    0.05 as in their code (github.com/Angela0428/labelshift). The code constrains theta >= -1 during the minimization;
-    here w is clipped afterwards, and a search over one number lambda in theta = (C'C + lambda)^-1 C'(mu - C 1) solves
-    the problem. If Delta is below all singular values of C, theta is the solution of `BBSE`.
+    Reference: Azizzadenesheli, Liu, Yang and Anandkumar, ICLR 2019 (arXiv 1903.09734), with `strength` and the
+    probability 0.05 as in their code (github.com/Angela0428/labelshift). Their code constrains theta >= -1 during the
+    minimization. FedReach clips w afterwards, and searches a single number lambda in theta = (C'C + lambda)^-1 C'(mu -
+    C 1). If Delta is below all singular values of C, theta is the solution of `BBSE`.
 
     Example:
         >>> state = {"confusion": np.array([[0.4, 0.1], [0.1, 0.4]]), "base": np.full(2, 0.5), "n": np.array([100.0])}
@@ -148,14 +148,13 @@ class RLLS(_ByConfusion):
 def solve_penalized(confusion: Floats, difference: Floats, delta: float) -> Floats:
     """Return argmin over theta of |C theta - d| + delta |theta|, without squares.
 
-    At an optimum theta = (C'C + lambda)^-1 C'd with lambda |theta| = delta |C theta - d|, or 0 where
-    |C'd| <= delta |d|. With r = d - C theta, lambda theta = C'r; and |C'r|/|r| grows with lambda, so that halving an
-    interval finds it.
+    An optimum is theta = (C'C + lambda)^-1 C'd with lambda |theta| = delta |C theta - d|, or 0 if |C'd| <= delta |d|.
+    With r = d - C theta, lambda theta = C'r. |C'r|/|r| increases with lambda, so bisection finds lambda.
 
     Args:
-        confusion: C (c, c)
-        difference: d (c,)
-        delta: Not negative; with 0, the shortest theta that fits best.
+        confusion: C, (c, c) confusion matrix.
+        difference: d, (c,) difference to explain.
+        delta: Weight of the penalty, not negative. With 0, theta is the shortest least-squares solution.
 
     Example:
         >>> solve_penalized(np.eye(2), np.array([1.0, 0.0]), 0.5), solve_penalized(np.eye(2), np.array([1.0, 0.0]), 1.1)
@@ -185,15 +184,16 @@ def solve_penalized(confusion: Floats, difference: Floats, delta: float) -> Floa
 class OraclePrior(OnLabelShift):
     """Prior correction with the true class prior pi: log p(y|x) = a z + b - log base + log pi + constant.
 
-    a, b and base are those of `LabelShift`, which estimates pi. By chance an estimate can beat the true prior.
+    a, b and base are those of `LabelShift`, which estimates pi. By chance, an estimated prior can be more accurate than
+    the true prior.
 
-    Use when: as the reference, to see the value of knowing the class prior exactly. It needs labels.
+    Use when: you need a reference that shows the value of the exact class prior. It needs labels.
 
     Args:
         calibration: Parameters to fit. ``"bias"``: a and b; ``"temperature"``: a only; ``"none"``: neither.
 
     Raises:
-        ConfigError: If `calibration` is none of these.
+        ConfigError: If `calibration` has another value.
 
     Example:
         >>> import numpy as np
@@ -221,40 +221,40 @@ class OraclePrior(OnLabelShift):
 
 @dataclass(frozen=True)
 class BatchNormRefresh(OnLabelShift):
-    """BatchNorm statistics of the client's own inputs (Schneider et al., 2020), followed by `LabelShift`.
+    """BatchNorm statistics from the client's own inputs (Schneider et al., 2020), followed by `LabelShift`.
 
-    A client with n inputs mixes its own mean and variance of each channel with the running ones, layer by layer:
+    A client with n inputs mixes its own mean and variance of each channel with the running statistics, layer by layer:
 
         mean <- w mean(own) + (1 - w) mean(running),  the same for variances,  w = n/(n + strength)
 
-    Inputs that are darker, noisier or of lower contrast as a whole then look usual to the next layers. The shared model
-    stays unchanged. Participants do the same with their held-out examples while the rule is fitted, so a, b and base
-    fit the model as it will be used.
+    If all inputs of a client are darker, noisier or lower in contrast, they then look usual to the next layers. The
+    shared model does not change. During fitting, participants also mix statistics with their held-out examples. So a, b
+    and base fit the model that clients will use.
 
-    Own statistics also remove part of the effect of a client's classes. After convolutions, whose means cover many
-    positions, that part is small. In dense layers it is large: with `BatchNorm1d` in an MLP, label-shifted clients of
-    Fashion-MNIST fell from 94% to 69% with 200 inputs (2 seeds). So `BatchNorm1d` layers keep their running statistics,
-    and a model without other BatchNorm layers is rejected. A client stores its inputs, because later inputs change the
-    statistics of all. Before its first input, predictions are those of the calibrated model. Without a safeguard,
-    inputs that remain unusual mislead the prior.
+    The client's own statistics also remove part of the effect of its classes. This part is small after convolutions,
+    because a mean covers many positions. In dense layers it is large: with `BatchNorm1d` in an MLP and 200 inputs,
+    accuracy on label-shifted clients of Fashion-MNIST dropped from 94% to 69% (2 seeds). So `BatchNorm1d` layers keep
+    their running statistics. FedReach rejects a model without other BatchNorm layers. A client stores its inputs,
+    because later inputs change the statistics for all inputs. Before its first input, the calibrated model predicts.
+    The rule has no safeguard, so inputs that remain unusual mislead the estimate of the prior.
 
-    Use when: the model has BatchNorm after convolutions, and the inputs of whole clients are darker, flatter or
-    noisier.
+    Use when: the model has BatchNorm after convolutions, and all inputs of some clients are darker, noisier or lower in
+    contrast.
 
     Args:
-        strength: Number of inputs that the running statistics count for, at least 0; 0 ignores them.
-        odds: See `LabelShift`, like the next two options.
+        strength: Number of inputs to which the running statistics are equivalent, at least 0. With 0, they are ignored.
+        odds: Option of `LabelShift`, as are the next two options.
         pseudo_counts: A, or ``"fitted"``.
         calibration: ``"bias"``, ``"temperature"`` or ``"none"``.
-        trust: Trust in inputs, from 0 to 1, or ``"fitted"``: option `strength` of `LabelShift`.
+        trust: Trust in inputs, from 0 to 1, or ``"fitted"``; option `strength` of `LabelShift`.
 
     Raises:
         ConfigError: If an option is out of range, or the model has no suitable BatchNorm layers.
 
     Reference: Schneider et al., "Improving robustness against common corruptions by covariate shift adaptation",
     NeurIPS 2020 (arXiv 2006.16971), for the mixed statistics; `strength` is its pseudo-sample size N. Vianna et al.,
-    "Channel-selective normalization for label-shift robust test-time adaptation", 2024 (arXiv 2402.04958), selects
-    channels that label shift affects least; here the type of layer decides.
+    "Channel-selective normalization for label-shift robust test-time adaptation", 2024 (arXiv 2402.04958), select the
+    channels that label shift affects least. FedReach selects by type of layer.
 
     Example:
         >>> from fedreach.testing.adaptation import adapted_fixture
@@ -286,7 +286,7 @@ class BatchNormRefresh(OnLabelShift):
         return self.rule.contribute(query, refreshed, labels, counts)
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return what `LabelShift` keeps, the (s,) `statistics` and all `inputs` so far."""
+        """Return the state of `LabelShift`, with the (s,) `statistics` and all `inputs` so far."""
         layers, inputs = _refreshable(outputs)
         all_inputs = np.concatenate([client["inputs"], inputs]) if "inputs" in client else inputs
         statistics = layers.refreshed(all_inputs, self.strength)
@@ -303,7 +303,7 @@ class BatchNormRefresh(OnLabelShift):
 def _refreshable(outputs: Outputs) -> tuple[RunningStatistics, Float32s]:
     if outputs.statistics is None or outputs.inputs is None:
         raise ConfigError(
-            "BatchNormRefresh needs inputs, and a model with BatchNorm2d or BatchNorm3d layers that can be asked again "
-            "by other statistics; here there is none. Take adaptation 'label_shift'."
+            "BatchNormRefresh requires inputs, and a model with BatchNorm2d or BatchNorm3d layers that can run again "
+            "with other statistics; got no such model or no inputs. Use adaptation 'label_shift'."
         )
     return outputs.statistics, outputs.inputs

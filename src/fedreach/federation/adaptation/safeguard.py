@@ -1,4 +1,4 @@
-"""Safeguard of the class prior: intensity correction, drift of features, and the decision to adapt or abstain."""
+"""Safeguard of adaptation: intensity correction, drift of features, and the decision to adapt or abstain."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from fedreach.federation.types import NO_STATE, Outputs, State
 CACHED_NUMBERS = 30_000  # that are summed at a time
 IMAGE_DIMENSIONS = 4
 FEWEST_DIMENSIONS = 3
-"""Of an array of inputs that are images or signals; a row of a table has columns without an intensity in common."""
+"""Smallest number of dimensions of an array of images or signals; columns of a table do not share an intensity."""
 
 
 MOST_CHANNELS = 4
-"""Of an image, that light changes each by a number of its own."""
+"""Largest number of color channels of an image, which light can change by different amounts."""
 
 
 def channels_of(inputs: AnyArray) -> int:
-    """Return the number of channels to correct: those of a color image, else 1 for all values."""
+    """Return the number of channels to correct separately, which is 1 except for color images."""
     return inputs.shape[1] if inputs.ndim == IMAGE_DIMENSIONS and inputs.shape[1] <= MOST_CHANNELS else 1
 
 
 class Intensity(NamedTuple):
-    """x' = scale x + shift, for each channel."""
+    """Intensity correction x' = scale x + shift, for each channel."""
 
     scale: Floats = np.ones(1)  # (k,)
     shift: Floats = np.zeros(1)  # (k,)
 
     def of(self, inputs: Float32s) -> Float32s:
-        """Return the changed inputs, such as a client's later ones."""
+        """Return the corrected inputs, for example later inputs of a client."""
         shape = (-1, *[1] * (inputs.ndim - 2))
         changed: Float32s = inputs * self.scale.astype(np.float32).reshape(shape)
         changed += self.shift.astype(np.float32).reshape(shape)
@@ -46,14 +46,14 @@ class Intensity(NamedTuple):
 
 
 class Values(NamedTuple):
-    """Moments of all values of a client's inputs, from which a correction is computed."""
+    """Moments of all values in a client's inputs, from which a correction is computed."""
 
     mean: Floats  # (k,)
     deviation: Floats  # (k,)
 
     @classmethod
     def of(cls, inputs: Float32s, channels: int = 1) -> Values:
-        """Return mean and standard deviation of all values or of each channel, summed in float64, in a core's cache.
+        """Return the mean and standard deviation of all values or of each channel, summed in float64.
 
         Example:
             >>> Values.of(np.array([[2.0, 4.0]], np.float32))
@@ -77,10 +77,10 @@ def _moments(inputs: Float32s) -> tuple[float, float]:
 
 
 def channels_to_repair(outputs: Outputs, state: State) -> list[int]:
-    """Return the numbers of channels for which the intensity can be corrected, increasing.
+    """Return the possible numbers of channels for an intensity correction, in increasing order.
 
-    The result is empty for inputs with few values, for text, for constant inputs and for shapes other than
-    participants'.
+    The result is empty for inputs with few values, for text, for constant inputs, and for inputs with another shape
+    than the participants' inputs.
     """
     inputs = outputs.inputs
     if inputs is None or outputs.again is None or not len(inputs) or inputs.ndim < FEWEST_DIMENSIONS:
@@ -94,20 +94,20 @@ def channels_to_repair(outputs: Outputs, state: State) -> list[int]:
 
 
 def intensity(state: State, values: Values, prior: Floats) -> Intensity:
-    """Return the map after which the client's values have the mean and variance of participants' with its prior.
+    """Return the correction that gives the client's values the mean and variance of participants with the same prior.
 
     ```
     x' = (x - m) sigma_p / sigma + m_p,   m_p = sum_c p_c m_c,   sigma_p^2 = sum_c p_c (s2_c + (m_c - m_p)^2)
     ```
 
-    where m and sigma are over all values of all of its inputs, of an image in color channel by channel: light of
-    another color makes no difference then. sigma_p^2 is that of the same population, the variance between class means
-    included, so that inputs that need no repair are left as they are but for sampling error. Brightness and contrast
-    make no difference: alpha x + beta with alpha > 0 becomes the same x'. A channel without any contrast is only moved.
+    where m and sigma are over all values of all inputs of the client. For color images, they are separate for each
+    channel, so the color of light does not affect the result. sigma_p^2 includes the variance between class means. So
+    usual inputs do not change, except for sampling errors. Brightness and contrast do not affect the result: for alpha
+    > 0, alpha x + beta has the same x'. A channel without contrast is only shifted.
 
     Args:
-        state: With the (k, C) m_c and s2_c.
-        values: m and sigma.
+        state: Fitted state with the (k, C) arrays m_c and s2_c.
+        values: Moments m and sigma of the client's inputs.
         prior: (C,) class prior p.
 
     Example:
@@ -142,11 +142,12 @@ def intensity(state: State, values: Values, prior: Floats) -> Intensity:
 # state has C H + H (H + 1) / 2 + 8 C = 6130 numbers, 24.5 kB in float32, whose precision is enough.
 
 RIDGE = 0.03
-"""Of the mean eigenvalue, added to the covariance: hidden units that hardly vary are not blown up."""
+"""Share of the mean eigenvalue to add to the covariance, so that whitening does not amplify nearly constant units."""
 WIDEST = 128
-"""Wider features are projected onto this number of random directions first, as S has H (H + 1) / 2 numbers. The
-thresholds of the guard were chosen with 84 and 100 features; D grows with their number, and so does what few examples
-explain of it.
+"""Number of random directions onto which wider features are projected, because S has H (H + 1) / 2 numbers.
+
+The thresholds of the safeguard were chosen with 84 and 100 features. D increases with the number of features, and so
+does the part of D that few examples explain.
 """
 LEAST_VARIANCE = 1e-12
 SAME_SPAN = 1e-6  # relative to the largest singular value; above the rounding of a state in float32
@@ -161,7 +162,7 @@ class Residue(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Class means, whitening and span, in which drift is measured."""
+    """Class means, whitening and span, which define the measurement of drift."""
 
     means: Floats  # (C, H) mu_c; the mean of all examples for a class without examples
     whiten: Floats  # (H, H) L
@@ -170,7 +171,7 @@ class Frame(NamedTuple):
 
     @classmethod
     def of(cls, state: State) -> Frame:
-        """Return the frame of a state after `first_fit`."""
+        """Return the frame for a state after `first_fit`."""
         means, packed = state["guard_means"].astype(np.float64), state["guard_whitening"].astype(np.float64)
         whiten = unpack(packed, means.shape[1])
         differences = (means - means.mean(axis=0)) @ whiten
@@ -180,11 +181,11 @@ class Frame(NamedTuple):
 
     @property
     def dimensions(self) -> int:
-        """Number of dimensions H - q in which drift is visible; 0 if the class means span all dimensions."""
+        """Number of dimensions H - q in which drift can be measured; 0 if the class means span all dimensions."""
         return len(self.span) - len(self.span.T)
 
     def residuals(self, features: Floats) -> Floats:
-        """Return the (m, H) r_i, given (m, H) features as `project_features` returns them."""
+        """Return the (m, H) residuals r_i, given (m, H) features from `project_features`."""
         result: Floats = features @ self.off_span
         result -= self.means.mean(axis=0) @ self.off_span
         return result
@@ -197,14 +198,14 @@ class Frame(NamedTuple):
         return Residue(drift(residuals), float(np.vdot(residuals, residuals)) / len(residuals), inside)
 
     def distance(self, inside: Floats, classes: Floats) -> float:
-        """Return R = mean_i sum_c q_ic ||Q' L (h_i - mu_c)||^2 / q, the distance of inputs from their estimated
-        classes.
+        """Return R, the distance of inputs from their estimated classes.
 
-        It is about 1 for inputs like those of participants, whatever their classes, and 1 if the span has no dimension.
+        R = mean_i sum_c q_ic ||Q' L (h_i - mu_c)||^2 / q. It is about 1 for inputs that are similar to participants'
+        inputs, regardless of their classes. It is 1 if the span has no dimension.
 
         Args:
             inside: (n, q) positions in the span, as returned by `residue`.
-            classes: (n, C) probabilities q_ic, each row summing to 1.
+            classes: (n, C) probabilities q_ic; the sum of each row is 1.
         """
         if not self.span.shape[1]:
             return 1.0
@@ -215,7 +216,7 @@ class Frame(NamedTuple):
         return float(apart) / inside.size
 
     def signal(self, prior: Floats, base: Floats) -> float:
-        """Return s = ||Q' L sum_c (prior_c - base_c) mu_c||^2, the squared shift of the mean feature by label shift."""
+        """Return s = ||Q' L sum_c (prior_c - base_c) mu_c||^2, the squared shift of mean features by label shift."""
         moved = ((prior - base) @ self.means) @ self.whiten @ self.span
         return float(moved @ moved)
 
@@ -223,8 +224,8 @@ class Frame(NamedTuple):
 def drift(residuals: Floats) -> float:
     """Return D = (||sum_i r_i||^2 - sum_i ||r_i||^2) / (n (n - 1)), an unbiased estimate of ||E r||^2.
 
-    Its mean is 0 under any label shift. It depends only on the sums of r_i and ||r_i||^2 and on n, so a client can
-    process inputs one by one without storing them. The result is nan for fewer than two inputs.
+    The expectation of D is 0 under any label shift. D depends only on n and on the sums of r_i and ||r_i||^2, so a
+    client can process inputs one by one without storing them. The result is nan for fewer than two inputs.
 
     Args:
         residuals: (n, H) residuals of a client's inputs.
@@ -243,19 +244,20 @@ def drift(residuals: Floats) -> float:
 def drift_deviation(dimensions: int, n: int) -> float:
     """Return the standard deviation of D without drift, sqrt(2 dimensions / (n (n - 1))), for white residuals.
 
-    The ridge makes residuals smaller than white ones, so the result is slightly too large.
+    The ridge makes residuals smaller than white residuals, so the result is slightly too large.
     """
     return math.sqrt(2.0 * dimensions / (n * (n - 1)))
 
 
 def project_features(outputs: Outputs) -> Floats:
-    """Return the (m, min(H, 128)) features in float64; wide features are projected on random directions.
+    """Return the (m, min(H, 128)) features in float64, projected on random directions if they are wider.
 
-    The directions are signs / sqrt(H) from the raw bits of PCG64 with seed H, the same in every version of numpy and at
-    every client, so they need not be sent. Linear relations are preserved: D still has mean 0 under label shift.
+    The directions are signs / sqrt(H) from the raw bits of PCG64 with seed H. They are the same in all versions of
+    numpy and at all clients, so they are not sent. The projection preserves linear relations, so D still has
+    expectation 0 under label shift.
     """
     if outputs.features is None:
-        raise ValueError("outputs must hold features; got None. Ask for them with `reads_inputs`.")
+        raise ValueError("outputs must contain features; got None. Set `reads_inputs = True` on the rule.")
     features = outputs.features.astype(np.float64).reshape(len(outputs.logits), -1)
     width = features.shape[1]
     if width <= WIDEST:
@@ -264,7 +266,7 @@ def project_features(outputs: Outputs) -> Floats:
 
 
 def logit_statistics(logits: Floats) -> Floats:
-    """Return (2, m): the largest probability, and log sum_c exp z_c, of (m, C) logits as they are."""
+    """Return (2, m) the largest probabilities and log sum_c exp z_c of uncalibrated (m, C) logits."""
     largest = log_softmax(logits.astype(np.float64)).max(axis=1)
     return np.stack([np.exp(largest), logits.max(axis=1) - largest])
 
@@ -273,7 +275,7 @@ def first_sums(outputs: Outputs, labels: Ints, c: int) -> State:
     """Return the contribution of one participant to the first exchange; empty without features.
 
     Args:
-        outputs: Model outputs on its m held-out examples.
+        outputs: Model outputs on the participant's m held-out examples.
         labels: (m,) labels of these examples.
         c: Number of classes C.
     """
@@ -294,9 +296,10 @@ def first_sums(outputs: Outputs, labels: Ints, c: int) -> State:
 
 
 def first_fit(sums: State, ridge: float = RIDGE) -> State:
-    """Return the results of the first exchange: mu_c, L, and the mean and variance of input values by class.
+    """Return the results of the first exchange: mu_c, L, and the mean and variance of input values for each class.
 
-    A class without examples gets the values of all examples together, so it adds neither to the span nor to the signal.
+    A class without examples has the values of all examples together. So it contributes neither to the span nor to the
+    signal.
     """
     if not sums:
         return NO_STATE
@@ -315,7 +318,7 @@ def first_fit(sums: State, ridge: float = RIDGE) -> State:
 
 
 def second_query(state: State) -> State:
-    """Return the input of `second_sums` for participants, from the state after `first_fit`."""
+    """Return the query for `second_sums`, from the state after `first_fit`."""
     return {name: state[name] for name in ("guard_means", "guard_whitening") if name in state}
 
 
@@ -324,7 +327,7 @@ def second_sums(query: State, outputs: Outputs, labels: Ints) -> State:
 
     Args:
         query: Result of `second_query`.
-        outputs: Model outputs on its m held-out examples, those of the first exchange.
+        outputs: Model outputs on the participant's m held-out examples, the same as in the first exchange.
         labels: (m,) labels of these examples.
     """
     if not query:
@@ -340,7 +343,7 @@ def second_sums(query: State, outputs: Outputs, labels: Ints) -> State:
 
 
 def second_fit(state: State, sums: State) -> State:
-    """Return the fitted state: that of `first_fit`, with e_c and statistics of logits by class."""
+    """Return the fitted state: the state of `first_fit` with e_c and statistics of logits for each class."""
     if not sums:
         return state
     counts = sums["guard_examples"]
@@ -355,21 +358,23 @@ def second_fit(state: State, sums: State) -> State:
 
 
 def sampling_terms(state: State, dimensions: int, prior: Floats) -> tuple[float, float]:
-    """Return the effect of few held-out examples without drift: the mean of D, and ln of the factor on E.
+    """Return the effect of few held-out examples without drift: the expectation of D, and ln of the factor on E.
 
-    With n_c examples of class c, nu = sum_c n_c - C degrees of freedom and H features, L is from a covariance that is
-    too small off the sample: f = nu / (nu - H - 1) is the mean of S^-1 against that of the true covariance. So
+    There are n_c examples of class c, nu = sum_c n_c - C degrees of freedom and H features. The covariance behind L is
+    too small for new examples: f = nu / (nu - H - 1) is the expectation of S^-1 relative to the inverse of the true
+    covariance. So
 
     ```
     E D = f dimensions sum_c prior_c^2 / n_c,    E of ||r||^2 against e_c is about f (1 + sum_c prior_c / n_c)
     ```
 
-    Both vanish as n grows. Without them a guard that was fitted on a hundred examples finds drift at every client.
+    Both effects vanish for large n_c. If they were ignored, a safeguard that was fitted on a hundred examples would
+    find drift at every client.
 
     Args:
-        state: Fitted.
+        state: Fitted state.
         dimensions: H - q, see `Frame`.
-        prior: (C,) of the client.
+        prior: (C,) class prior of the client.
     """
     counts = np.maximum(state["guard_counts"].astype(np.float64), 1.0)
     freedom = counts.sum() - len(counts)
@@ -379,10 +384,10 @@ def sampling_terms(state: State, dimensions: int, prior: Floats) -> tuple[float,
 
 
 def logit_shift(state: State, logits: Floats, prior: Floats) -> float:
-    """Return max(t^2, t_z^2), how unlikely the means of the two logit statistics are under a (C,) prior.
+    """Return max(t^2, t_z^2), the squared deviation of the two mean logit statistics under a (C,) prior.
 
-    t^2 = n (mean of the client - sum_c prior_c a_c)^2 / v, where v is the variance of one example drawn from the
-    prior, that of the class means a_c included.
+    t^2 = n (mean of the client - sum_c prior_c a_c)^2 / v. Here v is the variance of an example drawn from the prior,
+    including the variance of the class means a_c.
     """
     mean, variance = state["guard_logit_mean"], state["guard_logit_variance"]
     expected = mean @ prior
@@ -392,7 +397,7 @@ def logit_shift(state: State, logits: Floats, prior: Floats) -> float:
 
 
 def _by_class(sums: Floats, counts: Floats) -> Floats:
-    """Return (..., C) means by class, given the (..., C) sums; that of all examples where there is none."""
+    """Return (..., C) means by class, given (..., C) sums; the mean of all examples for a class without examples."""
     overall = sums.sum(axis=-1, keepdims=True) / counts.sum()
     return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1.0), overall))
 
@@ -410,24 +415,24 @@ def _inverse_root(within: Floats, ridge: float) -> Floats:
 # -------------------- The decision to adapt or abstain
 
 PASSES = 3
-"""Of the repair: each takes the class prior that was estimated after the one before."""
+"""Number of passes of the intensity correction; each uses the class prior estimated after the pass before."""
 LEAST_GONE = 2.0
-"""Drift that a repair takes away at least."""
+"""Smallest reduction of drift for which a correction is accepted."""
 MOST_LEFT_BY_COLORS = 1.0
-"""Total drift that a repair of each color of its own leaves at most: light of another color leaves hardly any."""
+"""Largest total drift after a correction per color channel; a change in the color of light leaves hardly any drift."""
 LARGEST_LOG = 700.0  # of which exp() is a number
 LARGEST_DISTANCE = 1e9  # of which the power is a number
 UNCHANGED, UNDEFINED = Intensity(), Residue(math.nan, math.nan, np.zeros((0, 0)))
 
 Estimates = Callable[[Sequence[Outputs]], Floats]
-"""A rule's own (k, C) class priors of k clients, from the model's outputs for each; asked with at least one."""
+"""Function that returns a rule's (k, C) class priors of k >= 1 clients, given the model outputs for each client."""
 Classes = Callable[[Outputs, Floats], Floats]
-"""A rule's own (n, C) probabilities of the class of each of a client's inputs, under its (C,) prior."""
+"""Function that returns a rule's (n, C) class probabilities for a client's inputs, under its (C,) prior."""
 
 
 @dataclass(frozen=True, eq=False)
 class GuardedOutputs:
-    """The outputs that a client uses, and the evidence for and against adapting to its class prior.
+    """Outputs that a client uses, and the evidence for and against adaptation to its class prior.
 
     `intensity` corrects later inputs before the model processes them.
     """
@@ -445,53 +450,53 @@ class GuardedOutputs:
 
 
 Steps = Generator[Outputs, Floats, GuardedOutputs]
-"""What one client goes through: it yields outputs, and is sent the prior that is estimated from them."""
+"""Computation for one client, which yields outputs and receives the prior that is estimated from them."""
 
 
 @dataclass(frozen=True)
 class Guard(Options):
-    """Safeguard of adaptation: it corrects the intensity of inputs and compares the signal of label shift with the
-    drift.
+    """Safeguard that corrects the intensity of inputs, and compares the signal of label shift with the drift.
 
     A client adapts if (s >= k max(R, 1)^power d and w >= min_weight) or d <= threshold + allowance sd(D), where
 
     ```
     s = ||Q' L sum_c (p_c - base_c) mu_c||^2                                    signal, p: estimated prior
-    D = (||sum_i r_i||^2 - sum_i ||r_i||^2) / (n (n - 1))                       drift, see `drift.drift`
+    D = (||sum_i r_i||^2 - sum_i ||r_i||^2) / (n (n - 1))                       drift, see `drift`
     d = max(D, 0) + c (ln^2 E - 0.5 / n)_+ + c_logits (max(t^2, t_z^2) - t0)_+ / n,  E = mean ||r||^2 / sum_c p_c e_c
     R = mean_i sum_c q_ic ||Q' L (h_i - mu_c)||^2 / (dimensions of the span)    distance, q_ic: estimated classes
     ```
 
-    The rule compares the size of the drift with that of the signal; it does not test whether the drift is significant.
-    Drift outside the span of the class means shows that inputs look different, and R shows whether that matters. R is
-    about 1 if inputs lie close to their estimated classes; then drift does little harm (a vignette, blurred or bold
-    strokes). If they lie between or beyond the classes (low contrast, inverted, shifted by some pixels), R is 2 to 13,
-    and the estimated classes mean little. R is divided by its expected value for few held-out examples. After a
-    correction, the last term of d is left out.
+    The rule compares the sizes of drift and signal. It does not test whether the drift is significant. Drift outside
+    the span of the class means shows that inputs look different, and R shows whether this matters. R is about 1 if
+    inputs are close to their estimated classes. Then drift does little harm (a vignette, blurred or bold strokes). If
+    inputs are between or beyond the classes (low contrast, inverted, shifted by some pixels), R is 2 to 13, and the
+    estimated classes are unreliable. R is divided by its expected value for few held-out examples. After a correction,
+    the last term of d is omitted.
 
     A correction is accepted if D - D' > max(2, D / 2), D' <= 8 + 2 sd(D'), and the remaining d is at most `most_left`.
-    For color images, each channel may then be corrected separately if that removes more of the remaining drift, D - D'
-    > max(min(0.5 + 4 sd(D), 2), D / 2), and leaves a d of at most 1.
+    For color images, each channel may then be corrected separately. This is accepted if it reduces the remaining drift
+    by D - D' > max(min(0.5 + 4 sd(D), 2), D / 2) and the new d is at most 1.
 
     D is undefined for a single input, so a client with one input abstains. Without features the safeguard is off, and
     clients always adapt. Without inputs, or with tables and text, nothing is corrected. If the class means span all H
-    dimensions, drift is invisible, and only the logits count.
+    dimensions, drift cannot be measured, and the decision depends on the logits alone.
 
     Args:
-        k: Required ratio of signal to drift, for R = 1. 0 without thresholds and correction: always adapt; infinity:
-            adapt only with hardly any drift.
-        power: Exponent of R. 0: R does not count.
+        k: Required ratio of signal to drift, for R = 1. With 0 and without thresholds and correction, clients always
+            adapt. With infinity, they adapt only if there is hardly any drift.
+        power: Exponent of R. 0: ignore R.
         c: Weight of the logarithm of the residuals' size, in units of D.
         c_logits: Weight of the logits' shift, in units of D.
         t0: Squared deviation of the logits' means that does not count as drift, in variances of the mean.
-        threshold: Drift d below which a client adapts in any case.
-        allowance: Standard deviations of D to add to the threshold. With 1, clients with few inputs abstain less.
-        min_weight: Weight w of its own prior below which a client does not adapt because of the signal.
+        threshold: Drift d below which a client always adapts.
+        allowance: Number of standard deviations of D to add to the threshold. With 1, clients with few inputs abstain
+            less often.
+        min_weight: Smallest weight w of the client's own prior for which the client adapts because of the signal.
         repair: Correct inputs.
-        most_left: Largest total drift d after a correction. Noise of standard deviation 1 on pixels in [0, 1] cost up
-            to 14, 38 and 60 points with 5, 20 and 200 inputs without this limit, and at most 1.6 with a limit of 4 (13
-            seeds, two data sets). The price: corrections of clipped noise and of uneven brightness are mostly rejected.
-            Infinity: only D' decides.
+        most_left: Largest total drift d after a correction. Without this limit, noise of standard deviation 1 on pixels
+            in [0, 1] cost up to 14, 38 and 60 points with 5, 20 and 200 inputs. With a limit of 4 it cost at most 1.6
+            points (13 seeds, two data sets). But the limit mostly rejects corrections of clipped noise and of uneven
+            brightness. Infinity: only D' decides.
 
     Raises:
         ConfigError: If an option is out of range.
@@ -519,16 +524,16 @@ class Guard(Options):
     def choose(
         self, state: State, client_outputs: Sequence[Outputs], base: Floats, priors_of: Estimates, classes_of: Classes
     ) -> list[GuardedOutputs]:
-        """Return the outputs that each client uses, corrected if that is accepted, in the order of the clients.
+        """Return the outputs that each client uses, after an accepted correction if there is one.
 
-        All clients advance together, so that priors are estimated for all of them at once.
+        All clients advance together, so that the rule estimates the priors of all clients at once.
 
         Args:
-            state: Fitted state, see `drift.second_fit`.
+            state: Fitted state from `second_fit`.
             client_outputs: Model outputs on each client's unchanged inputs.
             base: (C,) class prior of the participants.
-            priors_of: Estimates of the rule, requested at most four times per client.
-            classes_of: Estimated classes of inputs, requested once per client.
+            priors_of: Function for the rule's class priors, called at most four times per client.
+            classes_of: Function for the class probabilities of inputs, called once per client.
         """
         frame = Frame.of(state) if "guard_means" in state else None
         return _run_together(
@@ -536,7 +541,7 @@ class Guard(Options):
         )
 
     def adapts(self, chosen: GuardedOutputs, weight: float) -> bool:
-        """Return whether the client adapts, given its weight w; if not, the calibrated model predicts."""
+        """Return whether the client adapts, given its weight w; otherwise the calibrated model predicts."""
         if not chosen.guarded:
             return True
         # What is not defined is nan, which is neither above nor below anything: a single input abstains.
@@ -570,11 +575,11 @@ class Guard(Options):
     def _may_accept(
         self, state: State, frame: Frame, plain: GuardedOutputs, least_gone: float, most_left: float
     ) -> bool:
-        """Return whether any outputs could make a correction acceptable; if not, the model is not run again.
+        """Return whether a correction could be accepted for any outputs; otherwise the model does not run again.
 
-        The drift must fall by `least`, and D' >= -mean ||r'||^2 / (n - 1). An accepted correction leaves d <=
-        `most_left`, so ln E exceeds its expected value by at most sqrt(most_left / c + 0.5 / n), under the prior that
-        allows the largest residuals.
+        The drift must decrease by `least`, and D' >= -mean ||r'||^2 / (n - 1). After an accepted correction, d is at
+        most `most_left`. So ln E exceeds its expected value by at most sqrt(most_left / c + 0.5 / n), for the prior
+        that allows the largest residuals.
         """
         usual, n = state["guard_residual"].astype(np.float64), len(plain.outputs.logits)
         if frame.dimensions == 0:
@@ -601,12 +606,12 @@ class Guard(Options):
 
 
 def least_gone_by_colors(deviation: float) -> float:
-    """Return the smallest reduction of drift to accept a correction per channel, given sd(D) without drift."""
+    """Return the smallest reduction of drift for an accepted correction per channel, given sd(D) without drift."""
     return min(0.5 + 4.0 * deviation, LEAST_GONE)
 
 
 def _run_together(clients: Sequence[Steps], priors_of: Estimates) -> list[GuardedOutputs]:
-    """Run all clients in parallel; priors that they need are estimated together at each step."""
+    """Run all clients in parallel, and estimate the priors that they need together at each step."""
     choices: dict[int, GuardedOutputs] = {}
     sent: dict[int, Floats | None] = dict.fromkeys(range(len(clients)))
     while sent:
@@ -623,7 +628,7 @@ def _run_together(clients: Sequence[Steps], priors_of: Estimates) -> list[Guarde
 def _try_repair(
     state: State, frame: Frame, plain: GuardedOutputs, before: GuardedOutputs, channels: int, least_gone: float
 ) -> Generator[Outputs, Floats, GuardedOutputs | None]:
-    """Return the outputs on corrected inputs, if the correction removes most of the drift and leaves little."""
+    """Return the outputs on corrected inputs, if the correction removes most of the drift."""
     inputs, rerun_model, prior = plain.outputs.inputs, plain.outputs.again, plain.prior
     assert inputs is not None  # channels_to_repair ensures it, and the next
     assert rerun_model is not None
@@ -643,7 +648,7 @@ def _try_repair(
 
 
 def _log_size(state: State, frame: Frame, chosen: GuardedOutputs) -> float:
-    """Return ln E, the size of the residuals relative to that of participants with this (C,) prior; 0 if both are 0."""
+    """Return ln E, the log size of the residuals relative to participants with this (C,) prior; 0 if both are 0."""
     usual = float(state["guard_residual"] @ chosen.prior)
     if frame.dimensions == 0 or usual <= 0.0:
         return 0.0

@@ -1,4 +1,4 @@
-"""Trust in adaptation: what participants' labels show about its benefit."""
+"""Trust in adaptation, which participants derive from the benefit on their own labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedreach.federation.adaptation.inference import infer_priors
 from fedreach.federation.types import State
 
 WIDEST = 32
-"""Numbers that predictions are compared by; with more classes they are projected onto this number of directions."""
+"""Largest width of predictions for comparisons; predictions of more classes are projected onto this width."""
 
 # -------------------- How far unlabeled inputs are trusted
 # The rule assumes label shift: inputs of a class look alike at every client. At real clients they often do not. A
@@ -34,32 +34,33 @@ WIDEST = 32
 STRENGTHS = np.array([0.25, 0.5, 0.75, 1.0])
 CORRELATIONS = np.array([0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
 SMOOTHING = 0.05
-"""Share of a uniform distribution that predictions are mixed with where their log loss is compared: so no single
-example outweighs all others, and what a participant adds to a sum is bounded."""
+"""Share of a uniform distribution in predictions for comparisons of log loss.
+
+It limits the influence of a single example, and bounds a participant's contribution to a sum."""
 LEVEL = 0.05
 ALIKE = (0.02, 0.25)
-"""Largest lower and upper confidence limit of the correlation with which inputs of a class count as alike."""
+"""Largest lower and upper confidence limits of the correlation for which inputs of a class are considered similar."""
 LEAST_INFORMATION_SHARE = 0.2
-"""Share of the information on the class prior in labels that inputs must reach."""
+"""Smallest information of inputs on the class prior, as a share of the information of labels."""
 MANY_EXAMPLES = 50
-"""Held-out examples, from which on a participant knows its accuracy well enough to detect harm."""
+"""Number of held-out examples from which a participant's accuracy is precise enough to detect harm."""
 HARM = 0.05
-"""Loss of accuracy that is harm, as `fedreach.evaluation.scores.HARM_POINTS`."""
+"""Loss of accuracy that counts as harm, equal to `fedreach.evaluation.scores.HARM_POINTS`."""
 MAX_HARMED_SHARE = 0.025
-"""Share of these participants that may lose more than `HARM`."""
+"""Largest share of participants with `MANY_EXAMPLES` that may lose more than `HARM`."""
 FEWEST = 4
-"""Fewest participants that decide, and fewest with `MANY_EXAMPLES` examples that know what they gain."""
+"""Smallest number of participants for a decision, and of participants with `MANY_EXAMPLES` for a test of the gain."""
 LARGEST_QUANTILE = 1e9
 ROUNDING = 1e-9  # of a mean of accuracies
 
 FITTED = ("strength", "correlation", "expected_gain")
-"""What a state holds of it in the end."""
+"""Names in the fitted state."""
 SUMS = ("class_examples", "class_views", "class_squares", "curvature")
-"""What it holds in between."""
+"""Names in the state between the two exchanges."""
 
 
 def query(state: State) -> State:
-    """Return the query to participants: the calibration, and in the second exchange the sums of the first."""
+    """Return the query to participants: the calibration, and in the second exchange also the sums of the first."""
     point = {"point": np.concatenate([state["a"], state["b"]])}
     if "class_examples" not in state:
         return point
@@ -69,7 +70,7 @@ def query(state: State) -> State:
 
 
 def class_sums(z: Floats, labels: Ints, point: Floats) -> State:
-    """Return a participant's contribution to mean and variance of the predictions of each class.
+    """Return a participant's contribution to the mean and variance of predictions for each class.
 
     Args:
         z: (m, c) centered logits of held-out examples.
@@ -88,7 +89,7 @@ def class_sums(z: Floats, labels: Ints, point: Floats) -> State:
 def comparison_views(probabilities: Floats) -> Floats:
     """Return (m, min(c, 32)) projections of the predictions on fixed random directions, for comparisons.
 
-    The directions are signs from the raw bits of PCG64, the same in every version of numpy.
+    The directions are signs from the raw bits of PCG64, which are the same in all versions of numpy.
     """
     classes = probabilities.shape[1]
     if classes <= WIDEST:
@@ -100,12 +101,12 @@ def miniature_sums(query: State, z: Floats, labels: Ints, trained: Floats, odds:
     """Return the contribution of a participant that simulates a small unseen client.
 
     Args:
-        query: `point`, `pseudo_counts`, the sums of `class_sums`, and `curvature` if calibration was fitted.
+        query: `point`, `pseudo_counts`, the sums of `class_sums`, and `curvature` if the calibration was fitted.
         z: (m, c) centered logits of held-out examples.
         labels: (m,) labels of these examples.
-        trained: (c,) counts of its training labels.
+        trained: (c,) counts of the participant's training labels.
         odds: Prior odds of no shift against a shift.
-        amplification: See `infer_priors`.
+        amplification: Limit M of `infer_priors`.
     """
     point, base = left_out_point(query, z, labels), base_without(query, labels)
     calibrated = point[0] * z + point[1:]
@@ -127,7 +128,7 @@ def miniature_sums(query: State, z: Floats, labels: Ints, trained: Floats, odds:
 
 
 def left_out_point(query: State, z: Floats, labels: Ints) -> Floats:
-    """Return the calibration fitted without this participant, by one step of Newton's method."""
+    """Return the approximate calibration without this participant, by one step of Newton's method."""
     if "curvature" not in query:
         return query["point"]
     bias = len(query["curvature"]) > 1
@@ -139,11 +140,11 @@ def base_without(query: State, labels: Ints) -> Floats:
 
 
 def _correlation_sums(query: State, z: Floats, labels: Ints) -> Floats:
-    """Return numerator and denominator of the intraclass correlation, their squares and product, and 1 if they count.
+    """Return numerator and denominator of the intraclass correlation, their squares and product, and 1 if valid.
 
     r_i is the deviation of a prediction from the mean of its class at the other participants. A participant with m
-    examples adds (|sum r_i|^2 - sum |r_i|^2)/(m - 1) to the numerator and sum |r_i|^2 to the denominator, each minus
-    the effect of errors of those means, which examples of a class share.
+    examples adds (|sum r_i|^2 - sum |r_i|^2)/(m - 1) to the numerator and sum |r_i|^2 to the denominator. The effect of
+    errors in the class means is subtracted from both.
     """
     point = query["point"]
     views = comparison_views(np.exp(log_softmax(point[0] * z + point[1:])))
@@ -175,7 +176,7 @@ def _gains(scores: Floats, before: Floats, unadapted: Floats, labels: Ints) -> F
 
 
 def smoothed_scores(scores: Floats, labels: Ints) -> tuple[Floats, Floats]:
-    """Return mean log probabilities of the labels, smoothed, and accuracies, by (..., m, c) scores."""
+    """Return smoothed mean log probabilities of the labels, and accuracies, for (..., m, c) scores."""
     p = np.exp(log_softmax(scores))[..., np.arange(len(labels)), labels]
     smooth = np.log((1 - SMOOTHING) * p + SMOOTHING / scores.shape[-1])
     return smooth.mean(axis=-1), (scores.argmax(axis=-1) == labels).mean(axis=-1)
@@ -184,7 +185,7 @@ def smoothed_scores(scores: Floats, labels: Ints) -> tuple[Floats, Floats]:
 def _share_gains(prior: Floats, base: Floats, trained: Floats) -> Floats:
     """Return the gain of a prior over base in predicting a participant's training labels, in nats per label.
 
-    The square of that gain, and the gain of the participant's own shares, follow.
+    The result also contains the square of this gain, and the gain of the participant's own label distribution.
     """
     shares = trained / max(float(trained.sum()), 1.0)
     is_present = shares > 0
@@ -197,18 +198,18 @@ def fit_trust(sums: State) -> State:
 
     Adaptation is fully trusted if its assumptions hold. The correlation must be small: its one-sided 95% confidence
     limits are at most 0.02 and 0.25. Inputs must predict the class prior, with at least a fifth of the information of
-    labels. Participants must gain in log loss and not lose accuracy, on average. If at least four participants hold 50
-    examples, the gain in log loss must also be significant.
+    labels. On average, log loss must improve at participants, and accuracy must not decrease. If at least four
+    participants have 50 examples, the gain in log loss must also be significant.
 
     Otherwise adaptation is off, unless participants gain significantly in log loss and in accuracy at some strength.
-    Then the strength with the largest gain minus one standard error is used, with the estimated correlation.
-    Significance is that of a one-sided t test over participants at the 5% level, with Bonferroni's correction for the
-    number of strengths. In either case adaptation must be harmless: of the participants with at least 50 examples, at
-    most 2.5% may lose more than 5 points.
+    Then the function chooses the strength with the largest gain minus one standard error, and the estimated
+    correlation. A one-sided t test over participants at the 5% level determines significance, with Bonferroni's
+    correction for the number of strengths. In both cases adaptation must be harmless: of the participants with at least
+    50 examples, at most 2.5% may lose more than 5 points.
 
     Returns:
-        `strength` and `correlation`, (1,) each; `expected_gain` (3,): mean gain of participants in accuracy and its 95%
-        confidence interval, in points.
+        `strength` and `correlation`, (1,) each, and `expected_gain` (3,), the participants' mean gain in accuracy and
+        its 95% confidence interval, in points.
     """
     n = float(sums["miniatures"][0])
     correlation, error, participants = _correlation(sums["correlation"])
@@ -241,7 +242,7 @@ def _trust_at(sums: State, row: int, column: int, n: float) -> State:
 
 
 def in_points(sums: Floats, n: float) -> Floats:
-    """Return (3,) mean gain in accuracy and its 95% confidence interval, in points, given a sum and one of squares."""
+    """Return (3,) mean gain in accuracy and its 95% confidence interval, in points, given sums of gains and squares."""
     gain, error = spread(sums, n)
     reach = _critical_value(0.975, n) * error
     return np.asarray(100 * np.clip(np.array([gain, gain - reach, gain + reach]), -1, 1))
@@ -258,7 +259,7 @@ def _correlation(sums: Floats) -> tuple[float, float, float]:
 
 
 def is_supported(state: State) -> bool:
-    """Return whether participants support adaptation; True if they were not asked."""
+    """Return whether participants support adaptation; True if they did not test it."""
     if "expected_gain" not in state:
         return True
     return bool(state["strength"][0] > 0) or math.isfinite(
@@ -267,10 +268,10 @@ def is_supported(state: State) -> bool:
 
 
 def expected_gain(state: State) -> Floats | None:
-    """Return (3,) the gain in accuracy of participants in points, and its 95% confidence interval.
+    """Return (3,) the participants' gain in accuracy in points, and its 95% confidence interval.
 
-    The gain is that by inputs if these are trusted, else that by labels if these count. None if participants were not
-    asked.
+    The gain is due to inputs if inputs are trusted; otherwise it is due to labels if labels are used. The result is
+    None if participants did not test adaptation.
     """
     if "expected_gain" not in state or state["strength"][0] > 0:
         return state.get("expected_gain")
@@ -278,17 +279,17 @@ def expected_gain(state: State) -> Floats | None:
 
 
 def spread(sums: Floats, n: float) -> tuple[Floats, Floats]:
-    """Return mean and standard error over n participants, given (2, ...) sums and sums of squares."""
+    """Return the mean and its standard error over n participants, given (2, ...) sums and sums of squares."""
     mean = sums[0] / n
     variance = np.maximum(sums[1] - n * mean**2, 0.0) / max(n - 1, 1.0)
     return mean, np.sqrt(variance / n)
 
 
 def is_decided(mean: Floats, error: Floats, n: float, tests: int) -> Bools:
-    """Return whether a mean over n participants is significantly above 0, as one of `tests` tests."""
+    """Return whether a mean over n participants is significantly above 0, corrected for `tests` tests."""
     return np.asarray(mean > _critical_value(1 - LEVEL / tests, n) * error) & np.asarray(mean > 0)
 
 
 def _critical_value(level: float, n: float) -> float:
-    """Return the number of standard errors above 0 that is significant for n participants."""
+    """Return the smallest significant number of standard errors above 0 for n participants."""
     return t_quantile(level, round(n) - 1) if n >= FEWEST else LARGEST_QUANTILE

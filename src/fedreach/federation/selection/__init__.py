@@ -1,4 +1,4 @@
-"""Client selection."""
+"""Client selection policies."""
 
 from collections.abc import Mapping
 from typing import Any

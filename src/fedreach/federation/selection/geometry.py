@@ -16,35 +16,37 @@ from fedreach.federation.types import ClientResults, Cohort, Probe, ServerView, 
 # -------------------- Table of the latest updates
 
 LARGE = 2**24
-"""Bytes from which on a table is not copied whole when some rows change, nor written whole into each checkpoint."""
+"""Size of a table, in bytes, above which FedReach copies and stores only changed rows."""
 TOGETHER = 2**16  # bytes of the rows of a large table that are copied, and stored, together
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientTable(Selection):
-    """Base class of policies that keep the last update of each participant; implement `choose`.
+    """Base class of policies that store the last update of each participant; implement `choose`.
 
-    The state holds ``ids`` (n,), ``rows`` (n, p), and ``heard`` (n,), the round of each row, 0 for none. A row is the
-    trained part of an update, without buffers. The paper's gradients are negative updates; no policy here depends on
-    the sign. Before the cohort is selected, clients without a row are asked for their update: all clients in round 1,
-    later those whose reply was lost or that were unavailable. After that, a row is as old as the last round in which
-    its client was selected, unless `refresh` is set. Clients without a row are selected last, the lower id first.
+    The state contains ``ids`` (n,), ``rows`` (n, p), and ``heard`` (n,), the round of each row, or 0 without a row. A
+    row is the trained part of an update, without buffers. The paper uses gradients, which are negative updates. The
+    policies do not depend on the sign. Before the selection, clients without a row are probed for their update. In
+    round 1 these are all clients, and later clients that were unavailable or whose reply was lost. After that, a row
+    dates from the last round in which its client was selected, unless `refresh` is set. Clients without a row are
+    selected last, in order of their ids.
 
     Args:
-        refresh: Largest age of a row in rounds, at least 0; clients with older rows are asked again, at the cost of one
-            download and one reply each. 0: all clients in every round. None: no client is asked twice.
-        explore: Share of the cohort, in [0, 1), drawn at random from the clients that are not chosen, rounded down to
-            whole clients. It renews rows at no extra cost.
-        sketch: Number of values kept per row, at least 1; None: all p. Each value of an update is added, with a random
-            sign, to one of `sketch` random buckets (a count-sketch), the same for all clients. Inner products stay
-            unbiased; a cosine is off by about 1 / sqrt(sketch). Smaller models are kept whole.
+        refresh: Largest age of a row in rounds, at least 0. Clients with older rows are probed again, at the cost of
+            one download and one reply each. 0: probe all clients in every round. None: do not probe a client again.
+        explore: Share of the cohort, in [0, 1), drawn at random from the clients that the policy did not choose,
+            rounded down to whole clients. It updates rows at no extra cost.
+        sketch: Number of values stored per row, at least 1. Each value of an update is added, with a random sign, to
+            one of `sketch` random buckets (a count-sketch), the same for all clients. Inner products remain unbiased,
+            and the error of a cosine is about 1 / sqrt(sketch). None: store all p values, as for models with p <=
+            `sketch`.
         sketch_seed: Seed of signs and buckets, at least 0.
-        dtype: Type of the rows. ``"float16"`` halves the memory; a row is off by at most 2^-11 of its length and a
-            cosine by 2^-10, see `fedreach._util.arrays`.
-        storage: Place of a table above 16 MiB. ``"disk"``: a file of the run folder's checkpoints; before the first
+        dtype: Type of the rows. ``"float16"`` halves the memory. The error of a row is then at most 2^-11 of its
+            length, and the error of a cosine at most 2^-10, see `fedreach._util.arrays`.
+        storage: Storage of a table above 16 MiB. ``"disk"``: a file in the run folder's checkpoints; before the first
             checkpoint, a temporary file.
 
-    Only rows of clients that replied change. A large table shares all other rows with the table of the round before,
+    Only rows of clients that replied change. A large table shares all other rows with the table of the previous round,
     and a checkpoint writes only changed rows. `rows_of` reads the rows of a state.
 
     Raises:
@@ -64,7 +66,7 @@ class GradientTable(Selection):
     storage: Literal["memory", "disk"] = "memory"
 
     def init(self, view: ServerView) -> State:
-        """Return a table of rows without numbers, as their length is not known yet."""
+        """Return a table with empty rows, because the length of a row is not known yet."""
         n = len(view.ids)
         return {"ids": view.ids, "rows": np.empty((n, 0), np.float32), "heard": np.zeros(n, np.int64)}
 
@@ -74,14 +76,14 @@ class GradientTable(Selection):
         return np.where(heard > 0, round_ - heard, np.inf)
 
     def probe(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Probe | None:
-        """Return those available whose row is missing or too old."""
+        """Return a probe of the available clients whose row is missing or too old."""
         age = self.age(state, view.round)
         due = np.isinf(age) if self.refresh is None else age > self.refresh
         ids = view.ids[view.available & due]
         return Probe(ids, asks="update") if ids.size else None
 
     def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
-        """Return the choice of `choose` among the available clients with a row, then clients without a row if too few.
+        """Return the cohort of `choose` among the available clients with a row; clients without a row if too few.
 
         A share `explore` of the cohort is drawn from the remaining clients.
         """
@@ -107,14 +109,14 @@ class GradientTable(Selection):
         return self.choose(ids, np.asarray(rows) if len(ids) == len(rows) else rows[has_row], k, rng)
 
     def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Cohort:
-        """Return k of these (a,) clients by their (a, p) rows; 1 <= k <= a."""
+        """Return k of these (a,) clients, given their (a, p) rows; 1 <= k <= a."""
         raise NotImplementedError(f"{type(self).__name__} must have a method choose(ids, rows, k, rng).")
 
     def observe(self, state: State, reports: ClientResults) -> State:
-        """Return the table with the rows of the clients that replied replaced.
+        """Return the table with new rows of the clients that replied.
 
         Raises:
-            ComponentError: If a number of an update is not finite.
+            ComponentError: If an update contains a number that is not finite.
         """
         if len(reports.ids) == 0:
             return state
@@ -131,7 +133,7 @@ class GradientTable(Selection):
         return {**state, "rows": self._replace_rows(state["rows"], where, new), "heard": heard}
 
     def _replace_rows(self, rows: AnyArray | RowTable, where: Ints, new: Float32s) -> AnyArray:
-        """Return the rows with (r, p) new ones at these positions."""
+        """Return the rows with (r, p) new rows at these positions."""
         if isinstance(rows, RowTable):
             return _as_array(rows.written(where, new))
         stored = pack_rows(new) if self.dtype == "float16" else new
@@ -147,7 +149,7 @@ class GradientTable(Selection):
 
 
 class KeepsUpdates(Selection):
-    """Base class of policies with a `GradientTable` of latest updates, sketched by the option `sketch`."""
+    """Base class of policies with a `GradientTable` of latest updates and the option `sketch`."""
 
     reads_updates = True
     sketch: int | None
@@ -177,14 +179,14 @@ def rows_at_flags(rows: AnyArray | RowTable, flags: Bools) -> AnyArray:
 
 
 def _as_array(rows: RowTable) -> AnyArray:
-    """Return a memory as the array of a state, which policies, checkpoints and row arithmetic share."""
+    """Return a stored table as an array of a state."""
     return cast(AnyArray, rows)
 
 
 def count_sketch(rows: Float32s, size: int, seed: int) -> Float32s:
     """Return (r, min(p, size)) count-sketches of (r, p) rows.
 
-    S(x)_b = sum of s_j x_j over the j with h(j) = b, where bucket h(j) and sign s_j are drawn uniformly. Then
+    S(x)_b is the sum of s_j x_j over all j with h(j) = b, for uniformly drawn buckets h(j) and signs s_j. Then
     E<S(x), S(y)> = <x, y>, with a variance of at most (|x|^2 |y|^2 + <x, y>^2) / size.
 
     Example:
@@ -219,7 +221,7 @@ def nearest_similarity(rows: AnyArray) -> Floats:
     """Return (n,) the largest cosine of each row with another row, minus infinity for a single row.
 
     Two rows that are nearest to each other have exactly the same value. A row of zeros has value 1 and is never the
-    nearest row of others. Cosines are computed in float64.
+    nearest row of another row. Cosines are computed in float64.
 
     Raises:
         ComponentError: If a number is not finite.
@@ -232,14 +234,14 @@ def nearest_similarity(rows: AnyArray) -> Floats:
 
 
 class Nearest(NamedTuple):
-    """The largest cosine of each row with another row, and that row; a row of zeros has 1 and itself."""
+    """Largest cosine of each row with another row, and this other row; for a row of zeros, 1 and the row itself."""
 
     cosine: Floats  # (n,) minus infinity if the row is the only one
     whom: Ints  # (n,) -1 if the row is the only one
 
 
 def nearest_of_all(rows: AnyArray, length: Floats) -> Nearest:
-    """Compare all rows with all.
+    """Return the nearest row of each row, from a comparison of all pairs.
 
     Example:
         >>> rows = np.array([[1.0, 0.0], [0.0, 2.0], [0.0, -3.0], [3.0, 4.0], [0.0, 0.0]])
@@ -260,7 +262,7 @@ def nearest_of_all(rows: AnyArray, length: Floats) -> Nearest:
 
 
 def take_nearer(cosine: Floats, whom: Ints, where: Ints, cosines: Floats, begin: int) -> None:
-    """Update the nearest rows from `cosines` (r, c): cosines of r rows with c others, from position `begin` on."""
+    """Update the nearest rows, given (r, c) cosines of r rows with the c rows from position `begin` on."""
     best = cosines.max(axis=1)
     better = np.flatnonzero(best > cosine[where])  # few, after the first blocks: looking up whose it is costs more
     cosine[where[better]] = best[better]
@@ -268,11 +270,11 @@ def take_nearer(cosine: Floats, whom: Ints, where: Ints, cosines: Floats, begin:
 
 
 def first_by_similarity(rows: AnyArray, k: int, *, most_similar: bool = False, nearest: Floats | None = None) -> Ints:
-    """Return the positions of the k rows whose nearest row is farthest, or nearest if `most_similar`.
+    """Return the positions of the k rows with the farthest nearest row, or with the nearest one if `most_similar`.
 
-    Mutually nearest rows tie. The row whose second nearest row is farther (or nearer) wins, then the third, and so on,
-    with cosines rounded to 12 decimals, and finally the lower position. `nearest` is the result of
-    `nearest_similarity`, if known.
+    Mutually nearest rows are tied. Then the second nearest rows decide, then the third, and so on, with cosines rounded
+    to 12 decimals. If all are equal, the lower position wins. `nearest` is the result of `nearest_similarity`, if
+    known.
 
     Example:
         >>> first_by_similarity(np.array([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.1], [0.0, 1.0]]), 2)
@@ -289,9 +291,9 @@ def first_by_similarity(rows: AnyArray, k: int, *, most_similar: bool = False, n
 
 
 def _similarity_keys(rows: AnyArray, positions: Ints, sign: float) -> list[bytes]:
-    """Return for some rows bytes that compare like ``sign`` times their cosines with the others, largest cosine first.
+    """Return sort keys of some rows, bytes that compare like ``sign`` times the row's cosines, largest cosine first.
 
-    Equal ones are stored once: what many rows have in common is mostly that they are copies.
+    Equal keys are stored once, because many rows with equal cosines are usually copies of each other.
     """
     length = lengths(rows)
     still, scale = length == 0, inverse(length)
@@ -313,7 +315,7 @@ def _similarity_keys(rows: AnyArray, positions: Ints, sign: float) -> list[bytes
 
 
 def lengths(rows: AnyArray) -> Floats:
-    """Return the (n,) Euclidean lengths; raise an error that names a row that is not finite."""
+    """Return the (n,) Euclidean lengths of the rows; raise an error if a row is not finite."""
     parts = (rows[begin : begin + ROWS] for begin in range(0, len(rows), ROWS))
     result = np.array([np.linalg.norm(row.astype(np.float64)) for part in parts for row in part])
     wrong = np.flatnonzero(~np.isfinite(result))
@@ -323,14 +325,14 @@ def lengths(rows: AnyArray) -> Floats:
 
 
 def inverse(length: Floats) -> Floats:
-    """Return 1 / length, or 0 where the length is 0."""
+    """Return 1 / length, or 0 if the length is 0."""
     return np.divide(1.0, length, out=np.zeros_like(length), where=length > 0)
 
 
 def blocks(
     rows: AnyArray, scale: Floats | None = None, shift: Floats | None = None
 ) -> Iterator[tuple[slice, slice, Floats]]:
-    """Yield (a, b, products of the rows a and b) for slices a <= b that together cover the table."""
+    """Yield slices a <= b and the inner products of the rows a and b, until all pairs of the table are covered."""
     slices = [slice(begin, min(begin + ROWS, len(rows))) for begin in range(0, len(rows), ROWS)]
     for i, a in enumerate(slices):
         for b in slices[i:]:
@@ -385,7 +387,7 @@ MOST = 4096  # rows that are compared with all at a time, as their cosines with 
 
 
 def update_nearest(rows: AnyArray, length: Floats, old: Nearest, changed: Ints) -> Nearest:
-    """Return the nearest rows in a table (n, p) with these lengths after some rows changed."""
+    """Return the nearest rows in an (n, p) table with these lengths, after some rows changed."""
     if len(changed) > min(RECOMPUTE_SHARE * len(rows), MOST):
         return nearest_of_all(rows, length)
     cosine, whom = old.cosine.copy(), old.whom.copy()
@@ -408,13 +410,13 @@ def update_nearest(rows: AnyArray, length: Floats, old: Nearest, changed: Ints) 
 
 
 def nearest_among(rows: AnyArray, length: Floats, nearest: Nearest, flags: Bools) -> Nearest:
-    """Return the nearest rows among the flagged rows; entries of the others are meaningless."""
+    """Return the nearest rows among the flagged rows; entries of other rows are meaningless."""
     gone = (nearest.whom >= 0) & ~flags[nearest.whom]
     return _search_again(rows, length, nearest, gone & flags, flags)
 
 
 def _search_again(rows: AnyArray, length: Floats, nearest: Nearest, lost: Bools, flags: Bools | None = None) -> Nearest:
-    """Compare the rows that lost their nearest row with all rows, or with the flagged ones."""
+    """Compare the rows that lost their nearest row with all rows, or with the flagged rows."""
     everybody = np.flatnonzero(lost)
     if not len(everybody):
         return nearest
@@ -436,7 +438,7 @@ def _search_again(rows: AnyArray, length: Floats, nearest: Nearest, lost: Bools,
 
 
 def _cosines_with_all(rows: AnyArray, length: Floats, who: Ints) -> Iterator[tuple[slice, Floats]]:
-    """Yield slices of all rows, and the cosines of some rows with them; minus infinity with themselves and zeros."""
+    """Yield slices of all rows and some rows' cosines with them; minus infinity with themselves and rows of zeros."""
     scale, still = inverse(length), length == 0
     cosines_within = products(rows, who, who, scale)  # symmetric to the last bit
     place = np.full(len(rows), -1)
@@ -454,9 +456,9 @@ def _cosines_with_all(rows: AnyArray, length: Floats, who: Ints) -> Iterator[tup
 
 @dataclass(frozen=True, kw_only=True)
 class NearestTable(GradientTable):
-    """Base class of policies that also keep nearest rows: `Minimax` and `MaxSimilarity`.
+    """Base class of policies that also store nearest rows: `Minimax` and `MaxSimilarity`.
 
-    In addition to the table, the state holds ``length``, ``nearest`` and ``whom`` (n,), see `Nearest`.
+    In addition to the table, the state contains ``length``, ``nearest`` and ``whom`` (n,), see `Nearest`.
     """
 
     most_similar: ClassVar[bool]  # of which end the clients are chosen
@@ -471,11 +473,11 @@ class NearestTable(GradientTable):
     def choose(
         self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
     ) -> Cohort:
-        """Return k clients, given the (n,) largest cosines if these are known."""
+        """Return k clients, given the (n,) largest cosines if they are known."""
         return Cohort(ids[first_by_similarity(rows, k, most_similar=self.most_similar, nearest=nearest)])
 
     def observe(self, state: State, reports: ClientResults) -> State:
-        """Return the table with the rows of the clients that reported, and the nearest rows."""
+        """Return the table with new rows of the clients that replied, and the new nearest rows."""
         new = super().observe(state, reports)
         if new is state:
             return state
@@ -499,10 +501,10 @@ FLAT = 1e-9  # extent, relative to the largest, below which points have none in 
 def principal_points(rows: AnyArray, components: int, *, normalize: bool = False) -> Floats:
     """Return (n, r) coordinates of the rows along their r principal axes, r <= `components`.
 
-    With X the centered rows, X X' = U L U' and Y = U L^(1/2) for the largest eigenvalues in L. The smaller of X X' (n,
-    n) and X' X (p, p) is computed. Axes along which rows differ by less than float32 rounding are left out, so copies
-    of one row give r = 0. On each axis the largest coordinate is positive. With `normalize`, rows are first divided by
-    their length; zeros stay zeros.
+    With the centered rows X, X X' = U L U' and Y = U L^(1/2) for the largest eigenvalues in L. The function computes
+    the smaller of X X' (n, n) and X' X (p, p). It omits axes along which rows differ by less than float32 rounding, so
+    r = 0 for copies of one row. On each axis the largest coordinate is positive. With `normalize`, rows are first
+    divided by their length; rows of zeros do not change.
 
     Example:
         >>> principal_points(np.array([[1.0, 1.0], [3.0, 3.0], [8.0, 8.0]]), 2).round(3)
@@ -541,10 +543,10 @@ def _leading(matrix: Floats, count: int) -> tuple[Floats, Floats]:
 
 
 def vertices(points: Floats) -> Ints:
-    """Return the positions of the (n, r) points that are vertices of their convex hull, increasing.
+    """Return the sorted positions of the (n, r) points that are vertices of their convex hull.
 
-    Of equal points, at most the first is a vertex. Points in a subspace are processed in that subspace. Inputs that
-    Qhull still finds degenerate are moved slightly (option QJ).
+    Of equal points, at most the first is a vertex. Points in a subspace are processed in this subspace. If Qhull still
+    considers the input degenerate, it moves the points slightly (option QJ).
 
     Example:
         >>> vertices(np.array([[0.0, 0], [4, 0], [4, 3], [0, 3], [2, 1], [1, 1], [2, 3]]))
@@ -574,8 +576,9 @@ def vertices(points: Floats) -> Ints:
 def spanning_points(points: Floats, k: int) -> Ints:
     """Return the positions of exactly k of the (n, r) points, outermost first.
 
-    Takes the vertices of the hull, then those of the hull of the rest, and so on, in layers. `farthest_first` selects
-    from the last layer; in the first layer it starts with the point farthest from the mean.
+    The function selects the vertices of the hull, then the vertices of the hull of the remaining points, and so on, in
+    layers. `farthest_first` selects from the last layer. If this is the first layer, it starts with the point farthest
+    from the mean.
 
     Example:
         >>> points = np.array([[0.0, 0], [4, 0], [4, 3], [0, 3], [2, 1], [1, 1], [2, 3]])
@@ -601,14 +604,14 @@ def spanning_points(points: Floats, k: int) -> Ints:
 def farthest_first(
     distance: Callable[[int], Floats], out: Floats, candidates: Ints, chosen: Sequence[int], k: int
 ) -> Ints:
-    """Add to the chosen points, until they are k, the candidate that is farthest from all of them.
+    """Extend the chosen points to k points, always by the candidate that is farthest from all chosen points.
 
-    Distances are compared after rounding to 1e-9 of the largest; ties go to the first candidate.
+    Distances are compared after rounding to 1e-9 of the largest distance. Ties go to the first candidate.
 
     Args:
         distance: Function from a point i to the (n,) distances to it.
-        out: (n,) distances to the mean; the largest is chosen first if no point is chosen yet.
-        candidates: Positions to choose from, at least k minus the number of chosen points.
+        out: (n,) distances to the mean, whose largest determines the first point if no point is chosen yet.
+        candidates: Positions of the candidates, at least k minus the number of chosen points.
     """
     size = float(out.max()) or 1.0
     result = list(chosen)

@@ -1,4 +1,4 @@
-"""Client selection by labels."""
+"""Client selection based on labels."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -19,11 +19,11 @@ from fedreach.federation.types import ClientResults, Cohort, Probe, ServerView, 
 class EntropyTopK(Selection):
     """Selection of the k available clients with the highest label entropy; ties go to the lower id.
 
-    This choice minimizes b/K sum_{i not selected} H_i, the tight form of the bound in "Advocating for the Silent"
+    This cohort minimizes b/K sum_{i not selected} H_i, the tight form of the bound in "Advocating for the Silent"
     (arXiv 2310.07171, proof of Theorem 2).
 
-    Use when: label counts may be known, to see what balanced labels alone contribute. The cohort is the same in every
-    round unless availability changes.
+    Use when: clients may reveal label counts, and you want to measure the effect of balanced labels alone. The cohort
+    is the same in every round unless availability changes.
     """
 
     needs = ("label_entropy",)
@@ -42,30 +42,31 @@ class EntropyTopK(Selection):
 class KLFilter(DivergenceFilter):
     """Random selection among clients whose label distribution is close to that of all participants.
 
-    Client i passes the filter if KL(p || p_i) <= `threshold`, where p_i is its smoothed label distribution and p the
-    pooled one of all participants, available or not (see `fedreach._util.divergence.label_divergences`). The cohort is
-    k clients drawn uniformly from those that pass, or all of them if they are fewer than k. If no client passes, or
-    those that pass hold fewer than `min_examples` together, further clients are admitted in increasing divergence
-    (ties: lower id). The remark of the round reports both cases.
+    Client i passes the filter if KL(p || p_i) <= `threshold`. Here p_i is the client's smoothed label distribution, and
+    p is the label distribution of all participants, available or not (see
+    `fedreach._util.divergence.label_divergences`). The policy draws k clients uniformly from the clients that pass, or
+    selects all of them if fewer than k pass. If no client passes, or if these clients have fewer than `min_examples`
+    together, the policy admits further clients by increasing divergence (ties: lower id). The remark of the round
+    reports both cases.
 
-    With few examples per client, hardly any client passes the paper's 0.2 nats: fewer than 1% of clients with 750
-    examples from Dirichlet(0.5).
+    With few examples per client, hardly any client passes the paper's threshold of 0.2 nats: fewer than 1% of clients
+    with 750 examples from Dirichlet(0.5).
 
-    Use when: label counts may be known, and clients whose labels differ from all others should not train.
+    Use when: clients may reveal label counts, and clients with unusual label distributions should not train.
 
     Args:
         threshold: Largest divergence e1 in nats, at least 0.
         direction: ``"global_to_local"``: KL(p || p_i), as in the paper; ``"local_to_global"``: KL(p_i || p).
-        smoothing: Pseudo-examples kappa added to each class of a client, at least 0. With 0, KL(p || p_i) is infinite
-            for a client that lacks a class.
-        min_examples: Number of training examples e2 that the admitted clients must hold together. None: as many as k
-            clients of mean size.
+        smoothing: Number kappa of pseudo-examples to add to each class of a client, at least 0. With 0, KL(p || p_i) is
+            infinite for a client that lacks a class.
+        min_examples: Smallest number e2 of training examples of all admitted clients together. None: k times the mean
+            number per client.
 
     Raises:
         ConfigError: If an option is out of range.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", constraints 37e
-    and 37f without the radio. Constraint 37f applies to the admitted clients, not to the k that are drawn.
+    and 37f without the radio. Constraint 37f applies to the admitted clients, not to the k drawn clients.
 
     Example:
         >>> from dataclasses import replace
@@ -89,10 +90,10 @@ DECIMALS = 9  # of coordinates and silhouettes; the rest is rounding and must no
 
 
 def bipartition(rows: AnyArray) -> Bools:
-    """Return (n,) the side of each of n >= 2 rows after complete linkage of the distances 1 - cosine.
+    """Return (n,) the side of each of n >= 2 rows after complete linkage with the distances 1 - cosine.
 
-    The nearest groups of rows are merged until two are left; the distance of two groups is that of their farthest
-    members. The larger side is False; of two equal sides, the one with the first row.
+    The nearest groups of rows are merged until two groups remain. The distance of two groups is the distance of their
+    farthest members. The larger side is False; if both sides are equal, the side with the first row.
 
     Example:
         >>> rows = np.array([[1, 0.1, 0], [0.9, 0, 0.1], [-1, 0.2, 0], [-0.8, -0.1, 0.1], [1.1, 0, 0]])
@@ -110,9 +111,9 @@ def bipartition(rows: AnyArray) -> Bools:
 
 
 def ward(distance: Floats) -> Floats:
-    """Return the (n - 1, 4) merges of n points by Ward's method from their (n, n) distances, as scipy's `linkage` does.
+    """Return the (n - 1, 4) merges of n points by Ward's method, given their (n, n) distances, as scipy's `linkage`.
 
-    Distances that are not Euclidean are combined by the same formula (Lance and Williams).
+    The same formula (Lance and Williams) also combines distances that are not Euclidean.
 
     Example:
         >>> ward(np.array([[0, 1, 4], [1, 0, 3], [4, 3, 0.0]]))[:, :2]
@@ -125,7 +126,7 @@ def ward(distance: Floats) -> Floats:
 
 
 def angles(rows: AnyArray) -> Floats:
-    """Return the (n, n) angles between rows, from 0 to pi. A row of zeros has angle pi/2 to all rows but other zeros.
+    """Return the (n, n) angles between rows, from 0 to pi; pi/2 between a row of zeros and any nonzero row.
 
     Example:
         >>> angles(np.array([[1.0, 0], [-2, 0], [0, 0], [0, 0]])) / np.pi
@@ -143,11 +144,12 @@ def angles(rows: AnyArray) -> Floats:
 
 
 def kmeans(points: Floats, count: int | None = None) -> Ints:
-    """Return the cluster of each point, numbered from 0 by first member; at most as many as there are distinct points.
+    """Return the cluster of each point, numbered from 0 by first member, with at most one cluster per distinct point.
 
-    k-means++ with 10 restarts and a fixed seed. Without `count`, the number of clusters from 2 to min(8, n - 1) with
-    the largest mean silhouette is chosen; ties go to the smaller number. Fewer than three points, or equal points, form
-    one cluster. Points are sorted by coordinates first, so renaming them renames the clusters.
+    The function uses k-means++ with 10 restarts and a fixed seed. Without `count`, it uses the number of clusters from
+    2 to min(8, n - 1) with the largest mean silhouette; ties go to the smaller number. Fewer than three points, or
+    equal points, form one cluster. Points are first sorted by coordinates. So the clusters do not depend on the order
+    of the points.
 
     Example:
         >>> kmeans(np.array([[5.0], [0.0], [5.1], [0.1], [9.0], [9.1]]))
@@ -189,41 +191,41 @@ def by_first_member(labels: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Clustered(KeepsUpdates):
-    """Clustered federated learning (Sattler et al., 2021): a cluster splits when its model no longer moves.
+    """Clustered federated learning (Sattler et al., 2021): a cluster splits when its model no longer changes.
 
     All clients start in one cluster. From round `first_round` on, a cluster with more than two replies splits after the
     round if
 
         |mean_i D_i| < eps1    and    max_i |D_i| > eps2,
 
-    where D_i are the updates of its clients: the model no longer moves, although single clients would still move it.
-    Complete linkage of the distances 1 - cos(D_i, D_j) defines the two parts. The part with more replies keeps the
-    cluster's number (of two equal parts, that of the lowest id); the other part gets the next free number. Clusters
-    never merge.
+    where D_i are the updates of its clients. Then the model no longer changes, although single clients would still
+    change it. Complete linkage with the distances 1 - cos(D_i, D_j) defines the two parts. The part with more replies
+    keeps the cluster's number; of two equal parts, the part with the lowest id keeps it. The other part has the next
+    free number. Clusters never merge.
 
-    Members that did not reply in that round join the part whose mean direction is closer to their last update. A split
-    waits for members that never replied: the next round asks those available for an update, at extra cost, and then the
-    cluster may split. Members that could not be asked join the larger part.
+    Members that did not reply in this round join the part whose mean direction is closer to their last update. A split
+    is delayed for members that never replied. In the next round, available members among them are probed for an update,
+    at extra cost, and then the cluster may split. Members that could not be probed join the larger part.
 
-    The cohort is drawn as by `Uniform`. With a small cohort, a cluster may never have three replies in a round, and
-    then never splits. In the paper all clients reply, and updates have equal weights.
+    The cohort is drawn as in `Uniform`. With a small cohort, a cluster may never have three replies in a round. Then it
+    never splits. In the paper all clients reply, and updates have equal weights.
 
     Use when: groups of clients need different models.
 
     Args:
-        eps1: Upper limit of the length of the mean update, positive. Smaller values delay splits.
-        eps2: Lower limit of the largest update, at least 0. Larger values prevent splits.
+        eps1: Upper limit for the length of the mean update, positive. Smaller values delay splits.
+        eps2: Lower limit for the length of the largest update, at least 0. Larger values prevent splits.
         thresholds: Unit of both limits. ``"relative"``: eps1 relative to the largest |D_i| of the cluster in this
             round, eps2 relative to the largest of the first round. ``"absolute"``: lengths, which depend on the model
             and the learning rate; the authors' code uses 0.4 and 1.6.
         first_round: First round after which a cluster may split, at least 1; 21 in the authors' code.
-        sketch: Number of values kept per update, see `GradientTable`. None: all.
+        sketch: Number of values stored per update, see `GradientTable`. None: all values.
 
     Raises:
         ConfigError: If an option is out of range.
 
     Reference: Sattler, Müller and Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multi-Task
-    Optimization under Privacy Constraints", IEEE TNNLS 2021; thresholds and linkage as in the authors' code.
+    Optimization under Privacy Constraints", IEEE TNNLS 2021, with thresholds and linkage as in the authors' code.
 
     Example:
         >>> policy, view = Clustered(first_round=1), ServerView.of(np.arange(5), np.full(5, 10))
@@ -239,7 +241,7 @@ class Clustered(KeepsUpdates):
     sketch: Annotated[int | None, "[1, inf)"] = None
 
     def init(self, view: ServerView) -> State:
-        """Return one cluster, a table without updates, no client to ask, and no first round yet."""
+        """Return a state with one cluster, without updates, clients to probe or a first round."""
         n = len(view.ids)
         return {
             **self._table.init(view),
@@ -252,7 +254,7 @@ class Clustered(KeepsUpdates):
         return state["clusters"]
 
     def probe(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Probe | None:
-        """Return the clients without an update whose cluster is about to split."""
+        """Return a probe of the clients without an update whose cluster can split."""
         ids = view.ids[view.available & state["asked"] & (state["heard"] == 0)]
         return Probe(ids, asks="update") if ids.size else None
 
@@ -273,7 +275,7 @@ class Clustered(KeepsUpdates):
         return state
 
     def _split(self, state: State, number: int, fresh: Ints) -> State:
-        """Return the state after the split of a cluster, if the updates at the positions `fresh` call for it."""
+        """Return the state after the split of a cluster, if the updates at the positions `fresh` require a split."""
         rows = state["rows"]
         if not self._is_divided(rows[fresh].astype(np.float64), float(state["first_largest"][0])):
             return state
@@ -293,7 +295,7 @@ class Clustered(KeepsUpdates):
         return {**state, "clusters": clusters, "asked": pending}
 
     def _is_divided(self, updates: Floats, first_largest: float) -> bool:
-        """Return whether the mean of (r, p) updates is small although one of them is large."""
+        """Return whether the mean of (r, p) updates is small although an update is large."""
         largest = _lengths(updates).max()
         relative = self.thresholds == "relative"
         eps1 = self.eps1 * (largest if relative else 1)
@@ -306,7 +308,7 @@ def _lengths(rows: AnyArray) -> Floats:
 
 
 def _nearer(rows: AnyArray, fresh: AnyArray, side: Bools) -> Bools:
-    """Return which rows have a larger cosine with the mean direction of the side True; a row of zeros has not."""
+    """Return which rows have a larger cosine with the mean direction of the side True; False for a row of zeros."""
     fresh = fresh.astype(np.float64)
     fresh /= np.maximum(_lengths(fresh), 1e-300)[:, None]
     centres = np.stack([fresh[~side].mean(axis=0), fresh[side].mean(axis=0)])
@@ -319,34 +321,34 @@ def _nearer(rows: AnyArray, fresh: AnyArray, side: Bools) -> Bools:
 
 @dataclass(frozen=True)
 class HiCS(Selection):
-    """HiCS-FL client selection (Chen and Vikalo, 2024): clients with varied labels first, inferred from the output
-    bias.
+    """HiCS-FL client selection (Chen and Vikalo, 2024): prefers clients with varied labels, inferred from biases.
 
-    The update b_i of the output layer's bias grows with the share of each class at client i. The entropy of its labels
-    is estimated by H_i = H(softmax(b_i / T)) with temperature T. Ward's method divides clients into `groups` by the
-    distance
+    The update b_i of the output layer's bias increases with the share of each class at client i. So the server
+    estimates the entropy of the client's labels by H_i = H(softmax(b_i / T)) with temperature T. Ward's method divides
+    clients into `groups` groups with the distance
 
         angle(b_i, b_j) + entropy_weight |H_i - H_j|.
 
-    In round t of R, each place of the cohort goes to group g with probability proportional to exp(gamma_t H_g), where
-    H_g is the mean H_i of the group and gamma_t = gamma (1 - t / R). Within the group, client i is drawn with
-    probability proportional to its number of examples, without replacement. Clients without an update are selected at
-    random first, which takes n / k rounds and needs no probe.
+    In round t of R, each place in the cohort is filled from group g with probability proportional to exp(gamma_t H_g).
+    Here H_g is the mean H_i of the group and gamma_t = gamma (1 - t / R). Within the group, client i is drawn with
+    probability proportional to its number of examples, without replacement. First, clients without an update are
+    selected at random. This takes n / k rounds and needs no probe.
 
-    Clients send no labels, but the server infers how varied they are. It stores c numbers per client for c classes. The
-    model must end in a linear layer with a bias. The paper uses equal weights: ``weighting = "equal"``.
+    Clients do not send labels, but the server infers the variety of their labels. The server stores c numbers per
+    client for c classes. The model must end in a linear layer with a bias. The paper uses equal weights:
+    ``weighting = "equal"``.
 
-    Use when: some clients have varied labels, most have few classes, and label counts must stay private. With label
-    counts, use `entropy_topk`. Late in training small updates look varied, whatever the labels.
+    Use when: some clients have varied labels, most clients have few classes, and label counts must remain private. With
+    label counts, use `entropy_topk`. Late in training, updates are small, and all labels appear varied.
 
     Args:
-        temperature: Temperature T, positive; 0.0025 (Fashion-MNIST) and 0.0015 in the paper. It separates clients best
-            near the mean |b_i|, which grows with learning rate and epochs. On digits (linear model, learning rate 0.1,
-            2 epochs) that is 0.03; the standard deviation of H_i is 0.62 nats at T = 0.03, 0.16 at 0.0025 and 0.01 at
-            0.3.
+        temperature: Temperature T, positive; 0.0025 (Fashion-MNIST) and 0.0015 in the paper. T separates clients best
+            near the mean |b_i|, which increases with learning rate and epochs. On digits (linear model, learning rate
+            0.1, 2 epochs) this mean is 0.03. There the standard deviation of H_i is 0.62 nats at T = 0.03, 0.16 at
+            0.0025 and 0.01 at 0.3.
         entropy_weight: Weight of the entropy in the distance, at least 0; lambda in the paper.
-        gamma: Preference for varied labels in round 0, at least 0; 4 (Fashion-MNIST, CIFAR-10) or 2 in the paper. 0
-            draws groups uniformly.
+        gamma: Preference for varied labels in round 0, at least 0; 4 (Fashion-MNIST, CIFAR-10) or 2 in the paper. With
+            0, groups are drawn uniformly.
         groups: Number of groups, at least 1 and at most the number of clients. None: k, as in the paper.
 
     Raises:
@@ -354,10 +356,10 @@ class HiCS(Selection):
         ComponentError: If the model does not end in a bias.
 
     Reference: Chen and Vikalo, "Heterogeneity-Guided Client Sampling: Towards Fast and Efficient Non-IID Federated
-    Learning", NeurIPS 2024, eq. (7), (9) and (10), Algorithm 1; options of appendix A.1.2. The authors' code
-    (github.com/CityChan/HiCS-FL) deviates: it estimates H_i from mean weights, passes distances to Ward's method as if
-    they were points, uses entropy only while the variance of the H_i is below 0.1, draws clients of a group uniformly,
-    and ignores later updates where alphas differ.
+    Learning", NeurIPS 2024, eq. (7), (9) and (10) and Algorithm 1, with the options of appendix A.1.2. The authors'
+    code (github.com/CityChan/HiCS-FL) differs in five points. It estimates H_i from mean weights, and passes distances
+    to Ward's method as if they were points. It uses entropy only while the variance of the H_i is below 0.1. It draws
+    clients of a group uniformly, and ignores later updates if alphas differ.
 
     Example:
         >>> policy, view = HiCS(temperature=0.1, gamma=99.0, groups=2), ServerView.of(np.arange(4), np.full(4, 10))
@@ -377,12 +379,12 @@ class HiCS(Selection):
     groups: Annotated[int | None, "[1, inf)"] = None
 
     def init(self, view: ServerView) -> State:
-        """Return a table of biases without numbers, as their length is not known yet."""
+        """Return an empty table of biases, because the length of a bias is not known yet."""
         n = len(view.ids)
         return {"ids": view.ids, "bias": np.zeros((n, 0)), "heard": np.zeros(n, np.bool_)}
 
     def observe(self, state: State, reports: ClientResults) -> State:
-        """Return the state with the biases of those that reported."""
+        """Return the state with the new biases of the clients that replied."""
         if len(reports.ids) == 0:
             return state
         c = reports.output_bias
@@ -408,7 +410,7 @@ class HiCS(Selection):
         return Cohort(view.ids[np.concatenate([new, heard[drawn]])])
 
     def _log_chance(self, bias: Floats, num_examples: Ints, view: ServerView, k: int) -> Floats:
-        """Return (a,) the logarithm of the probability with which each client gets a place, up to a constant."""
+        """Return (a,) the logarithm of each client's selection probability for a place, up to a constant."""
         entropy = estimated_entropy(bias, self.temperature)
         group = self._groups(bias, entropy, k)
         mean = np.bincount(group, entropy) / np.bincount(group)
@@ -417,7 +419,7 @@ class HiCS(Selection):
         return np.asarray(self.gamma * remaining * mean[group] + within)
 
     def _groups(self, bias: Floats, entropy: Floats, k: int) -> Ints:
-        """Return (a,) each client's group 0, 1, ..."""
+        """Return (a,) the group 0, 1, ... of each client."""
         from scipy.cluster.hierarchy import cut_tree
 
         count = min(k if self.groups is None else self.groups, len(bias))

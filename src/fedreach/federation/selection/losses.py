@@ -1,4 +1,4 @@
-"""Client selection by losses."""
+"""Client selection based on losses."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -22,17 +22,19 @@ from fedreach.federation.types import ClientResults, Cohort, Probe, ServerView, 
 class PowerOfChoice(Selection):
     """Power-of-choice client selection (Cho et al., 2022).
 
-    Draws candidates without replacement, each with probability proportional to its number of examples. Selects the k
-    candidates with the largest loss on the current global model. Each candidate of a probe downloads the model and
-    uploads 4 bytes; both are counted. Ties go to the lower id. A candidate that did not reply comes last.
+    The policy draws candidates without replacement, with probability proportional to their number of examples. It
+    selects the k candidates with the largest loss on the current global model. In a probe, each candidate downloads the
+    model and uploads 4 bytes, which count as communication. Ties go to the lower id. Candidates that did not reply are
+    selected last.
 
-    Use when: clients with high loss are the ones left behind, and an extra exchange per round is affordable.
+    Use when: the model neglects clients with high loss, and an extra exchange per round is affordable.
 
     Args:
-        candidates: Number of candidates, at least the cohort size; smaller values are raised to it. None: all available
-            clients, as in "Advocating for the Silent" (arXiv 2310.07171).
+        candidates: Number of candidates, increased to the cohort size if it is smaller. None: all available clients, as
+            in "Advocating for the Silent" (arXiv 2310.07171).
         loss: Loss to compare. ``"full"``: mean over all examples of a candidate. ``"batch"``: mean over `batch_size`
-            examples (cpow-d). ``"last"``: last known loss, without a probe (rpow-d); clients without one come first.
+            examples (cpow-d). ``"last"``: last known loss, without a probe (rpow-d); clients without a known loss are
+            selected first.
         batch_size: Number of examples for ``loss = "batch"``, at least 1.
 
     Raises:
@@ -52,7 +54,7 @@ class PowerOfChoice(Selection):
     batch_size: Annotated[int, "[1, inf)"] = 64
 
     def probe(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Probe | None:
-        """Return the candidates, unless it is the last known loss that counts."""
+        """Return a probe of the candidates; None if the policy compares last known losses."""
         if self.loss == "last":
             return None
         ids = self._candidates(view, k, rng)
@@ -84,30 +86,30 @@ DOUBT = 0.1  # factor within the root of how long ago a client was heard
 class Oort(Selection):
     """Oort client selection by loss and speed (Lai et al., 2021).
 
-    In round t, about e k of the k clients are new, with e = max(least_exploration, exploration decay^(t-1)). The others
-    are drawn from the clients that trained before, with probability proportional to
+    In round t, about e k of the k clients are new, with e = max(least_exploration, exploration decay^(t-1)). The other
+    clients are drawn from those that trained before, with probability proportional to
 
         u_i = (U_i - min U) / (max U - min U) + sqrt(0.1 log t / t_i),    U_i = n_i sqrt((1/n_i) sum_j l_j^2).
 
-    Client i was last selected in round t_i; l_j are the losses of its n_i examples then. Utilities U_i are clipped at
-    their 95% quantile. If all U_i are equal, the first term is 0. Clients whose u_i is below `cutoff` times that of the
-    last client in a greedy choice are not drawn.
+    Client i was last selected in round t_i, and l_j are the losses of its n_i examples in this round. Utilities U_i are
+    clipped at their 95% quantile. If all U_i are equal, the first term is 0. A greedy selection of the largest u_i
+    defines a threshold, `cutoff` times its smallest u_i. Clients with a smaller u_i are not drawn.
 
-    With a radio, s_i is the round time of client i with an equal share of the band and its fastest CPU. Clients with
-    s_i > T have u_i multiplied by (T / s_i)^penalty, and new clients are drawn with probability proportional to 1 /
-    s_i. The preferred time T is the `pace` quantile of s. It rises by `pace_step` after each `window` rounds whose
-    utilities sum to less than those of the window before. Without a radio, speed is ignored.
+    With a radio, s_i is the round time of client i with an equal share of the bandwidth and its fastest CPU. For
+    clients with s_i > T, u_i is multiplied by (T / s_i)^penalty. New clients are drawn with probability proportional to
+    1 / s_i. The preferred time T is the `pace` quantile of s. The quantile increases by `pace_step` if the utilities of
+    the last `window` rounds sum to less than in the `window` rounds before. Without a radio, speed is ignored.
 
-    Use when: both loss and speed matter; with `[radio]` it trades one for the other.
+    Use when: both loss and speed matter. Speed requires `[radio]`.
 
     Args:
         exploration: Share of new clients in the cohort of round 1, in [0, 1].
-        decay: Factor of that share per round, in (0, 1].
+        decay: Factor of this share per round, in (0, 1].
         least_exploration: Smallest share of new clients, in [0, 1].
-        cutoff: Smallest utility of a client to draw, relative to the last client of a greedy choice, in [0, 1].
-        penalty: Exponent of the slowness penalty, at least 0; 0 ignores speed.
+        cutoff: Smallest utility of drawn clients, relative to the last client of a greedy selection, in [0, 1].
+        penalty: Exponent of the slowness penalty, at least 0. With 0, speed is ignored.
         pace: Quantile that defines the preferred round time, in (0, 1].
-        pace_step: Increase of that quantile, in [0, 1].
+        pace_step: Increase of this quantile, in [0, 1].
         window: Number of rounds between two decisions about the pace, at least 1.
 
     Raises:
@@ -115,9 +117,9 @@ class Oort(Selection):
 
     Reference: Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided Participant
     Selection", OSDI 2021, Algorithm 1. Utilities are scaled and T is a quantile, as in the authors' code
-    (github.com/SymbioticLab/Oort), because Algorithm 1 adds seconds to nats. Where that code deviates from Algorithm 1
-    otherwise, FedReach follows Algorithm 1. The code's blacklist of clients that were selected often, off by default,
-    is not built in.
+    (github.com/SymbioticLab/Oort), because Algorithm 1 adds seconds to nats. In all other points, FedReach follows
+    Algorithm 1. The authors' code can also exclude clients that were selected often, which is off by default. FedReach
+    does not implement this option.
 
     Example:
         >>> policy, view = Oort(exploration=0.0, least_exploration=0.0), ServerView.of(np.arange(4), np.full(4, 10))
@@ -139,7 +141,7 @@ class Oort(Selection):
     window: Annotated[int, "[1, inf)"] = 20
 
     def init(self, view: ServerView) -> State:
-        """Return a state without any utility."""
+        """Return a state without utilities."""
         n = len(view.ids)
         return {
             "ids": view.ids,
@@ -187,7 +189,7 @@ class Oort(Selection):
         return Cohort(view.ids[np.concatenate([best, tried])])
 
     def _utility(self, state: State, view: ServerView, heard: Ints, seconds: Floats) -> Floats:
-        """Return u of the clients at these places."""
+        """Return u_i of the clients at these positions."""
         utility = state["utility"][heard]
         utility = np.minimum(utility, np.quantile(utility, CLIP))
         span = np.ptp(utility)
@@ -199,7 +201,7 @@ class Oort(Selection):
 
 
 def _seconds(view: ServerView, k: int) -> Floats:
-    """Return (n,) the round time of each client in seconds with 1/k of the band; ones without a radio."""
+    """Return (n,) each client's round time in seconds with 1/k of the bandwidth; 1 for each client without a radio."""
     if view.radio is None:
         return np.ones(len(view.ids))
     problem = view.radio.problem()
@@ -213,22 +215,22 @@ def _seconds(view: ServerView, k: int) -> Floats:
 class Minimax(NearestTable):
     """Minimax client selection: the k clients least similar to any other client.
 
-    Selects the k smallest m_i = max_{j != i} cos(g_i, g_j), where g_i is the latest update of client i and j runs over
-    all available clients. This minimizes the sum of m_i over all choices of k clients. A client with a zero update has
-    m_i = 1.
+    The policy selects the clients with the k smallest m_i = max_{j != i} cos(g_i, g_j), where g_i is the latest update
+    of client i, and j is any other available client. This cohort minimizes the sum of m_i over all sets of k clients.
+    For a client with a zero update, m_i = 1.
 
-    The paper's pseudo-code is corrected in three places. It returns k + 1 clients (``<=`` instead of ``<``). It keeps
-    the m_i in a set and so loses one of two mutually nearest clients; here each client keeps its own m_i. It leaves
-    ties open; here the client with the smaller second largest cosine wins, then the third, and so on (12 decimals), and
-    finally the lower id. Renaming the clients therefore renames the choice.
+    FedReach corrects the paper's pseudo-code in three points. The pseudo-code returns k + 1 clients (``<=`` instead of
+    ``<``). It stores the m_i in a set, and so loses one of two mutually nearest clients; FedReach stores one m_i for
+    each client. It does not define ties. In FedReach, the client with the smaller second largest cosine wins, then the
+    third, and so on (12 decimals), and finally the lower id. So the order of the clients does not affect the cohort.
 
     Without `refresh`, clients that are not selected keep their update of round 1. In round 1 all updates are similar,
     so the clients selected first may be selected in every round. `explore` draws part of the cohort at random, which
-    renews updates at no extra cost.
+    adds recent updates at no extra cost.
 
-    Cosines are computed in float64, block by block: n^2 p products for n clients and rows of p numbers.
+    Cosines are computed in float64, block by block, with n^2 p products for n clients and rows of p numbers.
 
-    Use when: the cohort should be as diverse as possible, and all clients can send updates now and then.
+    Use when: the cohort should be as diverse as possible, and all clients can occasionally send updates.
 
     Reference: "Advocating for the Silent" (arXiv 2310.07171), Algorithm 1 and eq. 11.
 
@@ -251,36 +253,37 @@ class Rademacher(KeepsUpdates):
     """Selection from clusters of clients with a low Rademacher score.
 
     In round 1 and then every `every` rounds, all available clients send an update and their score (see `WLRC`) for the
-    same broadcast model. In other rounds only new clients do. Each of these probes costs one download of the model and
-    one reply. Updates are scaled to length 1, projected on at most 10 principal axes and clustered by k-means. The
-    score of a cluster is the mean of its members' scores. `use` defines how scores select clients:
+    same broadcast model. In other rounds, only new clients send an update and a score. Each of these probes costs one
+    download of the model and one reply. Updates are scaled to length 1, projected on at most 10 principal axes and
+    clustered by k-means. The score of a cluster is the mean of its members' scores. `use` defines how scores determine
+    the cohort:
 
     - ``"best"``: members of the cluster with the lowest score, then of the second lowest, until the cohort is full.
-    - ``"soft"``: each place goes to a cluster with probability proportional to 1 / score, among clusters with a member
-      left. Clusters with score 0 come first.
+    - ``"soft"``: for each place, a cluster is drawn with probability proportional to 1 / score, among clusters with
+      remaining members. Clusters with score 0 are used first.
 
-    Members of a cluster are drawn at random. Clusters are numbered by their lowest id; of equal scores (12 decimals)
-    the lower number wins, so renaming the clients renames the clusters. New clients have no cluster and are selected
-    last.
+    Members of a cluster are drawn at random. Clusters are numbered by their lowest id. Of clusters with equal scores
+    (12 decimals), the lower number wins. New clients have no cluster and are selected last.
 
-    Replies of the cohort change neither clusters nor scores, because a score is comparable only with scores under the
-    same model. Scores of clients that missed the last probe are less comparable. Memory is n^2 numbers for n clients.
+    Replies of the cohort change neither clusters nor scores, because scores are comparable only under the same model.
+    Scores of clients that missed the last probe are less comparable. Memory is n^2 numbers for n clients.
 
-    Use when: to reproduce the paper, or to select among groups of clients with similar updates.
+    Use when: you want to reproduce the paper, or select among groups of clients with similar updates.
 
     Args:
-        use: Rule from scores to clients, ``"best"`` or ``"soft"``; the paper gives none.
-        every: Number of rounds between two scorings of all clients, at least 1. None: each client is scored once.
+        use: Rule that selects clients by scores, ``"best"`` or ``"soft"``. The paper does not define a rule.
+        every: Number of rounds between two probes of all clients, at least 1. None: each client is probed once.
         n_clusters: Number of clusters, at least 1. None: the number from 2 to 8 with the best silhouette.
-        average: ``"mean"``: members of a cluster count equally; ``"by_examples"``: by their number of examples.
+        average: Mean score of a cluster. ``"mean"``: equal weights of its members; ``"by_examples"``: weights
+            proportional to their numbers of examples.
         outputs: Option of `WLRC`, as are `draws`, `estimator` and `batch_size`.
-        sketch: Number of values kept per update, see `GradientTable`. None: all.
+        sketch: Number of values stored per update, see `GradientTable`. None: all values.
 
     Raises:
         ConfigError: If an option is out of range.
 
-    Reference: "Client Selection with Rademacher Complexity for Federated Learning", section 3. Its argument that a
-    lower score means a better cluster assumes clusters of equal size and one class of functions.
+    Reference: "Client Selection with Rademacher Complexity for Federated Learning", section 3. The paper's argument
+    that clusters with lower scores are better assumes clusters of equal size and one class of functions.
 
     Example:
         >>> policy, view = Rademacher(), ServerView.of(np.arange(4), np.full(4, 10))
@@ -312,18 +315,18 @@ class Rademacher(KeepsUpdates):
         return (WLRC(self.outputs, self.draws, self.estimator, self.batch_size),)
 
     def init(self, view: ServerView) -> State:
-        """Return a table without updates and scores, and no clusters (-1)."""
+        """Return a state without updates, scores and clusters (-1)."""
         n = len(view.ids)
         return {**self._table.init(view), "score": np.full(n, np.nan), "cluster": np.full(n, -1)}
 
     def probe(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Probe | None:
-        """Return all available clients in a scoring round, else those of them never heard from."""
+        """Return a probe of all available clients every `every` rounds, otherwise of new available clients."""
         if self.every is not None and (view.round - 1) % self.every == 0:
             return Probe(view.ids[view.available], asks="update")
         return self._table.probe(state, view, k, rng)
 
     def observe(self, state: State, reports: ClientResults) -> State:
-        """Return the state with new clusters after a probe; replies of the cohort change nothing.
+        """Return the state with new clusters after a probe; after replies of the cohort, the unchanged state.
 
         Raises:
             ComponentError: If scores are missing, negative or not finite.
@@ -344,7 +347,7 @@ class Rademacher(KeepsUpdates):
         return {**state, "score": score, "cluster": cluster}
 
     def scores(self, state: State, view: ServerView) -> Floats:
-        """Return the (clusters,) scores, lower is better; empty before the first probe."""
+        """Return the (clusters,) scores, where lower is better; empty before the first probe."""
         has_cluster = state["cluster"] >= 0
         if not has_cluster.any():
             return np.empty(0)
@@ -360,7 +363,7 @@ class Rademacher(KeepsUpdates):
         return Cohort(np.concatenate([*chosen, ids[cluster < 0][: k - places.sum()]]))
 
     def _places(self, scores: Floats, members: Ints, k: int, rng: np.random.Generator) -> Ints:
-        """Return the number of available members to select from each cluster; the sum is k."""
+        """Return the number of available members to select from each cluster, with sum k."""
         places = np.zeros_like(members)
         if self.use == "best":
             for number in np.argsort(scores, kind="stable"):

@@ -1,4 +1,4 @@
-"""Client selection by channels and devices."""
+"""Client selection based on channels and devices."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -20,13 +20,13 @@ from fedreach.wireless.solve import solve
 class BestChannels(Selection):
     """Selection of the k available clients with the fastest channels in this round.
 
-    Compares the rates R over the whole band (see `fedreach.wireless.radio.bits_per_second`); ties go to the lower id.
-    Distant clients are hardly ever selected, so the model learns nothing from their data.
+    The policy compares the rates R over the full bandwidth (see `fedreach.wireless.radio.bits_per_second`). Ties go to
+    the lower id. Distant clients are hardly ever selected, so the model learns nothing from their data.
 
-    Use when: only time matters, and as the baseline that ignores the data. Needs `[radio]`.
+    Use when: only time matters, or you need a baseline that ignores the data. It requires `[radio]`.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section V-A,
-    baseline (a), called SAE there. The paper gives no further details.
+    baseline (a), called SAE there. The paper contains no further details.
 
     Example:
         >>> from fedreach.testing.problems import with_rates
@@ -46,42 +46,43 @@ class BestChannels(Selection):
 # -------------------- CSRA: clients, bandwidth and CPU frequencies together
 
 PAPER = DC("rlt", (1.0,), shares="relaxed", allocation="paper")
-"""Algorithms 1 and 2 as printed, with those constants that the paper leaves out."""
+"""Algorithms 1 and 2 as printed, with constants that the paper does not specify."""
 
 
 @dataclass(frozen=True)
 class CSRA(DivergenceFilter):
     """Client selection with resource allocation (CSRA): the cheapest set of clients with enough suitable examples.
 
-    Among the available clients with KL(p || p_i) <= `threshold` (see `KLFilter`), selects the set S with at least
-    `min_examples` examples, its bandwidth shares b and CPU frequencies f that
+    The policy considers the available clients with KL(p || p_i) <= `threshold` (see `KLFilter`). It selects a set S of
+    them with at least `min_examples` examples, bandwidth shares b and CPU frequencies f that
 
         minimize  a1 T + a2 sum_{i in S} (P_i tau_i / b_i + eps W_i f_i^2),
 
     where T is the time until the last client of S is ready (see `fedreach.wireless.problem.AllocationProblem`). The
-    cohort size k only defines `min_examples` if that is None. The allocation is part of the selection; the option
-    ``allocation`` of a method replaces it. That gives the baselines of the paper: CS-Greedy is ``allocation =
-    "greedy"``, GA-Random is ``search = "genetic"`` with ``allocation = "random"``.
+    cohort size k only defines `min_examples` if this option is None. The selection includes an allocation, which the
+    option ``allocation`` of a method replaces. This defines two baselines of the paper: CS-Greedy is ``allocation =
+    "greedy"``, and GA-Random is ``search = "genetic"`` with ``allocation = "random"``.
 
-    Use when: clients, bandwidth and CPU frequencies should be chosen together at the least cost. Needs `[radio]`.
+    Use when: clients, bandwidth and CPU frequencies should be chosen together at the lowest cost. It requires
+    `[radio]`.
 
     Args:
-        threshold: Largest divergence e1 in nats, as in `KLFilter`, like `direction` and `smoothing`.
-        min_examples: Number of training examples e2 that the selected clients must hold together. None: as many as k
-            clients of mean size.
-        search: ``"certified"``: a set with a proof that no set is cheaper, up to `tolerance`. ``"sorted"``: clients in
-            increasing sqrt(P tau) / d. ``"genetic"``: the paper's baseline. ``"paper"``: the paper's algorithm with its
-            own allocation, see `DC` (needs the extra `reproduce`). ``"sorted"`` and ``"genetic"`` get the exact
-            allocation for their set.
+        threshold: Largest divergence e1 in nats; option of `KLFilter`, as are `direction` and `smoothing`.
+        min_examples: Smallest number e2 of training examples of all selected clients together. None: k times the mean
+            number per client.
+        search: Search for the set S. ``"certified"``: a set with a proof that no set is cheaper, up to `tolerance`.
+            ``"sorted"``: clients by increasing sqrt(P tau) / d. ``"genetic"``: the paper's baseline. ``"paper"``: the
+            paper's algorithm with its own allocation, see `DC` (requires the extra `reproduce`). For ``"sorted"`` and
+            ``"genetic"``, the allocation is exact for the set.
         tolerance: Largest gap of ``"certified"``, relative to the cost.
-        max_nodes: Limit of the proof's search. The remark of the round reports the gap if it ends there. A limit in
-            seconds would make the choice depend on the machine.
+        max_nodes: Largest number of nodes in the search of ``"certified"``. If the search reaches it, the remark of the
+            round reports the gap. A limit in seconds would make the result depend on the machine.
 
     Raises:
         ConfigError: If an option is out of range, the radio is missing, or ``"paper"`` lacks its library.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 37 and
-    Algorithm 2. Algorithm 2 ends far from the least cost, see ``benchmarks/allocation.py``.
+    Algorithm 2. The cost of Algorithm 2 is far from the lowest cost, see ``benchmarks/allocation.py``.
 
     Example:
         >>> from dataclasses import replace
@@ -107,7 +108,7 @@ class CSRA(DivergenceFilter):
             check_solver()
 
     def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
-        """Return the cohort with its allocation; the remark reports constraints that could not be met."""
+        """Return the cohort with its allocation; the remark reports constraints that could not be satisfied."""
         assert view.radio is not None  # because of `needs_radio`
         admitted = self.admitted(view, k)
         problem = view.radio.problem().only(view.rows(admitted.ids))

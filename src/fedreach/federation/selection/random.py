@@ -1,4 +1,4 @@
-"""Client selection at random and by functions; urns and the filter by labels."""
+"""Random client selection, custom functions, urns, and the filter by label distributions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fedreach.federation.types import Cohort, ServerView, State
 
 
 def largest(ids: Ints, score: AnyArray, k: int) -> Ints:
-    """Return the k ids with the largest score; ties go to the lower id.
+    """Return the k ids with the largest scores; ties go to the lower id.
 
     Example:
         >>> largest(np.array([0, 1, 2, 3, 4]), np.array([0.3, 0.9, 0.1, 0.9, 0.5]), 2)
@@ -24,7 +24,7 @@ def largest(ids: Ints, score: AnyArray, k: int) -> Ints:
 
 @dataclass(frozen=True)
 class FunctionSelection(OfFunction, Selection):
-    """Use ``function(view, k, rng) -> ids``; its attributes, such as ``needs``, count.
+    """Selection by ``function(view, k, rng) -> ids``, including the function's attributes, such as ``needs``.
 
     Example:
         >>> most_data = FunctionSelection(lambda view, k, rng: view.ids[np.argsort(-view.num_examples)[:k]])
@@ -43,7 +43,7 @@ class FunctionSelection(OfFunction, Selection):
 class Uniform(Selection):
     """Uniform random selection of k available clients; each set of k clients is equally likely.
 
-    Use when: always, as the baseline. It is unbiased and needs no information about clients.
+    Use when: you need a baseline. It is unbiased and needs no information about clients.
 
     Example:
         >>> view = ServerView.of(np.arange(5), np.full(5, 10))
@@ -60,9 +60,9 @@ class Uniform(Selection):
 
 @dataclass(frozen=True)
 class Full(Selection):
-    """Full participation: all available participants, whatever the cohort size.
+    """Full participation: all available participants, regardless of the cohort size.
 
-    Use when: there are few clients, or as the reference that shows the price of selection.
+    Use when: there are few clients, or you need a reference that shows the cost of selection in accuracy.
 
     Example:
         >>> Full().select({}, ServerView.of(np.arange(3), np.full(3, 10)), 1, None).ids
@@ -81,13 +81,13 @@ class Full(Selection):
 class Urns(Selection):
     """Base class of policies that draw one client from each of k urns, with replacement; implement `urns`.
 
-    Each urn holds M = sum_i m_i balls, where m_i is the number of examples of client i. If client i has k m_i balls in
-    all urns together, the expected mean of the k updates is sum_i (m_i / M) u_i, the mean over all clients. The
-    weighting `by_draws` computes that mean.
+    Each urn contains M = sum_i m_i balls, where m_i is the number of examples of client i. If client i has k m_i balls
+    in all urns together, the expected mean of the k updates is sum_i (m_i / M) u_i, the mean over all clients. The
+    weighting `by_draws` computes the mean of the k updates.
     """
 
     def urns(self, state: State, view: ServerView, k: int) -> Ints:
-        """Return (k, a) balls of each of the a available clients in each urn; all urns hold equally many."""
+        """Return (k, a) the number of each available client's balls in each urn; all urns contain equally many."""
         raise NotImplementedError(f"{type(self).__name__} must have a method urns(state, view, k).")
 
     def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
@@ -98,11 +98,11 @@ class Urns(Selection):
 
 
 def fill_urns(balls: Ints, groups: Sequence[Sequence[int]], k: int) -> Ints:
-    """Return k equally full urns: each of the largest groups starts an urn, the other groups fill the remaining space.
+    """Return k equally full urns: each of the largest groups starts an urn, and the other groups fill remaining space.
 
     Args:
-        balls: (a,) balls of each client, k times its number of examples. A client in a group of several has at most as
-            many balls as an urn holds.
+        balls: (a,) number of balls of each client, k times its number of examples. For a client in a group with other
+            clients, this is at most the size of an urn.
         groups: Positions of the clients in each group.
         k: Number of urns, at most the number of groups unless a single client fills several urns.
 
@@ -138,7 +138,7 @@ def groups_within(tree: AnyArray, balls: Ints, max_balls: int) -> list[list[int]
     """Return the largest groups of a merge tree with at most `max_balls` balls; single clients may have more.
 
     Args:
-        tree: (a - 1, 4) merges, as returned by scipy's `linkage`.
+        tree: (a - 1, 4) merges in the format of scipy's `linkage`.
 
     Example:
         >>> tree = np.array([[0, 1, 1.0, 2], [2, 3, 1.0, 2], [4, 5, 9.0, 4]])
@@ -160,14 +160,14 @@ def groups_within(tree: AnyArray, balls: Ints, max_balls: int) -> list[list[int]
 
 @dataclass(frozen=True)
 class Multinomial(Urns):
-    """Multinomial (MD) sampling: each of k places goes to client i with probability p_i = m_i / sum_j m_j.
+    """Multinomial (MD) sampling: k draws of a client, with probability p_i = m_i / sum_j m_j for client i.
 
     m_i is the number of examples of client i. With the weighting `by_draws`, the expected mean update is sum_i p_i u_i,
-    and the weight of client i has variance p_i (1 - p_i) / k. With the weighting `by_examples`, large clients would
-    count twice.
+    and the weight of client i has variance p_i (1 - p_i) / k. The weighting `by_examples` would favor large clients
+    twice.
 
-    Use when: as the unbiased baseline of theory; `urns_by_size` is unbiased too and varies less. Use the weighting
-    `by_draws`.
+    Use when: you need the unbiased baseline of theory. `urns_by_size` is also unbiased and has a smaller variance. Use
+    the weighting `by_draws`.
 
     Reference: Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith, "Federated Optimization in Heterogeneous Networks", MLSys
     2020, Algorithm 1; "MD sampling" in Fraboni et al., ICML 2021.
@@ -191,19 +191,19 @@ class Multinomial(Urns):
 class UrnsBySize(Urns):
     """Clustered sampling by size (Fraboni et al., 2021): one client from each of k urns.
 
-    Client i has k m_i balls, where m_i is its number of examples, and each urn holds M = sum_j m_j balls. The largest
-    client fills urns first (of equal ones the lower id); balls that do not fit go to the next urn. Client i is drawn
-    from urn l with probability r_li, its share of the balls there, so sum_i r_li = 1 and sum_l r_li = k p_i with p_i =
-    m_i / M. With the weighting `by_draws`, the expected mean update is sum_i p_i u_i, and the weight of each client has
-    variance sum_l r_li (1 - r_li) / k^2, never more than under `multinomial`.
+    Client i has k m_i balls, where m_i is its number of examples. Each urn contains M = sum_j m_j balls. Clients fill
+    the urns by decreasing size (ties: lower id). Balls that do not fit into an urn are put into the next urn. Client i
+    is drawn from urn l with probability r_li, its share of the balls in this urn. So sum_i r_li = 1 and sum_l r_li = k
+    p_i with p_i = m_i / M. With the weighting `by_draws`, the expected mean update is sum_i p_i u_i. The weight of each
+    client has variance sum_l r_li (1 - r_li) / k^2, never more than with `multinomial`.
 
-    M counts the available clients. A client with m_i > M / k is drawn in every round.
+    M is the number of examples of all available clients. A client with m_i > M / k is drawn in every round.
 
-    Use when: clients differ much in size and the mean over all examples is the goal. It needs only numbers of examples
-    and works under secure aggregation. Use the weighting `by_draws`.
+    Use when: clients differ much in size, and the goal is the mean over all examples. The policy needs only numbers of
+    examples, so it supports secure aggregation. Use the weighting `by_draws`.
 
     Reference: Fraboni, Vidal, Kameni and Lorenzi, "Clustered Sampling: Low-Variance and Improved Representativity for
-    Clients Selection in Federated Learning", ICML 2021, Algorithm 1. `clustered` is another method.
+    Clients Selection in Federated Learning", ICML 2021, Algorithm 1. The policy `clustered` is a different method.
 
     Example:
         >>> view = ServerView.of(np.arange(4), np.array([10, 20, 10, 20]))
@@ -218,7 +218,7 @@ class UrnsBySize(Urns):
 
 
 def fill_urns_in_order(balls: Ints, k: int) -> Ints:
-    """Return k equally full urns: the client with most balls first, and what an urn cannot take into the next.
+    """Return k equally full urns, filled by clients with decreasing numbers of balls; extra balls fill the next urn.
 
     Example:
         >>> fill_urns_in_order(np.array([3, 3, 2, 4]), 2)
@@ -237,7 +237,7 @@ def fill_urns_in_order(balls: Ints, k: int) -> Ints:
 
 
 class AdmittedClients(NamedTuple):
-    """The clients that may be chosen."""
+    """Clients that a filter admits to the selection."""
 
     ids: Ints  # (a,) increasing
     min_examples: int  # that were asked for
@@ -248,7 +248,7 @@ class AdmittedClients(NamedTuple):
 
 @dataclass(frozen=True)
 class DivergenceFilter(Selection):
-    """Base class of `KLFilter` and `CSRA`, which describe the options: the filter of clients by their labels."""
+    """Base class of `KLFilter` and `CSRA`, which explain the options: a filter of clients by label distribution."""
 
     threshold: Annotated[float, "[0, inf]"] = 0.2
     direction: Direction = "global_to_local"
@@ -257,7 +257,7 @@ class DivergenceFilter(Selection):
     needs = ("label_counts",)
 
     def admitted(self, view: ServerView, k: int) -> AdmittedClients:
-        """Return the available clients within the threshold, or more where these are none or hold too few examples."""
+        """Return the available clients within the threshold, and further clients if these have too few examples."""
         assert view.label_counts is not None  # because of `needs`
         needed = self.min_examples
         if needed is None:

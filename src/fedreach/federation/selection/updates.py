@@ -1,4 +1,4 @@
-"""Client selection by updates."""
+"""Client selection based on updates."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -19,10 +19,11 @@ from fedreach.federation.types import Cohort, ServerView, State
 class MaxSimilarity(geometry.NearestTable):
     """Selection of the k clients with the most similar neighbor: the opposite of `Minimax`, for comparison.
 
-    Selects the k largest m_i = max_{j != i} cos(g_i, g_j). Ties go to the client whose second largest cosine is larger,
-    then the third, and so on, and finally to the lower id. A client with a zero update has m_i = 1.
+    The policy selects the clients with the k largest m_i = max_{j != i} cos(g_i, g_j). Ties go to the client whose
+    second largest cosine is larger, then the third, and so on, and finally to the lower id. For a client with a zero
+    update, m_i = 1.
 
-    Use when: only as the contrast to `minimax`.
+    Use when: you need the opposite of `minimax` for comparison.
 
     Reference: "Advocating for the Silent" (arXiv 2310.07171), section 5, baseline b).
 
@@ -55,16 +56,16 @@ class Hull(geometry.GradientTable):
 class ConvexHull(Hull):
     """Selection of the vertices of the convex hull of all updates, along a few principal axes.
 
-    The paper takes all vertices of the hull of the whole updates. But n points in p >= n - 1 dimensions are usually all
-    vertices, so that rule selects all clients. Here updates are first projected on their principal axes, and the cohort
-    is filled exactly: of too many vertices, those farthest apart; of too few, further vertices of the hull of the rest.
-    `HullDistance` needs no projection.
+    The paper selects all vertices of the hull of the full updates. But n points in p >= n - 1 dimensions are usually
+    all vertices, so the paper's rule selects all clients. FedReach first projects updates on their principal axes, and
+    selects exactly k clients. If there are too many vertices, it selects those that are farthest apart. If there are
+    too few, it adds vertices of the hull of the remaining clients. `HullDistance` needs no projection.
 
     Use when: the cohort should span all clients in the few directions in which updates differ most.
 
     Args:
         components: Number of principal axes, 1 to 5.
-        normalize: Divide updates by their length first, so that only directions count.
+        normalize: Divide updates by their length first, so that only their directions matter.
         exact: Select exactly k clients. False: select all vertices, as in the paper.
 
     Reference: "Advocating for the Silent" (arXiv 2310.07171), section 4.2.2 and appendix C.2.2; Barber, Dobkin and
@@ -97,19 +98,19 @@ NO_DISTANCE = 3e-7  # what is less is 0: the root of rounding in float64, and wh
 
 @dataclass(frozen=True, kw_only=True)
 class HullDistance(geometry.GradientTable):
-    """Selection of the k clients whose updates are farthest from all mixtures of the others.
+    """Selection of the k clients whose updates are farthest from all mixtures of other updates.
 
-    Selects the k largest e_i = min |g_i - sum_{j != i} l_j g_j| over l_j >= 0 with sum 1, where g_i is the latest
-    update of client i. e_i is positive exactly for vertices of the convex hull of all updates. Unlike `ConvexHull` it
-    needs no projection on few axes. Unlike `Minimax`, which compares with one neighbor, it compares with mixtures of
-    all others. Ties go to the lower id. If there are too few vertices, the clients farthest from all selected ones
-    follow.
+    The policy selects the clients with the k largest e_i = min |g_i - sum_{j != i} l_j g_j| over l_j >= 0 with sum 1,
+    where g_i is the latest update of client i. e_i is positive exactly for vertices of the convex hull of all updates.
+    Unlike `ConvexHull`, the policy needs no projection on few axes. `Minimax` compares each update with one neighbor;
+    this policy compares it with mixtures of all other updates. Ties go to the lower id. If there are too few vertices,
+    the policy adds the clients farthest from all selected clients.
 
-    The cost is n quadratic programs with n variables each, on the inner products of the updates.
+    The computation solves n quadratic programs with n variables each, on the inner products of the updates.
 
-    Use when: like `convex_hull`, with all directions of the updates and a ranking of all clients.
+    Use when: the reasons for `convex_hull` apply, but all directions of the updates matter.
 
-    Reference: the hull of "Advocating for the Silent" (arXiv 2310.07171), appendix C.2.2, turned into a ranking.
+    Reference: A ranking based on the convex hull of "Advocating for the Silent" (arXiv 2310.07171), appendix C.2.2.
 
     Example:
         >>> ids, rows = np.array([3, 5, 8, 9]), np.array([[0, 0], [2, 0], [1, 0], [1, 3]], np.float32)
@@ -132,7 +133,7 @@ class HullDistance(geometry.GradientTable):
 
 
 def hull_distances(rows: AnyArray) -> Floats:
-    """Return each row's (n,) distance from the convex hull of all other rows, infinity for a single row.
+    """Return (n,) each row's distance from the convex hull of all other rows; infinity for a single row.
 
     Example:
         >>> hull_distances(np.array([[0.0, 0], [4, 0], [4, 3], [0, 3], [2, 1], [1, 1], [2, 3]])).round(4)
@@ -161,10 +162,11 @@ def _hull_distances(inner: Floats) -> Floats:
 def _squared_distance(inner: Floats, i: int, independent: bool) -> float:
     """Return min |sum_j l_j (g_j - g_i)|^2 over mixtures l of the others, by an active-set method.
 
-    With P the inner products of the g_j - g_i, the mixture is x / sum x where x >= 0 minimizes x'(P + 1)x / 2 - 1'x: at
-    x = t l this is t^2 (l'Pl + 1) / 2 - t, and whatever l is, its least value over t grows with l'Pl. That is a
-    non-negative least-squares problem without a constraint on the sum, solved as by Lawson and Hanson: `free` are the
-    numbers that may be positive; one at a time joins them, and those that would turn negative leave.
+    Let P be the inner products of the g_j - g_i. The mixture is x / sum x, where x >= 0 minimizes x'(P + 1)x / 2 - 1'x.
+    For x = t l this is t^2 (l'Pl + 1) / 2 - t, and for any l its minimum over t increases with l'Pl. So the problem is
+    a non-negative least-squares problem without a constraint on the sum, solved as by Lawson and Hanson. `free` are the
+    numbers that may be positive. The algorithm adds one number at a time, and removes numbers that would become
+    negative.
     """
     n = len(inner)
     toward = inner[i]
@@ -215,13 +217,13 @@ class Interior(Hull):
     """Random selection inside the convex hull: the opposite of `ConvexHull`, for comparison.
 
     If fewer than k clients are inside, all of them are selected. If all clients are vertices, k clients are drawn from
-    all. The remark of the round reports both cases.
+    all clients. The remark of the round reports both cases.
 
-    Use when: only as the contrast to `convex_hull`.
+    Use when: you need the opposite of `convex_hull` for comparison.
 
     Args:
-        components: Number of principal axes of the `ConvexHull` to compare with, like `normalize`. More axes leave
-            fewer clients inside.
+        components: Option of the `ConvexHull` to compare with, as is `normalize`. With more axes, fewer clients are
+            inside.
 
     Reference: "Advocating for the Silent" (arXiv 2310.07171), section 5, baseline c).
 
@@ -252,26 +254,27 @@ NUMBERS = 2**22  # that are made at a time on the way to the distances
 class DivFL(geometry.GradientTable):
     """DivFL (Balakrishnan et al., 2022): k clients whose updates represent those of all clients.
 
-    Greedy minimization of G(S) = sum_i min_{j in S} |g_i - g_j| over the available clients, where g_i is the latest
-    update of client i. The first client has the smallest total distance to all others; each further client lowers G
-    most. The reduction of G is submodular, so the greedy set reaches at least 1 - 1/e of the largest reduction. Ties
-    (12 decimals) go to the client that is closer to all others, then to the lower id.
+    A greedy algorithm minimizes G(S) = sum_i min_{j in S} |g_i - g_j| over the available clients, where g_i is the
+    latest update of client i. The first client has the smallest total distance to all other clients. Each further
+    client reduces G most. The reduction of G is submodular, so the greedy set achieves at least 1 - 1/e of the largest
+    reduction. Ties (12 decimals) go to the client with the smaller total distance to all other clients, then to the
+    lower id.
 
     Distances are computed in float64, block by block. Memory is n^2 numbers for n clients.
 
     Use when: a small cohort should represent all clients, and all clients can send updates.
 
     Args:
-        candidates: Number of clients to compare for each place, drawn anew per place (stochastic greedy), at least 1.
-            None: all. A number near (n / k) log(1 / e) keeps all but a share e of the guarantee on average.
+        candidates: Number of clients to compare for each place, at least 1, drawn again for each place (stochastic
+            greedy). None: all clients. A number near (n / k) log(1 / e) reduces the guarantee by a share e on average.
 
     Raises:
         ConfigError: If an option is out of range.
 
     Reference: Balakrishnan, Li, Zhou, Himayat, Smith and Bilmes, "Diverse Client Selection for Federated Learning via
-    Submodular Maximization", ICLR 2022, eq. (5) and Algorithm 1. Clients that were not selected keep their old update,
-    as here without `refresh`. The authors' code (github.com/melodi-lab/divfl) compares gradients at the broadcast model
-    instead of updates; from the same rows it selects the same clients, except for ties.
+    Submodular Maximization", ICLR 2022, eq. (5) and Algorithm 1. In the paper, clients that were not selected keep
+    their old update, as in FedReach without `refresh`. The authors' code (github.com/melodi-lab/divfl) compares
+    gradients at the broadcast model instead of updates. For the same rows it selects the same clients, except for ties.
 
     Example:
         >>> ids, rows = np.array([3, 5, 8, 9, 11]), np.array([[0], [1.5], [10], [11], [13]], np.float32)
@@ -327,34 +330,35 @@ Measure = Literal["angle", "l2", "l1"]
 class UrnsBySimilarity(geometry.KeepsUpdates, Urns):
     """Clustered sampling by similarity (Fraboni et al., 2021): one client from each of k urns.
 
-    Urns hold the same balls as in `UrnsBySize`, but are filled by groups of similar clients. Ward's method clusters the
-    available clients by the distances of their latest updates; the largest groups that fit into an urn are used. The k
-    largest groups start one urn each, and the others fill the remaining space by size. A client with more balls than an
-    urn holds fills urns alone and shares the next one.
+    Urns contain the same balls as in `UrnsBySize`, but groups of similar clients fill them. Ward's method clusters the
+    available clients by the distances between their latest updates. The policy uses the largest groups that fit into an
+    urn. The k largest groups start one urn each, and the other groups fill the remaining space by size. A client with
+    more balls than fit into an urn fills urns alone and shares the next one.
 
     For any groups, the expected mean update with the weighting `by_draws` is sum_i (m_i / M) u_i, and no weight has a
-    larger variance than under `multinomial`. With suitable groups, every kind of client is selected in every round.
+    larger variance than with `multinomial`. With suitable groups, every cohort contains clients from each group.
 
-    No probe is needed: a client without an update has a row of zeros, with angle pi/2 to all others. Distances take
-    memory for a^2 numbers; ``"l1"`` takes a^2 passes over the updates.
+    The policy does not need a probe. A client without an update has a row of zeros, with angle pi/2 to all other rows.
+    Distances need memory for a^2 numbers; ``"l1"`` needs a^2 passes over the updates.
 
-    Use when: clients come in kinds that updates reveal, such as a few classes each, and every cohort should contain all
-    kinds without bias. It reads single updates, so secure aggregation excludes it. Use the weighting `by_draws`.
+    Use when: clients form groups with similar updates, for example because they have the same few classes, and every
+    cohort should represent all groups without bias. The policy reads single updates, so secure aggregation does not
+    support it. Use the weighting `by_draws`.
 
     Args:
-        measure: Distance of two updates. ``"angle"``: arccos of the cosine; ``"l2"``: Euclidean; ``"l1"``: sum of
+        measure: Distance between two updates. ``"angle"``: arccos of the cosine; ``"l2"``: Euclidean; ``"l1"``: sum of
             absolute differences.
-        sketch: Number of values kept per update, see `GradientTable`. None: all. Sketches preserve ``"angle"`` and
-            ``"l2"``.
+        sketch: Number of values stored per update, see `GradientTable`. None: all values. Sketches preserve ``"angle"``
+            and ``"l2"``.
 
     Raises:
         ConfigError: If an option is out of range.
 
     Reference: Fraboni, Vidal, Kameni and Lorenzi, "Clustered Sampling: Low-Variance and Improved Representativity for
     Clients Selection in Federated Learning", ICML 2021, Algorithm 2. The authors' code
-    (github.com/Accenture/Labs-Federated-Learning) deviates: it passes distances to Ward's method as if they were
-    points, squares ``"l2"``, gives clients without an update angle 0 to all, and fills urns with the smallest groups
-    first. `clustered` is another method.
+    (github.com/Accenture/Labs-Federated-Learning) differs in four points. It passes distances to Ward's method as if
+    they were points, and squares ``"l2"``. It uses angle 0 for clients without an update, and fills urns with the
+    smallest groups first. The policy `clustered` is a different method.
 
     Example:
         >>> from fedreach.federation.types import ClientResults
