@@ -130,7 +130,7 @@ def test_an_extension_that_is_killed_goes_on(fedreach: Command, start: Start, ho
     options = ["--set", "method.selection=slow.py:slow", "--set", "run.checkpoint_seconds=0.1", "-q"]
     for out, rounds in (("whole", 40), ("x", 10)):
         assert fedreach("run", "tiny.toml", *options, "--set", f"rounds={rounds}", "--out", out).exit_code == 0
-    killed = start("extend", "x", "--rounds", "40", "-q")
+    killed = start("extend", "x", "--rounds", "40", "-q", "--trust-code")
     wait_until(lambda: (home / "x" / "rounds.jsonl").read_bytes().count(b"\n") > 20)
     killed.kill()
     killed.wait()

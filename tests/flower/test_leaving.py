@@ -75,8 +75,8 @@ def test_another_process_predicts_and_exports_by_it(tmp_path: Path) -> None:
     moved = folder.rename(tmp_path / "moved")
     np.savez(tmp_path / "rows.npz", x=DIGITS.train_x[:40], y=DIGITS.train_y[:40])
     for words in (
-        ["predict", "moved", "rows.npz", "--label", "y"],
-        ["export", "moved", "--to", "torch", "--out", "out", "--force"],
+        ["predict", "moved", "rows.npz", "--label", "y", "--trust-code"],
+        ["export", "moved", "--to", "torch", "--out", "out", "--force", "--trust-code"],
     ):
         call = [sys.executable, "-m", "fedreach", *words]
         done = subprocess.run(call, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300)

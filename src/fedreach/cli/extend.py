@@ -12,7 +12,7 @@ from fedreach.cli import options
 @click.command(
     epilog="Examples:\n\n\b\n  fedreach extend runs/digits --rounds 200\n"
     "  fedreach extend runs/digits-run-seed-0 --rounds 100\n"
-    "  fedreach extend runs/mine --rounds 200 --base experiments   # my.py is next to experiments/mine.toml"
+    "  fedreach extend runs/mine --rounds 200 --base experiments --trust-code   # my.py is in experiments/"
 )
 @click.argument("folder", type=options.path)
 @click.option("--rounds", type=click.IntRange(1), required=True, help="Extend to this total number of rounds.")
