@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -11,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import fedreach as fr
 from fedreach._util.errors import ConfigError, RunFolderError
 from fedreach._util.files import signed
+from fedreach.cli import main
 from fedreach.deploy.saved import load
 from fedreach.deploy.weights import KEY, with_digest
 
@@ -37,10 +40,11 @@ class Rule:
 
 
 def call(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Return exit status and stderr of a command in a process of its own."""
-    command = [sys.executable, "-m", "fedreach", *arguments]
-    done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=120)
-    return done.returncode, done.stderr
+    """Return exit status and stderr of a command in a folder."""
+    with contextlib.chdir(folder):
+        done = CliRunner().invoke(main, list(arguments))
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stderr
 
 
 @pytest.fixture(scope="module")
