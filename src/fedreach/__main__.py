@@ -1,4 +1,4 @@
-"""``python -m fedreach``: the command, for launchers such as torchrun that start a module."""
+"""Run the command as ``python -m fedreach``, for launchers such as torchrun that start a module."""
 
 from fedreach.cli import main
 

@@ -256,3 +256,24 @@ def test_the_commands_of_the_page_run(start: Start, home: Path, cluster: str) ->
         printed, said = done.communicate()
         assert done.returncode == 0, said
         assert "Report  runs/" in printed
+
+
+@pytest.mark.slow
+def test_a_local_ray_rejects_those_without_its_token() -> None:
+    """Ray listens on all interfaces, so without a token any machine of the network could run code here."""
+    program = (
+        "import os, subprocess, sys\n"
+        "from fedreach.experiment.ray import OnRay\n"
+        "join = 'import ray; ray.init(sys.argv[1], log_to_driver=False)'\n"
+        "with OnRay()._ray(1) as ray:\n"
+        "    address = ray.get_runtime_context().gcs_address\n"
+        "    for token in (True, False):\n"
+        "        others = {k: v for k, v in os.environ.items() if token or not k.startswith('RAY_')}\n"
+        "        call = [sys.executable, '-W', 'ignore', '-c', 'import sys; ' + join, address]\n"
+        "        print(subprocess.run(call, env=others, capture_output=True, timeout=120).returncode == 0)\n"
+        "print([name for name in os.environ if name.startswith('RAY_AUTH')])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], check=False, capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.splitlines() == ["True", "False", "[]"], done.stderr

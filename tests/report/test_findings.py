@@ -50,7 +50,7 @@ def test_an_unclear_lead_is_not_called_better(tmp_path: Path) -> None:
         "other has the best mean on unseen clients (58.0%) but is not significantly better than base"
     )
     assert findings.bullets[0].startswith("The results for other are inconclusive with 3 seeds (MDE ")
-    assert "A conclusion on all pairs needs about " in findings.bullets[1]
+    assert " seeds decide all planned comparisons if the observed " in findings.bullets[1]
 
 
 def test_methods_within_the_margin_are_called_equivalent(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ _OPTIONS = (
     click.option("--time", metavar="COLUMN", help="Hold out the latest rows according to this column."),
     click.option(
         "--participants",
-        help='Train on this number of clients of --data, or on these: north,"St. Mary, London" (default: 40%).',
+        help='Set the number of participants, or their names: north,"St. Mary, London" (default: 40%).',
     ),
 )
 

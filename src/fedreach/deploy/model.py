@@ -371,8 +371,8 @@ class TrainedModel(nn.Module):
     def save(self, path: Path | str) -> None:
         """Write the model to a file that `torch.export.load` reads in processes without FedReach.
 
-        The graph accepts any number of examples. The file also contains ``fedreach.json`` with the model's origin, the
-        format of its examples, and the names of classes, columns and categories.
+        The model in the file accepts any number of examples. The file also contains ``fedreach.json`` with the model's
+        origin, the format of its examples, and the names of classes, columns and categories.
 
         Args:
             path: File name that ends in ``.pt2``. An existing file is overwritten.

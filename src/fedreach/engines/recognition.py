@@ -31,7 +31,7 @@ class Layer:
         kind: Name of the layer in `torch.nn`, or ``"Addition"`` for a shortcut that adds an earlier image.
         shape: Shape of an example's inputs: (numbers,), (channels, height, width), or (length, numbers) for a sequence.
         outputs: Shape of an example's outputs. Only the last output of the last LSTM is used.
-        weight: Position of the weights in the flat vector. For an LSTM, position of W_ih and W_hh.
+        weight: Position of the weights in the flat vector. For an LSTM, position of both matrices.
         bias: Position of the biases in the flat vector.
         relu: Whether a ReLU follows.
         kernel: Size of filters or pooling windows.

@@ -289,8 +289,8 @@ def max_t(differences: Floats, freedom: int) -> MaxT:
     has a common standard deviation, and would be too narrow.
 
     FedReach shrinks R toward 0 by 1/s for s seeds. With five seeds, intervals with the unshrunk estimate have 93.5%
-    coverage instead of 95% (`benchmarks/coverage.py`). It approximates the distribution with `DRAWS` draws with a fixed
-    seed.
+    coverage instead of 95% (`benchmarks/coverage.py`). The distribution is approximated by `DRAWS` draws, whose
+    seed is fixed.
 
     Args:
         differences: (s, m) differences, one row per seed and one column per comparison.

@@ -61,7 +61,9 @@ def read(source: Path) -> dict[str, Any]:
         ) from error
     config = raw.get("config", raw) if is_json and isinstance(raw, dict) else raw
     if not isinstance(config, dict):
-        raise ConfigError(f"{source} must contain a table of options, like run.json of a run folder.")
+        raise ConfigError(
+            f"{source} must contain a table of options; got a {type(config).__name__}. Use run.json of a run folder."
+        )
     return config
 
 

@@ -10,6 +10,7 @@ import logging
 import os
 import queue
 import re
+import secrets
 import socket
 import threading
 import time
@@ -90,8 +91,13 @@ class OnRay:
 
     @contextlib.contextmanager
     def _ray(self, cpus: int) -> Iterator[Any]:
-        """Start Ray or join a cluster, and leave it at the end, without printing anything."""
-        for name, value in SETTINGS.items():
+        """Start Ray or join a cluster, and leave it at the end, without printing anything.
+
+        Ray listens on all network interfaces. With a token of its own, a local Ray rejects the messages of others.
+        """
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)} if self.address is None else {}
+        token = {name: value for name, value in token.items() if name not in os.environ}
+        for name, value in (SETTINGS | token).items():
             os.environ.setdefault(name, value)
         ray: Any = importlib.import_module("ray")
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
@@ -108,6 +114,8 @@ class OnRay:
             yield ray
         finally:
             ray.shutdown()
+            for name in token:
+                del os.environ[name]
 
 
 class RayWorker:

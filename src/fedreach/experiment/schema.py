@@ -215,7 +215,7 @@ class Data(Choice):
     """The data set: a name from `fedreach list data`, or the path of an ``.npz`` file or of a folder's ``x.npy``."""
 
     name: str = "digits"
-    """Name from `fedreach list data`, table (.csv, .parquet), .npz file, `x.npy` of a folder, or `FILE.py:NAME`."""
+    """Name from `fedreach list data`, `FILE.py:NAME`, or path of a .csv, .parquet, .npz or `x.npy` file."""
     folder: str | None = None
     """Folder of the data files. Default: the environment variable FEDREACH_DATA, else the cache folder."""
     download: bool = True
@@ -232,7 +232,7 @@ class PartitionSection(Choice):
     file: str | None = None
     """File of a partition, written by `fedreach partition --save`. Default: draw a partition."""
     empty: Literal["error", "drop"] = "error"
-    """Treatment of clients without data: `error` rejects the partition, `drop` removes these clients."""
+    """Treatment of clients without data: `error` rejects the partition; `drop` removes these clients."""
     seed: Seed | None = None
     """Seed of the partition and of label noise. Default: the seed of the population."""
 

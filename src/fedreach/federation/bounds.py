@@ -247,7 +247,7 @@ def fixed_point(complexity: Callable[[float], float], slope: Positive = 1.0) -> 
     """Return r* = inf {r > 0: phi(r) <= c r}, to the last bits of a double.
 
     A sub-root phi is not negative and non-decreasing, and phi(r) / sqrt(r) is non-increasing. Then phi(r) <= c r for
-    exactly the radii r >= r*, so bisection finds r*. r* is 0 only if phi is 0. The function evaluates phi at a few
+    exactly the radii r >= r*, so bisection finds r*, which is 0 only if phi is 0. The function evaluates phi at a few
     points and does not check that it is sub-root. For any other phi it returns some r at which phi(r) equals or jumps
     across c r.
 

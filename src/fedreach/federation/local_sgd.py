@@ -431,7 +431,7 @@ class LocalSGD:
         return self.lr
 
     def furthest(self, steps: int, lr: float, size: float) -> float:
-        """Return the largest possible norm of a client's update, in the trained parameters.
+        """Return the largest possible norm of a client's update of the trained parameters.
 
         Each gradient is clipped, so the norm is at most lr * clip_norm times the equivalent number of plain steps. The
         method adds the rounding error of each step in single precision for a model of norm `size`. The result is

@@ -384,7 +384,7 @@ def _power_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
     more = ""
     if needed and comparison.plan.detect_points is None:  # with a pilot, the number of seeds is fixed
         more = (
-            f" A conclusion on all pairs needs about {number(max(needed))} seeds if the observed differences are the "
+            f" About {number(max(needed))} seeds decide all planned comparisons if the observed differences are the "
             "true ones."
         )
     return (

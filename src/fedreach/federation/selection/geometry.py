@@ -262,7 +262,7 @@ def nearest_of_all(rows: AnyArray, length: Floats) -> Nearest:
 
 
 def take_nearer(cosine: Floats, whom: Ints, where: Ints, cosines: Floats, begin: int) -> None:
-    """Update the nearest rows, given (r, c) cosines of r rows with the c rows from position `begin` on."""
+    """Update the nearest rows with the (r, c) cosines between r rows and the c rows that start at position `begin`."""
     best = cosines.max(axis=1)
     better = np.flatnonzero(best > cosine[where])  # few, after the first blocks: looking up whose it is costs more
     cosine[where[better]] = best[better]
@@ -501,10 +501,10 @@ FLAT = 1e-9  # extent, relative to the largest, below which points have none in 
 def principal_points(rows: AnyArray, components: int, *, normalize: bool = False) -> Floats:
     """Return (n, r) coordinates of the rows along their r principal axes, r <= `components`.
 
-    With the centered rows X, X X' = U L U' and Y = U L^(1/2) for the largest eigenvalues in L. The function computes
-    the smaller of X X' (n, n) and X' X (p, p). It omits axes along which rows differ by less than float32 rounding, so
-    r = 0 for copies of one row. On each axis the largest coordinate is positive. With `normalize`, rows are first
-    divided by their length; rows of zeros do not change.
+    Let X denote the centered rows and X X' = U L U' their eigendecomposition. The coordinates are U L^(1/2) for the
+    largest eigenvalues in L. The function computes the smaller of X X' (n, n) and X' X (p, p). It omits axes along
+    which rows differ by less than float32 rounding, so r = 0 for copies of one row. On each axis the largest coordinate
+    is positive. With `normalize`, rows are first divided by their length; rows of zeros do not change.
 
     Example:
         >>> principal_points(np.array([[1.0, 1.0], [3.0, 3.0], [8.0, 8.0]]), 2).round(3)

@@ -353,7 +353,7 @@ class HiCS(Selection):
 
     Raises:
         ConfigError: If an option is out of range.
-        ComponentError: If the model does not end in a bias.
+        ComponentError: If the model does not end in a linear layer with a bias.
 
     Reference: Chen and Vikalo, "Heterogeneity-Guided Client Sampling: Towards Fast and Efficient Non-IID Federated
     Learning", NeurIPS 2024, eq. (7), (9) and (10) and Algorithm 1, with the options of appendix A.1.2. The authors'
