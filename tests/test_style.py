@@ -137,6 +137,26 @@ def test_messages_are_as_plain_as_they_were(figure: str) -> None:
     assert value <= MESSAGE_LIMITS[figure], f"{figure}: {value:.2f}, and the limit is {MESSAGE_LIMITS[figure]}"
 
 
+HELP_LIMITS = {"private phrases per 1,000 words": 0.5, "percent of sentences with more than 25 words": 0.5}
+"""Of the help of commands, options and keys of an experiment file."""
+
+
+@pytest.mark.parametrize("figure", HELP_LIMITS)
+def test_help_is_as_plain_as_it_was(figure: str) -> None:
+    from fedreach.cli import main
+    from fedreach.experiment import schema
+
+    texts = [
+        text
+        for command in main.commands.values()
+        for text in (command.help, *(vars(p).get("help") for p in command.params))
+    ]
+    tree = ast.parse(Path(schema.__file__).read_text(encoding="utf-8"))
+    texts += [n.value.value for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)]
+    value = prose_figures("\n\n".join(filter(None, texts)))[figure]
+    assert value <= HELP_LIMITS[figure], f"{figure}: {value:.2f}, and the limit is {HELP_LIMITS[figure]}"
+
+
 def test_a_page_of_long_and_private_sentences_is_found() -> None:
     figures_of_page = prose_figures(f"# Title\n\nIt goes on for nobody.\n\n{'word ' * 26}.\n\n```sh\nnobody\n```\n")
     assert figures_of_page == {

@@ -336,7 +336,7 @@ def compare(
     comparison = Comparison(run_call(data, methods, "compare", **arguments))
     if progress:
         for sentence in concerns(comparison.analysis.comparison):
-            print(sentence, file=sys.stderr)
+            print(f"Warning: {sentence}", file=sys.stderr)
     return comparison
 
 
