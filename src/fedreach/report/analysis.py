@@ -57,7 +57,7 @@ QUANTITIES = {
         Quantity("gap", "participation_gap", "participation gap", "points"),
         Quantity("participants_worst_decile", "participant_accuracy_worst_decile", "worst 10%, participants", "%"),
         Quantity("unseen_worst_decile", "unseen_accuracy_worst_decile", "worst 10%, unseen", "%"),
-        Quantity("megabytes", "bytes_total", "MB sent", "MB", "communication", 1e6, main=8),  # 10^6 bytes, both ways
+        Quantity("megabytes", "bytes_total", "sent", "MB", "communication", 1e6, main=8),  # 10^6 bytes, both ways
         # Simulated, of all rounds so far, probes included.
         Quantity("seconds", "seconds_total", "time", "seconds", "simulated time", main=6),
         Quantity("joules", "joules_total", "energy", "joules", "energy", main=7),
