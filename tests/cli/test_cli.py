@@ -318,7 +318,7 @@ def test_the_templates_run_as_they_are(fedreach: Command, home: Path) -> None:
     assert own.exit_code == 0, own.output
     assert "two moons: 1,600 examples, 2 classes" in own.stderr
     smaller = ["--set", "data={name='study/my_data.py:two_moons',samples=1000}", "--set", "rounds=2", "--out", "small"]
-    assert "two moons: 800 training examples" in fedreach("run", "study/experiment.toml", *smaller).stderr
+    assert "two moons: 800 examples" in fedreach("run", "study/experiment.toml", *smaller).stderr
 
 
 def test_init_overwrites_nothing(fedreach: Command, home: Path) -> None:
