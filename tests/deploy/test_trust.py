@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import fedreach as fr
+from fedreach._util import registry
 from fedreach._util.errors import ConfigError, RunFolderError
 from fedreach._util.files import signed
 from fedreach.cli import main
@@ -63,7 +65,8 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def strangers(honest: Path, tmp_path: Path) -> Path:
     """A copy of it, with a module that leaves a trace if it is imported."""
     folder = shutil.copytree(honest, tmp_path / "strangers")
-    (folder / "evil.py").write_text(EVIL, encoding="utf-8")
+    for name in ("evil.py", "e+vil.py"):
+        (folder / name).write_text(EVIL, encoding="utf-8")
     return folder
 
 
@@ -78,7 +81,7 @@ def name_code(folder: Path, where: tuple[str, ...], name: str) -> None:
     path.write_text(json.dumps(signed("run.json", record)), encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["evil.py:net", "evil:net"])
+@pytest.mark.parametrize("name", ["evil.py:net", "evil:net", "e+vil.py:net", "e+vil:no name"])
 @pytest.mark.parametrize("where", [("model",), ("method", "adaptation"), ("method", "selection"), ("data",)])
 def test_a_resealed_run_that_names_code_imports_nothing(
     strangers: Path, where: tuple[str, ...], name: str, monkeypatch: pytest.MonkeyPatch
@@ -87,12 +90,12 @@ def test_a_resealed_run_that_names_code_imports_nothing(
     monkeypatch.chdir(strangers)
     monkeypatch.syspath_prepend(str(strangers))
     code, said = call(strangers, "extend", "run", "--rounds", "2")
-    assert (code, "names the code 'evil" in said) == (2, True), said
+    assert (code, "names the code 'e" in said) == (2, True), said
     if where[-1] in ("model", "adaptation"):
         for words in (["predict", "run", "rows.npz"], ["export", "run", "--to", "safetensors", "--out", "exported"]):
             code, said = call(strangers, *words)
             assert (code, "--trust-code" in said) == (2, True), said
-        with pytest.raises(ConfigError, match="names the code 'evil"):
+        with pytest.raises(ConfigError, match="names the code 'e"):
             load("run").adapter()
     assert not (strangers / "ran").exists()
     assert not (strangers / "exported").exists()
@@ -230,3 +233,24 @@ def test_a_flipped_bit_of_an_exported_model_gives_no_other_predictions(honest: P
             assert code == 3 or (code, said) == right[:2], (path.name, place)
             assert "Traceback" not in cause
         path.write_bytes(content)
+
+
+def test_threads_and_processes_of_an_extension_reject_code_that_no_check_saw(tmp_path: Path) -> None:
+    (tmp_path / "evil.py").write_text(EVIL, encoding="utf-8")
+    program = (
+        "from pathlib import Path\nfrom fedreach._util.registry import load_users\nload_users('evil.py:net', Path())"
+    )
+
+    def loads() -> bool:
+        return (
+            subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=False).returncode
+            == 0
+        )
+
+    with registry.code_of(tmp_path, trust_code=False, workers=True):
+        assert not loads()
+        with ThreadPoolExecutor(1) as pool, pytest.raises(ConfigError, match="names the code"):
+            pool.submit(registry.load_users, "evil.py:net", tmp_path).result()
+    assert not (tmp_path / "ran").exists()
+    assert loads()
+    assert (tmp_path / "ran").exists()

@@ -13,6 +13,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import os
 import pickle
 import re
 import sys
@@ -337,22 +338,37 @@ _LOADED_NAMES: set[tuple[str, bytes, str]] = set()  # code that this process has
 _UNTRUSTED: ContextVar[str] = ContextVar("untrusted", default="")  # file or folder whose code must not run; "": none
 
 
+UNTRUSTED_VARIABLE = "FEDREACH_UNTRUSTED"
+"""Environment variable with such a file or folder, for all threads and for worker processes."""
+
+
 @contextmanager
-def code_of(place: Path | str, *, trust_code: bool) -> Iterator[None]:
+def code_of(place: Path | str, *, trust_code: bool, workers: bool = False) -> Iterator[None]:
     """Reject code that a stored file or folder names, unless the user trusts it.
 
     A run folder refers to code by name. A folder from another person could therefore refer to any function that Python
     can import. Code that this process has already stored or loaded is always allowed.
+
+    Args:
+        place: File or folder.
+        trust_code: Allow its code.
+        workers: Also reject the code in other threads, and in processes that start in the meantime.
     """
-    token = _UNTRUSTED.set("" if trust_code else str(place))
+    untrusted = "" if trust_code else str(place)
+    token, before = _UNTRUSTED.set(untrusted), os.environ.get(UNTRUSTED_VARIABLE)
+    if workers and untrusted:
+        os.environ[UNTRUSTED_VARIABLE] = untrusted
     try:
         yield
     finally:
         _UNTRUSTED.reset(token)
+        if workers and untrusted:
+            os.environ.pop(UNTRUSTED_VARIABLE)
+            os.environ.update({} if before is None else {UNTRUSTED_VARIABLE: before})
 
 
 def _require_trust(name: str, base: Path) -> None:
-    untrusted = _UNTRUSTED.get()
+    untrusted = _UNTRUSTED.get() or os.environ.get(UNTRUSTED_VARIABLE, "")
     if untrusted and _loaded_name(name, base) not in _LOADED_NAMES:
         raise ConfigError(
             f"{untrusted} names the code {name!r}, which would run on this machine. If you trust this code, add "
@@ -368,15 +384,21 @@ def _loaded_name(name: str, base: Path) -> tuple[str, bytes, str]:
     return str(path) if is_file else where, digest, attribute
 
 
-CODE_NAME = re.compile(r"[\w./ -]+:[A-Za-z_]\w*")
+NAMES_OF_DATA = ("client", "label", "target", "group", "time", "columns", "participants", "exclude_clients")
+"""Keys whose values are names of columns and clients, which may contain a colon."""
 
 
 def require_trust(config: Any, base: Path) -> None:
-    """Raise ConfigError if a table of options names code that is not trusted (see `code_of`)."""
-    if isinstance(config, Mapping | list | tuple):
-        for value in config.values() if isinstance(config, Mapping) else config:
+    """Raise ConfigError if a table of options names code that is not trusted (see `code_of`).
+
+    Each text with a colon counts, because Python can import modules of any name.
+    """
+    if isinstance(config, Mapping):
+        config = [value for key, value in config.items() if key not in NAMES_OF_DATA]
+    if isinstance(config, list | tuple):
+        for value in config:
             require_trust(value, base)
-    elif isinstance(config, str) and CODE_NAME.fullmatch(config):
+    elif isinstance(config, str) and ":" in config:
         _require_trust(config, base)
 
 

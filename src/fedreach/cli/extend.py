@@ -63,29 +63,29 @@ def extend(
     figure_formats, silent, base = options.figure_formats(formats), quiet or as_json, base.resolve()
     if (folder / SweepRecord.FILE).exists():
         raise ConfigError(f"{folder} is a sweep. Extend each of its comparisons: {folder}/cells/....")
-    with registry.code_of(folder, trust_code=trust_code):
+    with registry.code_of(folder, trust_code=trust_code, workers=True):
         for file in (folder / ComparisonRecord.FILE, folder / RunRecord.FILE):
             registry.require_trust(read(file) if file.exists() else {}, base)
-    if (folder / ComparisonRecord.FILE).exists():
-        with terminal.compare_progress(quiet=silent) as comparison_callbacks:
-            status = extend_comparison(
-                folder,
-                rounds,
-                base=base,
-                restart=restart,
-                workers=workers,
-                callbacks=comparison_callbacks,
-                trackers=tracked,
+        if (folder / ComparisonRecord.FILE).exists():
+            with terminal.compare_progress(quiet=silent) as comparison_callbacks:
+                status = extend_comparison(
+                    folder,
+                    rounds,
+                    base=base,
+                    restart=restart,
+                    workers=workers,
+                    callbacks=comparison_callbacks,
+                    trackers=tracked,
+                )
+            print_outcome(status, folder, figure_formats, as_json)
+            return
+        if restart:
+            raise ConfigError(
+                f"--restart requires a comparison; {folder} is a single run. To rerun it: fedreach run "
+                f"{folder}/run.json --set rounds={rounds} --out OTHER"
             )
-        print_outcome(status, folder, figure_formats, as_json)
-        return
-    if restart:
-        raise ConfigError(
-            f"--restart requires a comparison; {folder} is a single run. To rerun it: fedreach run {folder}/run.json "
-            f"--set rounds={rounds} --out OTHER"
-        )
-    stored = run_of(RunFolder(folder))
-    length = Experiment.model_construct(**{**dict(Experiment()), "name": stored.method, "rounds": rounds})
-    with terminal.run_progress(length, folder, quiet=silent) as callbacks:
-        result = extend_run(folder, rounds, base=base, callbacks=callbacks, trackers=tracked)
-    print_result(folder, result, as_json)
+        stored = run_of(RunFolder(folder))
+        length = Experiment.model_construct(**{**dict(Experiment()), "name": stored.method, "rounds": rounds})
+        with terminal.run_progress(length, folder, quiet=silent) as callbacks:
+            result = extend_run(folder, rounds, base=base, callbacks=callbacks, trackers=tracked)
+        print_result(folder, result, as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -65,19 +66,14 @@ def load(
     base = Path(base or Path.cwd()).resolve()
     written = _find_exported_file(Path(folder))
     with registry.code_of(folder, trust_code=trust_code):
-        if written is not None:
-            return _of_file(written, which, cluster, base, model, trust_code=trust_code)
-        return _of_run(Path(folder), which, cluster, base, model, trust_code=trust_code)
+        read = _of_run if written is None else _of_file
+        trained = read(written or Path(folder), which, cluster, base, model)
+    trained.origin = replace(trained.origin, trust_code=trust_code)
+    return trained
 
 
 def _of_run(
-    folder: Path,
-    which: Which | None,
-    cluster: int | None,
-    base: Path,
-    model: Callable[..., nn.Module] | None,
-    *,
-    trust_code: bool,
+    folder: Path, which: Which | None, cluster: int | None, base: Path, model: Callable[..., nn.Module] | None
 ) -> TrainedModel:
     """Return the model of a run folder."""
     run_folder = RunFolder(folder)
@@ -101,8 +97,7 @@ def _of_run(
     if constants is not None:
         set_constants(net, constants[0])
     bind(net, torch.from_numpy(stored.vectors[_model_index(folder, len(stored.vectors), cluster)]), layout=layout)
-    code = _code_name(section, model)
-    origin = RunOrigin(run_folder.path.resolve(), which, cluster, base, run, stored.round, code, trust_code)
+    origin = RunOrigin(run_folder.path.resolve(), which, cluster, base, run, stored.round, _code_name(section, model))
     about = {name: getattr(federation, name) for name in ("outputs", "targets", "target_scale")}
     return _trained(net, expected, {**about, "classes": federation.class_names}, origin)
 
@@ -142,13 +137,7 @@ def _find_exported_file(path: Path) -> Path | None:
 
 
 def _of_file(
-    path: Path,
-    which: Which | None,
-    cluster: int | None,
-    base: Path,
-    model: Callable[..., nn.Module] | None,
-    *,
-    trust_code: bool,
+    path: Path, which: Which | None, cluster: int | None, base: Path, model: Callable[..., nn.Module] | None
 ) -> TrainedModel:
     """Return the model of an exported file."""
     stored = weights.read_weights_file(path)
@@ -162,8 +151,9 @@ def _of_file(
     expected = Expected.of_json(about["name"], about)
     net = _build_module(run, section, expected.sample_shape, about["outputs"], (base,), model)
     weights.load_weights(net, stored, path)
-    code = _code_name(section, model)
-    origin = RunOrigin(path.resolve(), about["model"], about["cluster"], base, run, about["round"], code, trust_code)
+    origin = RunOrigin(
+        path.resolve(), about["model"], about["cluster"], base, run, about["round"], _code_name(section, model)
+    )
     return _trained(net, expected, about, origin)
 
 
