@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fedreach._util.arrays import Float32s
+from fedreach._util.errors import ConfigError
+from fedreach.experiment.load import load
 from fedreach.federation import robust
 from fedreach.federation.robust import (
     CenteredClipping,
@@ -112,3 +115,15 @@ def test_equal_scores_share_their_weight_so_that_the_order_does_not_count() -> N
     update = np.array([[0.0], [1.0], [2.0], [3.0]], np.float32)
     for rule in (Krum(0.25), MultiKrum(0.25), MultiKrum(0.25, "nearest_neighbors")):
         np.testing.assert_allclose(combined(rule, update), combined(rule, update[::-1]), rtol=0, atol=1e-12)
+
+
+def test_a_weighting_without_effect_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Median gives each client one vote, so ByEntropy would have no effect"):
+        load(None, ["method.aggregation=median", "method.weighting=entropy"])
+    assert load(None, ["method.aggregation=norm_bound", "method.weighting=entropy"]).method.cohort_size > 0
+
+
+def test_a_small_cohort_withstands_one_liar_and_not_none() -> None:
+    update = np.array([[1.0], [1.1], [0.9], [1e6]], np.float32)
+    for rule in (TrimmedMean(), MultiKrum(), Krum(), Median(), GeometricMedian()):
+        assert abs(combined(rule, update).item() - 1) < 0.2

@@ -82,7 +82,7 @@ EQUAL = np.full(4, 0.25)
 def crowds() -> Iterator[tuple[int, Float32s]]:
     """Yield f and the (r, d) updates of honest clients, of which the last f are replaced by long ones."""
     rng = generator(0, "testing crowds")
-    for r, f, d in ((5, 1, 3), (9, 1, 4), (10, 2, 1)):
+    for r, f, d in ((4, 1, 2), (5, 1, 3), (9, 2, 4), (10, 2, 1)):
         sent = rng.standard_normal((r, d)).astype(np.float32)
         sent[r - f :] = 1e4 * rng.standard_normal((f, d))
         yield f, sent

@@ -90,6 +90,12 @@ class ReadsInSecret(FedDF):
     reads_updates = False
 
 
+@caught_by("ignores weights as declared")
+class VotesByExamples(Mean):
+    linear = False
+    ignores_weights = True
+
+
 @caught_by("linear is the weighted sum")
 class MedianThatSaysItIsLinear(Mean):
     linear = True

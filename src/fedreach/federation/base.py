@@ -183,10 +183,11 @@ class Aggregator(Component):
     """
 
     component_type = "aggregation"
-    promises: ClassVar = {"linear": ("combine",), "remembers_updates": ("combine",)}
+    promises: ClassVar = {"linear": ("combine",), "remembers_updates": ("combine",), "ignores_weights": ("combine",)}
 
     linear: bool = False
     remembers_updates: bool = False
+    ignores_weights: bool = False  # gives each client with a positive weight one vote
 
     @abstractmethod
     def combine(

@@ -34,6 +34,7 @@ from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
 from fedreach.federation.secure_aggregation import SecureAggregation, weighted_mean_of_shares
 from fedreach.federation.types import ClientResults, ServerView
+from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.wireless.radio import Radio
 from fedreach.wireless.rules import AllocationRule
 
@@ -83,6 +84,11 @@ class Federation:
             raise ConfigError(
                 f"{name_of(self.weighting)} and {name_of(self.aggregation)} both correct for absent clients. Use one: "
                 "another weighting, such as 'equal', or aggregation = 'mean'."
+            )
+        if self.aggregation.ignores_weights and not isinstance(self.weighting, ByExamples | Equal):
+            raise ConfigError(
+                f"{name_of(self.aggregation)} gives each client one vote, so {name_of(self.weighting)} would have no "
+                "effect. Use weighting = 'equal', or another aggregation, such as 'norm_bound'."
             )
         if self.memory_solver is not None and self.memory_loss is not None:
             raise ConfigError(

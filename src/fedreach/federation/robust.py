@@ -1,7 +1,9 @@
 """Robust aggregators: a few malicious clients have a bounded effect on the model.
 
-All rules count each client equally, regardless of its weight, because a client could claim any number of examples.
-Clients with weight 0 are excluded. With r updates, a rule tolerates f = floor(share r) malicious updates.
+Most rules give each client one vote, whatever its weight, because a client could claim any number of examples. Clients
+with weight 0 are left out. With r updates, a rule withstands f = ceil(share r) malicious ones, but fewer than r / 2. A
+robust aggregator protects the model only, not other sums over clients, such as the control variates of SCAFFOLD, label
+statistics, and the fit of an adaptation rule.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ EQUAL = 1e-9  # relative difference of two scores up to which they count as equa
 NUMBERS = 4_194_304  # float64 numbers of a block of columns, 32 MiB
 
 
-class Rows:
-    """Rows (r, d) of ``mix @ update``, computed in blocks of columns to avoid a float64 copy of all rows.
+class UpdateRows:
+    """UpdateRows (r, d) of ``mix @ update``, computed in blocks of columns to avoid a float64 copy of all rows.
 
     Args:
         update: (m, d) updates.
@@ -83,6 +85,8 @@ class Robust(Aggregator):
         mixing: Averaging before the rule, see above.
     """
 
+    ignores_weights = True
+
     share: Annotated[float, "[0, 0.5)"] = 0.2
     mixing: Literal["none", "nearest_neighbors", "bucketing"] = "none"
 
@@ -90,16 +94,16 @@ class Robust(Aggregator):
         self, state: State, weights: Floats, update: Float32s, rng: np.random.Generator
     ) -> tuple[Floats, State]:
         counted = update if (weights > 0).all() else update[weights > 0]
-        f = math.floor(self.share * len(counted) + 1e-9)
-        rows = Rows(counted)
+        f = min(math.ceil(self.share * len(counted) - 1e-9), (len(counted) - 1) // 2)
+        rows = UpdateRows(counted)
         if self.mixing == "nearest_neighbors":
-            rows = Rows(counted, weights_of_smallest(rows.squared_distances, len(rows) - f))
+            rows = UpdateRows(counted, weights_of_smallest(rows.squared_distances, len(rows) - f))
         elif self.mixing == "bucketing":
-            rows = Rows(counted, bucket_means(rng.permutation(len(rows))))
+            rows = UpdateRows(counted, bucket_means(rng.permutation(len(rows))))
         return self.center(state, rows, min(f, (len(rows) - 1) // 2))
 
     @abstractmethod
-    def center(self, state: State, rows: Rows, f: int) -> tuple[Floats, State]:
+    def center(self, state: State, rows: UpdateRows, f: int) -> tuple[Floats, State]:
         """Return the (d,) center of the rows and the new state, if at most f < r / 2 rows are malicious."""
 
 
@@ -154,7 +158,7 @@ class Median(Robust):
         array([3., 2.])
     """
 
-    def center(self, state: State, rows: Rows, f: int) -> tuple[Floats, State]:
+    def center(self, state: State, rows: UpdateRows, f: int) -> tuple[Floats, State]:
         return np.concatenate([np.median(block, axis=0) for _, block in rows.blocks()]), state
 
 
@@ -174,9 +178,9 @@ class TrimmedMean(Robust):
         array([3., 2.])
     """
 
-    def center(self, state: State, rows: Rows, f: int) -> tuple[Floats, State]:
-        kept = slice(f, len(rows) - f)
-        return np.concatenate([np.sort(block, axis=0)[kept].mean(axis=0) for _, block in rows.blocks()]), state
+    def center(self, state: State, rows: UpdateRows, f: int) -> tuple[Floats, State]:
+        inner = slice(f, len(rows) - f)
+        return np.concatenate([np.sort(block, axis=0)[inner].mean(axis=0) for _, block in rows.blocks()]), state
 
 
 # -------------------- Rules for whole updates
@@ -210,7 +214,7 @@ class GeometricMedian(Robust):
     smoothing: Annotated[float, "(0, inf)"] = 0.1
     iterations: Annotated[int, "[1, inf)"] = 10
 
-    def center(self, state: State, rows: Rows, f: int) -> tuple[Floats, State]:
+    def center(self, state: State, rows: UpdateRows, f: int) -> tuple[Floats, State]:
         inner = rows.products
         coefficients = np.zeros(len(rows))
         for _ in range(self.iterations):
@@ -221,10 +225,10 @@ class GeometricMedian(Robust):
         return rows.combined(coefficients), state
 
 
-def mean_of_nearest(rows: Rows, f: int, count: int) -> Floats:
+def mean_of_nearest(rows: UpdateRows, f: int, count: int) -> Floats:
     """Return the mean of the `count` rows whose r - f - 1 nearest rows have the smallest sum of squared distances."""
-    others = np.sort(rows.squared_distances, axis=1)[:, 1 : len(rows) - f]
-    return rows.combined(weights_of_smallest(others.sum(axis=1), count))
+    neighbor_distances = np.sort(rows.squared_distances, axis=1)[:, 1 : len(rows) - f]
+    return rows.combined(weights_of_smallest(neighbor_distances.sum(axis=1), count))
 
 
 @dataclass(frozen=True)
@@ -245,7 +249,7 @@ class MultiKrum(Robust):
         array([2., 4.])
     """
 
-    def center(self, state: State, rows: Rows, f: int) -> tuple[Floats, State]:
+    def center(self, state: State, rows: UpdateRows, f: int) -> tuple[Floats, State]:
         return mean_of_nearest(rows, f, len(rows) - f), state
 
 
@@ -264,7 +268,7 @@ class Krum(Robust):
         array([2., 3.])
     """
 
-    def center(self, state: State, rows: Rows, f: int) -> tuple[Floats, State]:
+    def center(self, state: State, rows: UpdateRows, f: int) -> tuple[Floats, State]:
         return mean_of_nearest(rows, f, 1), state
 
 
@@ -297,7 +301,7 @@ class CenteredClipping(Robust):
     radius: Annotated[float, "(0, inf)"] = 10.0
     iterations: Annotated[int, "[1, inf)"] = 1
 
-    def center(self, state: State, rows: Rows, f: int) -> tuple[Floats, State]:
+    def center(self, state: State, rows: UpdateRows, f: int) -> tuple[Floats, State]:
         v = np.array(state["center"], np.float64) if "center" in state else np.zeros(rows.update.shape[1])
         for _ in range(self.iterations):
             squares = sum(((block - v[columns]) ** 2).sum(axis=1) for columns, block in rows.blocks())
@@ -330,6 +334,6 @@ class NormBound(Aggregator):
     def combine(
         self, state: State, weights: Floats, update: Float32s, rng: np.random.Generator
     ) -> tuple[Floats, State]:
-        lengths = np.sqrt(sum((block**2).sum(axis=1) for _, block in Rows(update).blocks()))
+        lengths = np.sqrt(sum((block**2).sum(axis=1) for _, block in UpdateRows(update).blocks()))
         bound = float(np.median(lengths)) if self.bound == "median" else self.bound
         return weighted_sum(weights * np.minimum(1, bound / np.maximum(lengths, np.finfo(float).tiny)), update), state

@@ -293,8 +293,8 @@ def seeds_scope(config: Mapping[str, Any]) -> str:
     if not shared:
         return "Each seed draws a new partition, participants, initial model and batches."
     shared_text = f"{join_words([*shared])} ({', '.join(shared.values())})"
-    others = " or ".join(word + "s" * (not word.endswith("s")) for word in shared)
-    return f"All seeds share the same {shared_text}. The intervals do not account for other {others}."
+    alternatives = " or ".join(word + "s" * (not word.endswith("s")) for word in shared)
+    return f"All seeds share the same {shared_text}. The intervals do not account for other {alternatives}."
 
 
 def join_words(words: Sequence[str]) -> str:

@@ -487,8 +487,8 @@ def seeds_to_detect(out: Path) -> tuple[int, str]:
     seeds_by_pair = {pair: number for pair, number in zip(pairs, needed, strict=True) if number is not None}
     required = max(seeds_by_pair.values(), default=len(pilot))
     number = min(required, plan.max_seeds)
-    most = max(seeds_by_pair, key=lambda pair: seeds_by_pair[pair], default=None)
-    needs = "no pair needs more seeds" if most is None else f"{' vs. '.join(most)} needs the most seeds"
+    hardest = max(seeds_by_pair, key=lambda pair: seeds_by_pair[pair], default=None)
+    needs = "no pair needs more seeds" if hardest is None else f"{' vs. '.join(hardest)} needs the most seeds"
     limit = f"; max_seeds limits their number to {number}" if number < required else ""
     return number, (
         f"pilot of {len(pilot)} seeds: {required} seeds detect {plan.detect_points:g} points with 80% power "

@@ -57,6 +57,17 @@ def linear_is_the_weighted_sum(subject: Subject, case: Updates) -> None:
         must_be_close("the update", combined, case.weights @ sent.astype(np.float64), str(case), 1e-9)
 
 
+@define_check(updates, lambda component, _: component.ignores_weights)
+def ignores_weights_as_declared(subject: Subject, case: Updates) -> None:
+    """With `ignores_weights = True`, other positive weights do not change the update."""
+    count = len(case.weights)
+    equal = Updates(case.words, np.full(count, 1 / count), case.updates)
+    unequal = Updates(case.words, generator(0, "votes").dirichlet(np.ones(count)), case.updates)
+    pairs = zip(combined_updates(subject.component, equal), combined_updates(subject.component, unequal), strict=True)
+    for one, other in pairs:
+        must_be_close("the update, with other weights,", other, one, str(case), 1e-12)
+
+
 def _play(component: Any, case: Updates, keep: Any = lambda state: state) -> list[Outcome]:
     results = combined_updates(component, case, keep)
     return [
