@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fedreach"
 LIMITS = {
-    "lines of code": 37_330,  # goal: 31,000. 36,820 before notes for newcomers, untrusted folders and robust rules
+    "lines of code": 37_340,  # goal: 31,000. 36,820 before notes for newcomers, untrusted folders and robust rules
     "files": 235,
     "entries at the top": 14,
     "percent of lines that import": 9.75,  # goal: 9

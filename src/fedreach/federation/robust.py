@@ -62,7 +62,7 @@ class UpdateRows:
         np.fill_diagonal(apart, 0)
         return apart
 
-    def combined(self, coefficients: Floats) -> Floats:
+    def combine(self, coefficients: Floats) -> Floats:
         """Return the (d,) sum of the rows times (r,) coefficients."""
         return weighted_sum(coefficients if self.mix is None else coefficients @ self.mix, self.update)
 
@@ -222,13 +222,13 @@ class GeometricMedian(Robust):
             squared = np.diag(inner) - 2 * along + coefficients @ along
             inverse = 1 / np.maximum(self.smoothing, np.sqrt(np.maximum(squared, 0)))
             coefficients = inverse / inverse.sum()
-        return rows.combined(coefficients), state
+        return rows.combine(coefficients), state
 
 
 def mean_of_nearest(rows: UpdateRows, f: int, count: int) -> Floats:
     """Return the mean of the `count` rows whose r - f - 1 nearest rows have the smallest sum of squared distances."""
     neighbor_distances = np.sort(rows.squared_distances, axis=1)[:, 1 : len(rows) - f]
-    return rows.combined(weights_of_smallest(neighbor_distances.sum(axis=1), count))
+    return rows.combine(weights_of_smallest(neighbor_distances.sum(axis=1), count))
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,7 @@ class CenteredClipping(Robust):
             squares = sum(((block - v[columns]) ** 2).sum(axis=1) for columns, block in rows.blocks())
             lengths = np.sqrt(np.asarray(squares, np.float64))
             factors = np.minimum(1, self.radius / np.maximum(lengths, np.finfo(float).tiny)) / len(rows)
-            v = v * (1 - factors.sum()) + rows.combined(factors)
+            v = v * (1 - factors.sum()) + rows.combine(factors)
         return v, {"center": v}
 
 

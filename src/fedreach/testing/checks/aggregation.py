@@ -64,8 +64,8 @@ def ignores_weights_as_declared(subject: Subject, case: Updates) -> None:
     equal = Updates(case.words, np.full(count, 1 / count), case.updates)
     unequal = Updates(case.words, generator(0, "votes").dirichlet(np.ones(count)), case.updates)
     pairs = zip(combined_updates(subject.component, equal), combined_updates(subject.component, unequal), strict=True)
-    for one, other in pairs:
-        must_be_close("the update, with other weights,", other, one, str(case), 1e-12)
+    for expected, found_update in pairs:
+        must_be_close("the update, with other weights,", found_update, expected, str(case), 1e-12)
 
 
 def _play(component: Any, case: Updates, keep: Any = lambda state: state) -> list[Outcome]:
