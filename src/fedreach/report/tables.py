@@ -408,7 +408,7 @@ def _note(comparison: RunSet, rows: Sequence[MethodSummary]) -> str:
     for reason, method in reasons:
         if reason and "one seed" not in reason:
             methods_by_reason.setdefault(reason, {})[method] = None
-    no_pooled = dict.fromkeys(record.left_out for record in baselines_of(comparison) if record.left_out)
+    no_pooled = [record.left_out for record in baselines_of(comparison) if record.left_out][:1]  # alike for all seeds
     return join_sentences(
         significance_sentence(comparison, [row.difference for row in rows]),
         "With one seed, there is no spread over seeds and no test." * any(row.seeds == 1 for row in rows),
