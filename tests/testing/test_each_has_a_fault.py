@@ -11,6 +11,7 @@ from fedreach.testing.verify import checks_of
 from . import (
     test_planted_adaptation,
     test_planted_allocation,
+    test_planted_attack,
     test_planted_loss,
     test_planted_selection,
     test_planted_server,
@@ -22,6 +23,7 @@ FAULTS = [
     fault
     for module in (
         test_planted_allocation,
+        test_planted_attack,
         test_planted_loss,
         test_planted_selection,
         test_planted_server,

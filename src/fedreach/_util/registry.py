@@ -99,6 +99,13 @@ COMPONENT_TYPES: Mapping[str, ComponentType] = {
         path=("population",),
         checked=True,
     ),
+    "attack": ComponentType(
+        "fedreach.federation.attacks:ATTACKS",
+        "What malicious participants send.",
+        "fedreach.federation.attacks:Attack",
+        path=(),
+        checked=True,
+    ),
     "model": ComponentType(
         "fedreach.engines.models.networks:MODELS",
         "The model that the clients train.",

@@ -251,6 +251,7 @@ def compare(
     augmentation: Part = None,
     noise: Part = None,
     shift: Part = None,
+    attack: Part = None,
     server_data: Table = None,
     budget: Table = None,
     radio: Part = None,
@@ -295,6 +296,7 @@ def compare(
         augmentation: Augmentation of training batches: a name, or a function ``f(inputs) -> inputs``.
         noise: Label noise on training data, such as ``{"name": "symmetric", "rate": 0.2}``.
         shift: Distribution shift of unseen clients.
+        attack: Attack of malicious participants, such as ``{"name": "sign_flip", "share": 0.1}``.
         server_data: Data of the server, such as ``{"examples": 100}``.
         budget: Limits of a run, such as ``{"megabytes": 100.0}``. A run ends with the round that reaches a limit.
         radio: Channels and devices, from which FedReach simulates seconds and joules.

@@ -38,6 +38,7 @@ def run(
     augmentation: Part = None,
     noise: Part = None,
     shift: Part = None,
+    attack: Part = None,
     server_data: Table = None,
     budget: Table = None,
     radio: Part = None,

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -22,8 +22,10 @@ from fedreach._util.text_tables import text_table
 from fedreach.data.cells import NUMBER
 from fedreach.data.federated import FederatedData
 from fedreach.evaluation.scores import is_evaluated, main_score_of
-from fedreach.experiment.schema import Experiment
+from fedreach.experiment.schema import Choice, Experiment
 from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus
+from fedreach.federation.aggregation import AGGREGATIONS
+from fedreach.federation.attacks import Attackers
 from fedreach.report.analysis import POPULATION, baseline_title, baselines_of, probabilities
 from fedreach.report.numbers import RunSet
 from fedreach.report.tables import join_sentences, probabilities_note, refit_sentence
@@ -94,6 +96,7 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
         remarks.append(f"label noise: {data.noise['num_changed']} training labels are wrong ({data.noise['kind']})")
     if data.shift is not None:
         remarks.append(f"shift: {len(data.shift.clients)} of {unseen} unseen clients ({data.shift.record['kind']})")
+    remarks += _attack_remarks(experiment, len(population.participants))
     lines = [
         summary_line(
             "Data",
@@ -116,6 +119,24 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
         counts = " x ".join(f"{number} {name}{'s' * (number != 1)}" for name, number in numbers.items())
         lines.append(summary_line("Runs", f"{settings}{counts}"))
     return "\n".join(map(visible, lines))
+
+
+def _attack_remarks(experiment: Experiment, participants: int) -> list[str]:
+    """Return how many participants are malicious, and which aggregators tolerate fewer in a round."""
+    if experiment.attack is None:
+        return []
+    malicious = Attackers.count(experiment.attack.share, participants)
+    tolerated = dict[str, str]()
+    for method in [experiment.resolved(name) for name in experiment.methods or [None]]:
+        k = min(method.method.cohort_size, participants)
+        chosen = cast(Choice, vars(method.method)["aggregation"])
+        if chosen.name in AGGREGATIONS:
+            tolerates = AGGREGATIONS[chosen.name](**chosen.options).tolerates(k)
+            if tolerates < min(malicious, k):
+                tolerated[chosen.name] = f"{chosen.name} {tolerates} of {k}"
+    text = f"attack: {malicious} of {participants} participants are malicious ({experiment.attack.name})"
+    limit = f"Malicious clients per round that the aggregation tolerates: {', '.join(tolerated.values())}"
+    return [text, limit] if tolerated else [text]
 
 
 def _range_text(sizes: Ints) -> str:

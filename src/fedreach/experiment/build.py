@@ -25,6 +25,7 @@ from fedreach.evaluation.metrics import AUROC, Metric, reject_metrics
 from fedreach.experiment import components
 from fedreach.experiment.schema import EvaluationSection, Experiment
 from fedreach.federation.adaptation.fitting import UNFITTED, next_query, no_held_out_error
+from fedreach.federation.attacks import Attack
 from fedreach.federation.base import name_of
 from fedreach.federation.federation import Federation, check_federation_targets
 from fedreach.runs.simulation import Simulation, simulate
@@ -171,6 +172,11 @@ class Builder:
         module = build_model(self.model(), shape, outputs, seed=0, options=self.model_options())
         return Task.of(module, data, self.federation(seed))
 
+    def attack(self) -> Attack | None:
+        """Return the attack of malicious participants, if there is one."""
+        attack = self.experiment.attack
+        return None if attack is None else components.make("attack", attack, self.base)
+
     def metrics(self) -> tuple[Metric, ...]:
         """Return the metrics that score models."""
         return tuple(components.make("metric", choice, self.base) for choice in self.experiment.evaluation.metrics)
@@ -223,4 +229,6 @@ class Builder:
             participation=components.make("participation", e.population.participation, self.base),
             drop_failing=e.run.on_failure == "drop",
             examined=examined,
+            attack=self.attack(),
+            malicious=0.1 if e.attack is None else e.attack.share,
         )

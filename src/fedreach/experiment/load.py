@@ -165,7 +165,10 @@ def folders(settings: Sequence[Setting], where: Path) -> list[Path]:
 
 NOT_SWEPT = ("name", "seeds", "baseline", "target_accuracy", "statistics", "engine", "run", "sweep", "tune")
 """Keys that cannot be swept or tuned: they are the same for all settings, or change results only by rounding."""
-COMMON = ("data", "partition", "population", "noise", "shift", "server_data", "budget", "radio", "evaluation", "rounds")
+COMMON = (
+    *("data", "partition", "population", "attack", "noise", "shift"),
+    *("server_data", "budget", "radio", "evaluation", "rounds"),
+)
 """Keys that can be swept but not tuned, because they are the same for all methods of a comparison."""
 
 

@@ -19,6 +19,7 @@ from fedreach.experiment import components
 from fedreach.experiment.components import DATA_ENDINGS, relative_to_base
 from fedreach.experiment.messages import Path_, Problem, explain_errors, format_problems
 from fedreach.experiment.schema import (
+    AttackSection,
     Choice,
     Data,
     Experiment,
@@ -36,6 +37,7 @@ OWN_KEYS: Mapping[str, type[Choice]] = {
     "model": ModelSection,
     "radio": RadioSection,
     "shift": ShiftSection,
+    "attack": AttackSection,
 }
 
 

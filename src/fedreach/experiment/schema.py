@@ -244,6 +244,13 @@ class ShiftSection(Choice):
     """Share of the unseen clients that are shifted."""
 
 
+class AttackSection(Choice):
+    """Malicious participants, which send wrong results."""
+
+    share: Share = 0.1
+    """Share of the participants that are malicious, at least one. The seed of the run determines which."""
+
+
 class PopulationSection(Section):
     """Which clients participate, and when."""
 
@@ -453,6 +460,7 @@ class Experiment(Section):
     """Label noise on training data. Labels of held-out and test data do not change."""
     shift: ShiftSection | None = None
     population: PopulationSection = PopulationSection()
+    attack: AttackSection | None = None
     server_data: ServerDataSection | None = None
     budget: BudgetSection = BudgetSection()
     radio: RadioSection | None = None

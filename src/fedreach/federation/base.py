@@ -175,6 +175,9 @@ class Aggregator(Component):
     With `linear`, the result is sum_i w_i u_i. Secure aggregation or an engine may then compute this sum, with the same
     bits as a result.
 
+    With `reads_ids`, `combine` receives the (r,) ids of the clients as keyword argument `ids`, for example to keep a
+    record of each client in the state.
+
     With `remembers_updates`, the server stores p float32 numbers r w_i u_i / lr for each client, initially 0. Here u_i
     is the client's last update without buffers, w_i its weight, r the number of replies and lr the local learning rate
     of the round. `combine` then receives the (r, p) new rows as `update` and two keyword arguments. `last` contains the
@@ -183,10 +186,16 @@ class Aggregator(Component):
     """
 
     component_type = "aggregation"
-    promises: ClassVar = {"linear": ("combine",), "remembers_updates": ("combine",), "ignores_weights": ("combine",)}
+    promises: ClassVar = {
+        "linear": ("combine",),
+        "remembers_updates": ("combine",),
+        "ignores_weights": ("combine",),
+        "reads_ids": ("combine",),
+    }
 
     linear: bool = False
     remembers_updates: bool = False
+    reads_ids: bool = False
     ignores_weights: bool = False  # gives each client with a positive weight one vote
 
     @abstractmethod
@@ -201,6 +210,10 @@ class Aggregator(Component):
             update: (r, d) local minus broadcast parameters, sorted by client id.
             rng: Random generator for this round and model.
         """
+
+    def tolerates(self, r: int) -> int:
+        """Return how many malicious clients among r have a bounded effect on the update, by the source of the rule."""
+        return 0
 
 
 class Loss(Component):

@@ -6,13 +6,44 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedreach._util.arrays import Floats, Ints
+from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ComponentError
 from fedreach.federation.base import name_of
 from fedreach.wireless.problem import Allocation, AllocationProblem
 
 if TYPE_CHECKING:
+    from fedreach.federation.local_sgd import LocalSGD
     from fedreach.federation.types import Cohort, ServerView, State
+
+
+# -------------------- Checks of what clients return
+
+MAX_MAGNITUDE = 1e30  # largest number in an update; larger ones soon make the model infinite
+
+
+def invalid_update(update: AnyArray, most: float = MAX_MAGNITUDE) -> str:
+    """Return why the numbers of an update are invalid, or "". They must be finite and at most `most`.
+
+    Example:
+        >>> invalid_update(np.array([0.5, -2e30])), invalid_update(np.array([0.5]))
+        ('contains numbers up to 2e+30, which are too large', '')
+    """
+    if not np.isfinite(update).all():
+        return "is not finite"
+    largest = float(np.abs(update).max(initial=0))
+    return f"contains numbers up to {largest:.3g}, which are too large" if largest > most else ""
+
+
+def too_long(local: LocalSGD, update: AnyArray, start: AnyArray, steps: int, lr: float) -> str:
+    """Return why clipped steps from the (p,) model `start` cannot lead to the (p,) update, or ""."""
+    size, norm = (float(np.linalg.norm(vector.astype(np.float64))) for vector in (start, update))
+    furthest = local.furthest(steps, lr, size)
+    if norm <= furthest:
+        return ""
+    return (
+        f"the norm of its update must be at most {furthest:.6g} after {steps} steps with gradients clipped to "
+        f"{local.clip_norm:g}; got {norm:.6g}"
+    )
 
 
 # -------------------- Checks of what components return

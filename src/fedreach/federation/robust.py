@@ -94,13 +94,21 @@ class Robust(Aggregator):
         self, state: State, weights: Floats, update: Float32s, rng: np.random.Generator
     ) -> tuple[Floats, State]:
         counted = update if (weights > 0).all() else update[weights > 0]
-        f = min(math.ceil(self.share * len(counted) - 1e-9), (len(counted) - 1) // 2)
+        f = self.malicious(len(counted))
         rows = UpdateRows(counted)
         if self.mixing == "nearest_neighbors":
             rows = UpdateRows(counted, weights_of_smallest(rows.squared_distances, len(rows) - f))
         elif self.mixing == "bucketing":
             rows = UpdateRows(counted, bucket_means(rng.permutation(len(rows))))
         return self.center(state, rows, min(f, (len(rows) - 1) // 2))
+
+    def malicious(self, r: int) -> int:
+        """Return f, the number of malicious clients among r that the rule expects."""
+        return min(math.ceil(self.share * r - 1e-9), (r - 1) // 2)
+
+    def tolerates(self, r: int) -> int:
+        rows = (r + 1) // 2 if self.mixing == "bucketing" else r
+        return min(self.malicious(r), (rows - 1) // 2)
 
     @abstractmethod
     def center(self, state: State, rows: UpdateRows, f: int) -> tuple[Floats, State]:

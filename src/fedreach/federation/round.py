@@ -211,7 +211,8 @@ def _update_model(
         mean, aggregated, sent = _with_last(federation, state, view, model, weights, reports)
     elif mean is None:
         rng = generator(federation.seed, "aggregate", state.round + 1, model)
-        answer = federation.aggregation.combine(aggregated, weights, reports.update, rng)
+        ids = {"ids": reports.ids} if federation.aggregation.reads_ids else {}
+        answer = federation.aggregation.combine(aggregated, weights, reports.update, rng, **ids)
         mean, aggregated = checks.check_update(federation.aggregation, answer, len(params))
     step, scales = mean[:p], federation.weighting.scales_mean
     n = int((state.clusters == model).sum()) if scales or solver is not None else 0
@@ -248,7 +249,8 @@ def _with_last(
     np.multiply(scale, trained, out=update, dtype=np.float64, casting="same_kind")
     rng = generator(federation.seed, "aggregate", state.round + 1, model)
     sharing = int((state.clusters == model).sum())
-    answer = aggregation.combine(state.aggregation[model], weights, update, rng, last=sent.read(rows), n=sharing)
+    ids = {"ids": reports.ids} if aggregation.reads_ids else {}
+    answer = aggregation.combine(state.aggregation[model], weights, update, rng, last=sent.read(rows), n=sharing, **ids)
     step, aggregated = checks.check_update(aggregation, answer, p)
     mean = np.concatenate([lr * step, weighted_sum(weights, reports.update[:, p:])])
     return mean, aggregated, sent.written(rows, update)

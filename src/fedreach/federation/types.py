@@ -168,6 +168,12 @@ class ClientResults:
         """Trained part of the updates (r, p), without buffers."""
         return self.update[:, : self.trainable]
 
+    def without(self, lost: Mapping[int, str]) -> ClientResults:
+        """Return the results without those of some clients, given by id with the reason."""
+        if not lost:
+            return self
+        return replace(self, lost={**self.lost, **lost}).only(~np.isin(self.ids, list(lost)))
+
     def only(self, chosen: Bools) -> ClientResults:
         """Return the results of the clients with a true (r,) flag; the same object if all flags are true."""
         return self if chosen.all() else self.at(chosen)

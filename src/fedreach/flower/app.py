@@ -20,6 +20,7 @@ from fedreach._util.streams import fresh, torch_seed
 from fedreach.data.federated import FederatedData
 from fedreach.engines.models.networks import build as build_model
 from fedreach.evaluation.metrics import Metric
+from fedreach.federation.attacks import Attack
 from fedreach.federation.base import LabelStatistics
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact, released_entropy
@@ -45,6 +46,7 @@ def client_app(
     kept_in_process: int = 8,
     metrics: Sequence[Metric] = (),
     mods: Sequence[Mod] = (),
+    attack: Callable[[int], Attack | None] = lambda client: None,
 ) -> ClientApp:
     """Return the app of a client of this federation.
 
@@ -70,6 +72,7 @@ def client_app(
         metrics: Metrics in addition to loss and accuracy or mean absolute error, the same as for the strategy (see
             `fedreach.evaluation.metrics`).
         mods: Flower mods to apply to every message.
+        attack: Function of a client's id that returns its attack, or None for honest clients.
 
     Example:
         >>> from fedreach.flower.app import client_app
@@ -87,7 +90,7 @@ def client_app(
         d = federated_data.dataset
         seed = torch_seed(federation.seed if model_seed is None else model_seed, "model")
         module = build_model(model, d.sample_shape, d.outputs, seed=seed, options=model_options)
-        local = LocalClient(client, federated_data, federation, module, engine, device, metrics)
+        local = LocalClient(client, federated_data, federation, module, engine, device, metrics, attack(client))
         constants = context.state.array_records.get(messages.CONSTANTS)
         if constants is not None:  # of the run's model; its own constructor may have drawn others
             local.engine.start_from(messages.arrays_of(constants))

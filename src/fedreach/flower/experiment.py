@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
 
+import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -18,6 +19,7 @@ from fedreach.experiment.build import Builder
 from fedreach.experiment.components import identity
 from fedreach.experiment.options import trackers_of
 from fedreach.experiment.schema import Experiment
+from fedreach.federation.attacks import Attack, Attackers
 from fedreach.flower.app import client_app
 from fedreach.flower.strategy import LOG, FedReachStrategy
 from fedreach.runs.describe import federation_record
@@ -92,7 +94,7 @@ class FlowerExperiment(FlowerSetup):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without attributes that another process can recompute."""
-        return {name: value for name, value in vars(self).items() if name not in ("data", "simulation")}
+        return {name: value for name, value in vars(self).items() if name not in ("data", "simulation", "attackers")}
 
     @cached_property
     def data(self) -> FederatedData:
@@ -107,6 +109,14 @@ class FlowerExperiment(FlowerSetup):
             self.data, self.seed
         )
 
+    @cached_property
+    def attackers(self) -> Attackers:
+        """The malicious clients of the experiment."""
+        section, attack = self.experiment.attack, self.builder.attack()
+        if section is None or attack is None:
+            return Attackers.nobody()
+        return Attackers.drawn(attack, self.data.population.participants, section.share, self.seed)
+
     def client_app(self, *, kept_in_process: int = 8) -> ClientApp:
         """Return the app of all clients (see `fedreach.flower.app.client_app`).
 
@@ -117,6 +127,11 @@ class FlowerExperiment(FlowerSetup):
     def made_app(self, kept_in_process: int) -> ClientApp:
         """Return the app with components that are created in this process."""
         builder = self.builder
+        attackers = self.attackers
+
+        def attack_of(client: int) -> Attack | None:
+            return attackers.attack if attackers.among(np.array([client]))[0] else None
+
         return client_app(
             builder.federation(self.seed),
             builder.model(),
@@ -126,6 +141,7 @@ class FlowerExperiment(FlowerSetup):
             device=self.experiment.engine.device,
             kept_in_process=kept_in_process,
             metrics=builder.metrics(),
+            attack=attack_of,
         )
 
     def strategy(
@@ -149,6 +165,7 @@ class FlowerExperiment(FlowerSetup):
             timeout=timeout,
             engine=simulation.engine,
             record=federation_record(simulation.data),
+            attackers=simulation.attackers,
             **strategy_options(builder, self.seed, self.method, Path(folder)),
         )
 

@@ -27,10 +27,11 @@ from fedreach.evaluation.metrics import ClientOutputs, Metric, additional_metric
 from fedreach.evaluation.modes import Client, adapt_and_score
 from fedreach.evaluation.scores import ACCURACY, MAE
 from fedreach.federation.adaptation.fitting import check_contribution
+from fedreach.federation.attacks import Attack, Attackers
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.steps import keep_for_loss, measure_outputs, new_memory, probe_batch
-from fedreach.federation.types import Outputs, State
+from fedreach.federation.types import ClientResults, LocalUpdates, Outputs, State
 from fedreach.flower.messages import PARTS, SHORT_NAMES
 
 Examples = tuple[Any, Any] | TorchDataset[Any]
@@ -147,6 +148,7 @@ class LocalClient:
         engine: Name of the engine. Only with ``"sequential"``, results do not depend on the number of clients, bit for
             bit.
         metrics: Metrics in addition to loss and accuracy or mean absolute error.
+        attack: Attack of this client. None: the client is honest.
     """
 
     def __init__(
@@ -158,18 +160,23 @@ class LocalClient:
         engine: str = "sequential",
         device: str = "cpu",
         metrics: Sequence[Metric] = (),
+        attack: Attack | None = None,
     ) -> None:
         if not 0 <= client < data.num_clients:
             raise DataError(f"client must be from 0 to {data.num_clients - 1}; got {client}.")
+        self.ids, self.metrics = np.array([client]), additional_metrics(metrics)
+        self.attackers = Attackers.nobody() if attack is None else Attackers(attack, self.ids, federation.seed)
+        if self.attackers.attack.changes_labels:
+            labels = self.attackers.poisoned(data.labels, data.train[client], data.dataset.example_classes)
+            data = replace(data, labels=labels)
         self.client, self.data, self.federation = client, data, federation
         task = Task.of(module, data, federation)
         self.engine: Engine = build_engine(engine, task, device)
-        self.ids, self.metrics = np.array([client]), additional_metrics(metrics)
 
     @property
     def num_examples(self) -> int:
-        """Number of training examples."""
-        return int(self.data.train.sizes[self.client])
+        """Number of training examples that the client reports."""
+        return int(self.attackers.examples(self.ids, self.data.train.sizes_of(self.ids))[0])
 
     @property
     def num_held_out(self) -> int:
@@ -182,14 +189,15 @@ class LocalClient:
 
     def released_counts(self) -> Floats:
         """Return the (c,) label counts that the client releases; their noise has an unpredictable seed."""
-        return np.asarray(self.federation.label_statistics.release(self._label_counts()[None], fresh())[0])
+        counts = self.attackers.label_counts(self.ids, self._label_counts()[None])
+        return np.asarray(self.federation.label_statistics.release(counts, fresh())[0])
 
     def loss(self, params: Float32s, round_: int, batch_size: int | None) -> float:
         """Return the mean training loss of a model, over a batch of the round if `batch_size` is given."""
         samples = self.data.train[self.client]
         if batch_size is not None:
             samples = probe_batch(samples, batch_size, self.federation.seed, round_, self.client)
-        return float(self.engine.training_loss(params, self.ids, [samples])[0])
+        return float(self.attackers.losses(self.ids, self.engine.training_loss(params, self.ids, [samples]))[0])
 
     def train(
         self, params: Float32s, round_: int, lr: float, share: float, memory: Float32s | None, state: State
@@ -201,26 +209,38 @@ class LocalClient:
             memory: State of the client. None: neither the solver nor the loss has client state.
             state: Part of the server's solver state that the server sends.
         """
-        federation, terms = self.federation, {}
-        solver = federation.memory_solver
+        federation = self.federation
+        solver, local = federation.memory_solver, federation.local
+        trained = self._trained(params, round_, lr, share, memory, state)
+        if self.attackers.attack.replays:
+            nothing = None if memory is None else np.zeros_like(memory)
+            first = self._trained(self.engine.initial, 1, local.lr_at(1, 1), share, nothing, {})
+            trained = trained._replace(update=first.update, loss=first.loss)
+        metrics = {"num_examples": float(self.num_examples), "loss": float(trained.loss[0])}
+        metrics |= self._measure(params, trained.update, round_)
+        p, kept_memory = self.engine.num_trainable, None
+        honest = ClientResults(self.ids, trained.update, {"loss": trained.loss}, trainable=p, round=round_)
+        sent = self.attackers.changed(honest)
+        metrics["loss"] = float(sent.metrics["loss"][0])
+        if solver is not None and memory is not None:
+            new = solver.remember(memory[None], state, sent.update[:, :p], local.moved_steps(trained.steps), lr)
+            table = new_memory(federation, 1, p)
+            assert table is not None  # the solver has one
+            kept_memory = table.kept(new)[0]
+        elif memory is not None:
+            kept_memory = keep_for_loss(federation, memory[None], params + sent.update)[0]
+        return TrainingResult(np.array(sent.update[0]), metrics, kept_memory)
+
+    def _trained(
+        self, params: Float32s, round_: int, lr: float, share: float, memory: Float32s | None, state: State
+    ) -> LocalUpdates:
+        solver, terms = self.federation.memory_solver, dict[str, Float32s]()
         if solver is not None:
             assert memory is not None
             terms = dict(solver.prepare(memory[None], state, np.array([share])))
         elif memory is not None:  # of the loss
             terms = {LOSS_MEMORY: memory[None]}
-        trained = self.engine.train(params, self.ids, round_, lr, terms)
-        kept_memory = None
-        if solver is not None and memory is not None:
-            p, steps = self.engine.num_trainable, federation.local.moved_steps(trained.steps)
-            new = solver.remember(memory[None], state, trained.update[:, :p], steps, lr)
-            table = new_memory(federation, 1, p)
-            assert table is not None  # the solver has one
-            kept_memory = table.kept(new)[0]
-        elif memory is not None:
-            kept_memory = keep_for_loss(federation, memory[None], params + trained.update)[0]
-        metrics = {"num_examples": float(self.num_examples), "loss": float(trained.loss[0])}
-        metrics |= self._measure(params, trained.update, round_)
-        return TrainingResult(np.array(trained.update[0]), metrics, kept_memory)
+        return self.engine.train(params, self.ids, round_, lr, terms)
 
     def _measure(self, params: Float32s, update: Float32s, round_: int) -> dict[str, float]:
         measurements = self.federation.measurements()
@@ -234,7 +254,8 @@ class LocalClient:
         """Return the weight of the client, up to a common factor, from a weighting with a method `raw`."""
         metrics = {name: np.array([value]) for name, value in work.metrics.items()}
         if self.data.dataset.example_classes:
-            metrics["label_entropy"] = released_entropy(self._label_counts()[None].astype(np.float64))
+            counts = self.attackers.label_counts(self.ids, self._label_counts()[None])
+            metrics["label_entropy"] = released_entropy(counts.astype(np.float64))
         return float(np.asarray(self.federation.weighting.raw(metrics))[0])
 
     def scores(self, params: Float32s) -> dict[str, float]:
@@ -255,6 +276,8 @@ class LocalClient:
                 numbers |= {f"{name}_{main}": mean_of(right, counts), f"{name}_loss": mean_of(loss, counts)}
                 metrics = {} if part == "train" else self._metric_values(params, index)
                 numbers |= {f"{name}_{metric}": value for metric, value in metrics.items()}
+        for part in ("train", "both"):  # a malicious client repeats its false number
+            numbers[PARTS[part][0]] += self.num_examples - len(train)
         return numbers
 
     def _metric_values(self, params: Float32s, index: Ints) -> dict[str, float]:

@@ -19,6 +19,7 @@ from fedreach._util.errors import ConfigError, TrainingError
 from fedreach._util.tables import visible
 from fedreach.engines.models.flat import Layout, bind
 from fedreach.federation.base import name_of
+from fedreach.federation.checks import MAX_MAGNITUDE, invalid_update
 from fedreach.federation.federation import Federation
 from fedreach.federation.secure_aggregation import Words, mask
 
@@ -69,7 +70,6 @@ SHORT_NAMES = {"accuracy": "acc", "mae": "mae"}  # names of main scores, after t
 MAX_COUNT = 2**40  # largest whole number in a reply
 FAILED = "it failed: "  # before the error of a client's app
 WRAPPED = re.compile(r"^Exception ClientAppException occurred\. Message: (.*?)(?:'>)?$")  # by Flower's simulation
-MAX_MAGNITUDE = 1e30  # largest number in an update; larger ones soon make the model infinite
 
 
 class ReplyError(Exception):
@@ -123,7 +123,7 @@ def array(
     kind: type = np.float32,
     largest: float = MAX_MAGNITUDE,
 ) -> AnyArray:
-    """Return an array; check its shape (None: any) and kind, and that numbers are finite and at most `largest`."""
+    """Return an array; check its shape (None: any), its kind, and that numbers are finite and at most `largest`."""
     if name not in record:
         raise ReplyError(f"it sent no {name!r}")
     encoded = record[name]
@@ -134,10 +134,8 @@ def array(
     if values.dtype != kind or shape not in (None, values.shape):
         rule = f"{np.dtype(kind)} {'' if shape is None else shape}".rstrip()
         raise ReplyError(f"its {name!r} must be {rule}; got {values.dtype} {values.shape}")
-    if not np.isfinite(values).all():
-        raise ReplyError(f"its {name!r} is not finite")
-    if kind is not np.uint64 and (size := float(np.abs(values).max(initial=0))) > largest:
-        raise ReplyError(f"its {name!r} contains numbers up to {size:.3g}, which are too large")
+    if kind is not np.uint64 and (wrong := invalid_update(values, largest)):
+        raise ReplyError(f"its {name!r} {wrong}")
     return values
 
 

@@ -15,7 +15,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from fedreach._util.arrays import AnyArray, Float32s, Floats
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.engines.protocols import Engine
+from fedreach.federation.attacks import Attackers
 from fedreach.federation.base import name_of
+from fedreach.federation.checks import too_long
 from fedreach.federation.federation import Federation
 from fedreach.federation.participation import Participation
 from fedreach.federation.secure_aggregation import FixedPoint, mean_of
@@ -30,7 +32,7 @@ from fedreach.federation.steps import (
     next_request,
     run_until_cohort,
 )
-from fedreach.federation.types import ClientResults, ServerView
+from fedreach.federation.types import ClientResults
 from fedreach.flower import messages
 from fedreach.flower.clients import ClientRegistry
 from fedreach.runs.simulation import train_server
@@ -96,6 +98,7 @@ class OpenRound:
     engine: Engine | None  # of the server, if it trains
     counted: Mapping[int, int]  # client -> last round whose reply counted
     config: ConfigRecord  # the user's own, which FedReach does not read
+    attackers: Attackers  # clients whose updates the server changes, if their attack needs the honest updates
     probed: Answers = field(default_factory=dict)  # answers of clients that sent their update in the probe
     began: float = field(default_factory=time.perf_counter)
 
@@ -116,9 +119,7 @@ class OpenRound:
             chosen = request.selection.ids.tolist()
             probed = {client: self.probed[client] for client in chosen if client in self.probed}
             remaining = [client for client in chosen if client not in probed]
-            done = next_request(
-                self.steps, self.reports(*self.collect(request, remaining, replies, probed), request.view)
-            )
+            done = next_request(self.steps, self.reports(*self.collect(request, remaining, replies, probed), request))
             if isinstance(done, RoundOutcome):
                 return done
             assert isinstance(done, AskServer)  # clients have no more to do
@@ -159,7 +160,7 @@ class OpenRound:
         self.probed, lost = self.collect(request, ids, self.registry.send(sent), {})
         for client, reason in lost.items():
             LOG.warning("Client %s did not reply to the probe of round %s: %s.", client, request.view.round, reason)
-        return self.reports(self.probed, lost, request.view, probe=True)
+        return self.reports(self.probed, lost, request)
 
     def learnt(self, request: AskServer) -> FederationState:
         assert self.engine is not None  # the strategy checked it
@@ -259,24 +260,15 @@ class OpenRound:
         else:
             update = messages.params_of(messages.arrays(reply, messages.MODEL), layout) - start
         if facts.trains_as_asked:
-            self._check_norm(update[: layout.num_trainable], start[: layout.num_trainable], steps, view.round)
+            p, lr = layout.num_trainable, federation.local.lr_at(view.round, self.rounds)
+            if wrong := too_long(federation.local, update[:p], start[:p], steps, lr):
+                raise messages.ReplyError(wrong)
         return Answer(update, numbers, steps)
 
-    def _check_norm(self, update: AnyArray, start: AnyArray, steps: int, round_: int) -> None:
-        """Reject an update that clipped steps cannot make."""
-        local = self.federation.local
-        size, norm = (float(np.linalg.norm(vector.astype(np.float64))) for vector in (start, update))
-        furthest = local.furthest(steps, local.lr_at(round_, self.rounds), size)
-        if norm > furthest:
-            raise messages.ReplyError(
-                f"the norm of its update must be at most {furthest:.6g} after {steps} steps with gradients clipped to "
-                f"{local.clip_norm:g}; got {norm:.6g}"
-            )
-
-    def reports(self, answers: Answers, lost: Reasons, view: ServerView, *, probe: bool = False) -> ClientResults:
+    def reports(self, answers: Answers, lost: Reasons, request: AskUpdates) -> ClientResults:
         """Return the replies in the form that components read, by increasing id."""
         layout, hides = self.writer.layout, self.federation.label_statistics.only_sum
-        mean = None
+        view, mean = request.view, None
         if hides and answers:
             try:
                 mean = _mean_of_words(answers, lost, layout.size)
@@ -295,7 +287,7 @@ class OpenRound:
         metrics: dict[str, Floats] = {name: np.array([a.metrics[name] for a in counted]) for name in names}
         if view.label_entropy is not None:
             metrics["label_entropy"] = view.label_entropy[rows]
-        return ClientResults(
+        reports = ClientResults(
             ids,
             update,
             metrics,
@@ -305,9 +297,14 @@ class OpenRound:
             output_bias=layout.output_bias,
             steps=None if hides else np.array([answer.steps for answer in counted], np.int64),
             round=view.round,
-            probe=probe,
+            probe=request.probe,
             secure_mean=mean,
         )
+        attackers = self.attackers
+        if attackers.attack.colludes:
+            colluded = attackers.colluded(reports)
+            reports = attackers.valid(colluded, self.federation, request.state, view, self.rounds)
+        return reports
 
 
 def _mean_of_words(answers: Answers, lost: Reasons, size: int) -> Floats:

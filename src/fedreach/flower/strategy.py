@@ -29,6 +29,7 @@ from fedreach.engines.models.state import constant_arrays, copy_module, set_cons
 from fedreach.engines.protocols import Engine
 from fedreach.evaluation.metrics import Metric, additional_metrics
 from fedreach.experiment.naming import PickleStore
+from fedreach.federation.attacks import Attackers
 from fedreach.federation.costs import with_radio
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact
@@ -99,6 +100,8 @@ class FedReachStrategy(Strategy):
             Because clients report values, the report shows the mean and the worst 10% of clients, but no value over
             pooled examples.
         about: Fields of the federation record, by name, that the server knows in addition to the clients' reports.
+        attackers: Malicious clients, for attacks that need the updates of honest clients (see
+            `fedreach.federation.attacks.Attack`). Other attacks take place in the client app.
 
     Raises:
         ConfigError: If the federation cannot run on Flower, or if a required argument is missing.
@@ -131,6 +134,7 @@ class FedReachStrategy(Strategy):
         callbacks: Sequence[Callback] = (),
         metrics: Sequence[Metric] = (),
         about: Mapping[str, Any] | None = None,
+        attackers: Attackers | None = None,
     ) -> None:
         limits = {"rounds": rounds, "min_clients": min_clients, "evaluate_every": evaluate_every, "timeout": timeout}
         for option, value in {**limits, "patience": patience}.items():
@@ -148,6 +152,8 @@ class FedReachStrategy(Strategy):
             raise ConfigError(
                 f"{type(federation.server).__name__} trains on server data. Pass engine=server_engine(..., own=(x, y))."
             )
+        self.attackers = Attackers.nobody() if attackers is None else attackers
+        self.attackers.check(federation, on_flower=True)
         model = copy_module(model)  # leaves the caller's model unchanged
         self.federation, self.layout, self.rounds, self.timeout = federation, Layout.of(model), rounds, timeout
         if engine is not None and engine.layout != self.layout:
@@ -165,7 +171,9 @@ class FedReachStrategy(Strategy):
         self.shelf = PickleStore(self.folder.path / "parts", base=self.folder.path)
         self.identity = identity or identity_of(federation, model, name, rounds, inputs, self.shelf)
         self.recorder = Recorder(self.folder, federation, self.layout, stop_if_diverged=False)
-        sizes = None if record is None else record.sizes
+        # Malicious clients may claim examples that they do not have, even if this server knows better.
+        trusts = record is None or self.attackers.attack.claims_examples
+        sizes = None if record is None or trusts else record.sizes
         terms = training_terms(federation, self.layout)
         self.registry = ClientRegistry(federation, terms, timeout, population, sizes)
         self.writer = ModelWriter(model, self.layout)
@@ -304,7 +312,7 @@ class FedReachStrategy(Strategy):
         self.registry.meet()
         steps = run_round(self.federation, state, self._view(state), rounds=self.rounds)
         channels = self.registry, self.writer, self.rounds, self.participation, self.engine
-        self._round = OpenRound(self.federation, *channels, self._counted, config)
+        self._round = OpenRound(self.federation, *channels, self._counted, config, self.attackers)
         return self._round.begin(steps)
 
     def _start_callbacks(self, run: RunRecord) -> None:

@@ -251,7 +251,7 @@ class FlowerTables(FlowerSetup):
     ) -> None:
         super().__init__(file, overrides=overrides, method=method, seed=seed)
         read = self.experiment
-        for section in ("noise", "shift", "server_data"):
+        for section in ("noise", "shift", "server_data", "attack"):
             if getattr(read, section, None) is not None:
                 raise ConfigError(f"[{section}] has no effect if each client has its own table. Remove it.")
         self.given = read.population.participants if "participants" in read.population.model_fields_set else None

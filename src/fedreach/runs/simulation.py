@@ -22,6 +22,7 @@ from fedreach.engines.models.networks import build as build_model
 from fedreach.engines.models.state import constant_bytes
 from fedreach.engines.protocols import LOSS_MEMORY, Engine, Precision, Task
 from fedreach.evaluation.evaluator import mean_of
+from fedreach.federation.attacks import Attack, Attackers
 from fedreach.federation.base import name_of
 from fedreach.federation.costs import FittingCost, fitting_cost, with_radio
 from fedreach.federation.federation import Federation
@@ -144,8 +145,10 @@ class Simulation:
     participation: Participation = field(default_factory=Always)  # availability of clients in a round
     drop_failing: bool = False  # drop clients with an update that is not finite; the row names them
     memory_file: Path | None = None  # file of clients' memory; None: main memory
+    attackers: Attackers = field(default_factory=Attackers.nobody)
 
     def __post_init__(self) -> None:
+        self.attackers.check(self.federation)
         for part in ("solver", "local", "loss", "augmentation"):
             expected, actual = getattr(self.federation, part), getattr(self.engine.task, part)
             if expected != actual:
@@ -167,10 +170,11 @@ class Simulation:
                 "none. Exclude it from the population, or drop empty clients (partition.empty = 'drop')."
             )
         constants = constant_bytes(self.engine.constants)
-        view = replace(ServerView.of(ids, self.data.train.sizes[ids]), rounds=self.rounds, constant_bytes=constants)
+        sizes = self.attackers.examples(ids, self.data.train.sizes[ids])
+        view = replace(ServerView.of(ids, sizes), rounds=self.rounds, constant_bytes=constants)
         if not needs:
             return view
-        counts = self.data.label_counts()[ids]
+        counts = self.attackers.label_counts(ids, self.data.label_counts()[ids])
         statistics, rng = self.federation.label_statistics, generator(self.federation.seed, "label-statistics")
         # With secure aggregation the server sees none of this; a client's entropy affects only its own weight.
         released = counts.astype(np.float64)
@@ -247,24 +251,26 @@ class Simulation:
         for model, members in state.by_model(view.rows(probe.ids)):
             batches = None if parts is None else [parts[i] for i in members]
             loss[members] = self.engine.training_loss(state.models[model], probe.ids[members], batches)
-        return dict(zip(clients, loss.tolist(), strict=True))
+        return dict(zip(clients, self.attackers.losses(probe.ids, loss).tolist(), strict=True))
 
     def updates(self, request: AskUpdates) -> ClientResults:
         """Train clients, each from its model and with its state, and return the results that count."""
         state, view, seed = request.state, request.view, self.federation.seed
         reports = self._train_and_report(state, view, request.selection.ids, probe=request.probe)
-        values = self._measure(state, view, reports)
-        ids = lost_replies(self.participation, reports.ids, seed, view.round, probe=request.probe)
-        if not values and not len(ids):
-            return reports
-        lost = dict(reports.lost)
+        values, failing = self._measure(state, view, reports), dict[int, str]()
         for name, column in values.items():
-            failing = dict.fromkeys(reports.ids[~np.isfinite(column)].tolist(), f"its {name!r} is not finite")
+            failing |= dict.fromkeys(reports.ids[~np.isfinite(column)].tolist(), f"its {name!r} is not finite")
+        if values:
             self._refuse_failing(failing, view.round)
-            lost = failing | lost
-        lost = dict.fromkeys(ids.tolist(), "its reply did not arrive") | lost
-        arrived = ~np.isin(reports.ids, list(lost))
-        return replace(reports, metrics={**reports.metrics, **values}, lost=lost).only(arrived)
+            reports = replace(reports, metrics={**reports.metrics, **values}).without(failing)
+        attackers = self.attackers
+        if len(attackers.clients):
+            reports = attackers.valid(attackers.changed(reports), self.federation, state, view, self.rounds)
+        ids = lost_replies(self.participation, reports.ids, seed, view.round, probe=request.probe)
+        reports = reports.without(dict.fromkeys(ids.tolist(), "its reply did not arrive"))
+        if attackers.attack.colludes:
+            reports = attackers.valid(attackers.colluded(reports), self.federation, state, view, self.rounds)
+        return reports
 
     def learnt(self, request: AskServer) -> FederationState:
         return train_server(self.federation, self.engine, self.data.server, request)
@@ -273,9 +279,15 @@ class Simulation:
         """Train clients and return the results with finite updates, without measurements."""
         rows = view.rows(ids)
         trained = self._train(state, view, ids, rows)
+        if self.attackers.attack.replays:
+            self._replay(view, ids, rows, trained)
         finite = finite_rows(trained.update) if trained.finite is None else trained.finite
         finite = finite & np.isfinite(trained.loss)
         lost = {} if finite.all() else self._describe_failures(ids[~finite], trained.loss[~finite], view.round)
+        steps = trained.steps
+        if self.attackers.attack.claims_examples:
+            planned = self.federation.local.steps_of(view.num_examples[rows], ids, self.federation.seed, view.round)
+            steps = np.where(self.attackers.among(ids), planned, steps)
         metrics = {"num_examples": view.num_examples[rows].astype(np.float64), "loss": trained.loss}
         if view.label_entropy is not None:
             metrics["label_entropy"] = view.label_entropy[rows]
@@ -287,11 +299,17 @@ class Simulation:
             lost=lost,
             trainable=trained.trainable,
             output_bias=self.engine.layout.output_bias,
-            steps=trained.steps,
+            steps=steps,
             round=view.round,
             probe=probe,
         )
         return reports.only(finite) if lost else reports
+
+    def _replay(self, view: ServerView, ids: Ints, rows: Ints, trained: LocalUpdates) -> None:
+        """Replace the updates and losses of malicious clients by those of round 1."""
+        malicious = self.attackers.among(ids)
+        first = self._train(self.start(), replace(view, round=1), ids[malicious], rows[malicious])
+        trained.update[malicious], trained.loss[malicious] = first.update, first.loss
 
     def _train(self, state: FederationState, view: ServerView, ids: Ints, rows: Ints) -> LocalUpdates:
         solver = self.federation.memory_solver
@@ -342,6 +360,8 @@ class Simulation:
         if lost and not self.drop_failing:
             client, cause = next(iter(lost.items()))
             more = f" {len(lost) - 1} other client{'s' * (len(lost) > 2)} failed, too." if len(lost) > 1 else ""
+            if malicious := len(self.attackers.clients):
+                more += f" {malicious} participants are malicious and can be the reason."
             raise TrainingError(
                 f"Client {client} failed in round {number}: {cause}.{more} {STEADIER}; or continue without failing "
                 "clients: run.on_failure = 'drop'."
@@ -363,6 +383,8 @@ def simulate(
     participation: Participation | None = None,
     drop_failing: bool = False,
     examined: bool = False,
+    attack: Attack | None = None,
+    malicious: float = 0.1,
 ) -> Simulation:
     """Return the simulation of a federation, with a model and an engine for its data.
 
@@ -380,7 +402,15 @@ def simulate(
         participation: Availability of clients in a round. Default: all are available.
         drop_failing: Drop clients with an update that is not finite (see `Simulation`).
         examined: Skip the check that the engine supports the model (see `fedreach.engines.choice.build_engine`).
+        attack: Attack of malicious participants. None: all clients are honest.
+        malicious: Share of the participants that are malicious, if there is an attack.
     """
+    attackers = Attackers.nobody()
+    if attack is not None:
+        attackers = Attackers.drawn(attack, data.population.participants, malicious, federation.seed)
+        if attack.changes_labels:
+            index, classes = data.train.of(attackers.clients)[0], data.dataset.example_classes
+            data = replace(data, labels=attackers.poisoned(data.labels, index, classes))
     module = build_model(
         model,
         data.dataset.sample_shape,
@@ -392,4 +422,6 @@ def simulate(
     built_engine = build_engine(
         engine, task, device, threads, precision, cohort_size=federation.cohort_size, examined=examined
     )
-    return Simulation(federation, task.data, built_engine, rounds, participation or Always(), drop_failing)
+    return Simulation(
+        federation, task.data, built_engine, rounds, participation or Always(), drop_failing, attackers=attackers
+    )
