@@ -54,6 +54,7 @@ RENAMED = {
     "local.lr": "local.rate",
     "lr = ": "rate = ",
     "cohort_size": "cohort",
+    "examples_per_client": "samples_per_client",
     "secure_aggregation": "secure_sum",
     "engine.name=manual": "engine.name=chain",
     "engine.name=vmap": "engine.name=stacked",
