@@ -24,6 +24,7 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
             "fedreach.federation.types",
             "fedreach.federation.base",
             "fedreach._util.component:Component",
+            "fedreach.federation.attacks:Attack",
             "fedreach.federation.participation:Participation",
             "fedreach.federation.weighting:OwnWeight",
             "fedreach.data.shifts",

@@ -23,7 +23,8 @@ class EntropyTopK(Selection):
     (arXiv 2310.07171, proof of Theorem 2).
 
     Use when: clients may reveal label counts, and you want to measure the effect of balanced labels alone. The cohort
-    is the same in every round unless availability changes.
+    is the same in every round unless availability changes. A client that reports false label counts can have itself
+    selected in every round.
     """
 
     needs = ("label_entropy",)
@@ -52,7 +53,8 @@ class KLFilter(DivergenceFilter):
     With few examples per client, hardly any client passes the paper's threshold of 0.2 nats: fewer than 1% of clients
     with 750 examples from Dirichlet(0.5).
 
-    Use when: clients may reveal label counts, and clients with unusual label distributions should not train.
+    Use when: clients may reveal label counts, and clients with unusual label distributions should not train. The
+    policy trusts reported label counts.
 
     Args:
         threshold: Largest divergence e1 in nats, at least 0.

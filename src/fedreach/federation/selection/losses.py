@@ -27,7 +27,8 @@ class PowerOfChoice(Selection):
     model and uploads 4 bytes, which count as communication. Ties go to the lower id. Candidates that did not reply are
     selected last.
 
-    Use when: the model neglects clients with high loss, and an extra exchange per round is affordable.
+    Use when: the model neglects clients with high loss, an extra exchange per round is affordable, and clients are
+    honest. A client that reports a high loss can have itself selected in every round.
 
     Args:
         candidates: Number of candidates, increased to the cohort size if it is smaller. None: all available clients, as
@@ -100,7 +101,8 @@ class Oort(Selection):
     1 / s_i. The preferred time T is the `pace` quantile of s. The quantile increases by `pace_step` if the utilities of
     the last `window` rounds sum to less than in the `window` rounds before. Without a radio, speed is ignored.
 
-    Use when: both loss and speed matter. Speed requires `[radio]`.
+    Use when: both loss and speed matter, and clients are honest. A client that reports a high loss can have itself
+    selected often. Speed requires `[radio]`.
 
     Args:
         exploration: Share of new clients in the cohort of round 1, in [0, 1].
@@ -230,7 +232,8 @@ class Minimax(NearestTable):
 
     Cosines are computed in float64, block by block, with n^2 p products for n clients and rows of p numbers.
 
-    Use when: the cohort should be as diverse as possible, and all clients can occasionally send updates.
+    Use when: the cohort should be as diverse as possible, all clients can occasionally send updates, and clients are
+    honest. A client that sends an unusual update is selected often.
 
     Reference: "Advocating for the Silent" (arXiv 2310.07171), Algorithm 1 and eq. 11.
 
