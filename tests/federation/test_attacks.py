@@ -55,26 +55,26 @@ def answers(simulated: Simulation) -> ClientResults:
 def test_the_share_counts_participants_and_at_least_one_is_malicious():
     participants = np.arange(100, 120)
     for share, count in ((0.01, 1), (0.1, 2), (0.3, 6)):
-        clients = Attackers.drawn(SignFlip(), participants, share, seed=1).clients
+        clients = Attackers.draw(SignFlip(), participants, share, seed=1).clients
         assert len(clients) == count
         assert np.isin(clients, participants).all()
         assert (np.diff(clients) > 0).all()
 
 
 def test_each_seed_draws_its_own_malicious_clients():
-    drawn = {tuple(Attackers.drawn(SignFlip(), np.arange(20), 0.2, seed).clients) for seed in range(10)}
+    drawn = {tuple(Attackers.draw(SignFlip(), np.arange(20), 0.2, seed).clients) for seed in range(10)}
     assert len(drawn) > 5
 
 
 def test_only_malicious_clients_change_what_they_send():
-    changed = Attackers(SignFlip(strength=2), np.array([1, 3]), 0).changed(reports()).update
+    changed = Attackers(SignFlip(strength=2), np.array([1, 3]), 0).with_attack(reports()).update
     assert np.array_equal(changed, UPDATES * np.array([[1], [-2], [1], [-2]]))
 
 
 def test_noise_differs_between_clients_and_rounds_and_has_the_promised_length():
     noise = ATTACKS["gaussian_noise"](strength=2.0)
     wide = ClientResults(np.arange(2), np.ones((2, 4000), np.float32), {"loss": np.ones(2)})
-    sent = [Attackers(noise, np.arange(2), 0).changed(replace(wide, round=n)).update for n in (1, 2)]
+    sent = [Attackers(noise, np.arange(2), 0).with_attack(replace(wide, round=n)).update for n in (1, 2)]
     assert not np.array_equal(sent[0][0], sent[0][1])
     assert not np.array_equal(sent[0][0], sent[1][0])
     assert np.linalg.norm(sent[0][0]) == pytest.approx(
@@ -85,20 +85,20 @@ def test_noise_differs_between_clients_and_rounds_and_has_the_promised_length():
 def test_colluding_clients_use_the_honest_updates_of_the_round_only():
     liars = np.array([0, 3])
     honest = UPDATES[1:3].astype(np.float64)
-    alie = Attackers(ALIE(z=1.5), liars, 0).colluded(reports()).update
+    alie = Attackers(ALIE(z=1.5), liars, 0).with_collusion(reports()).update
     assert alie[0] == pytest.approx(honest.mean(0) - 1.5 * honest.std(0))
     assert np.array_equal(alie[0], alie[3])
     assert np.array_equal(alie[1:3], UPDATES[1:3])
-    inner = Attackers(InnerProduct(strength=0.5), liars, 0).colluded(reports()).update
+    inner = Attackers(InnerProduct(strength=0.5), liars, 0).with_collusion(reports()).update
     assert inner[3] == pytest.approx(-0.5 * honest.mean(0))
-    assert Attackers(ALIE(), np.arange(4), 0).colluded(reports()).update is UPDATES  # nobody to hide among
+    assert Attackers(ALIE(), np.arange(4), 0).with_collusion(reports()).update is UPDATES  # nobody to hide among
 
 
 def test_buffers_are_not_attacked():
     with_buffers = replace(reports(), trainable=2)
     for attack in (SignFlip(), ALIE()):
         attackers = Attackers(attack, np.array([1]), 0)
-        for changed in (attackers.changed(with_buffers), attackers.colluded(with_buffers)):
+        for changed in (attackers.with_attack(with_buffers), attackers.with_collusion(with_buffers)):
             assert np.array_equal(changed.update[:, 2], UPDATES[:, 2])
 
 
@@ -164,9 +164,9 @@ def test_what_cannot_be_attacked_is_refused_before_the_first_round():
         Attackers(ALIE(), np.arange(1), 0).check(hidden)
     Attackers(SignFlip(), np.arange(1), 0).check(hidden)
     with pytest.raises(ConfigError, match="requires one class per example"):
-        Attackers(LabelFlip(), np.arange(1), 0).poisoned(np.ones((3, 2)), np.arange(3), 0)
+        Attackers(LabelFlip(), np.arange(1), 0).training_labels(np.ones((3, 2)), np.arange(3), 0)
     with pytest.raises(ConfigError, match=r"attack\.share must be above 0 and below 1"):
-        Attackers.drawn(Replay(), np.arange(3), 1.0, 0)
+        Attackers.draw(Replay(), np.arange(3), 1.0, 0)
 
 
 def test_aggregators_say_how_many_malicious_clients_they_tolerate():

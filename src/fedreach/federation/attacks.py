@@ -341,14 +341,14 @@ class Attackers:
         return cls(Attack(), np.empty(0, np.int64), 0)
 
     @classmethod
-    def drawn(cls, attack: Attack, participants: Ints, share: float, seed: int) -> Attackers:
+    def draw(cls, attack: Attack, participants: Ints, share: float, seed: int) -> Attackers:
         """Draw round(share n) of the n participants, at least one.
 
         Raises:
             ConfigError: If the share is not above 0 and below 1.
 
         Example:
-            >>> Attackers.drawn(SignFlip(), np.arange(10, 30), 0.1, seed=0).clients
+            >>> Attackers.draw(SignFlip(), np.arange(10, 30), 0.1, seed=0).clients
             array([12, 21])
         """
         if not 0 < share < 1:
@@ -381,7 +381,7 @@ class Attackers:
                 f"{name_of(federation.label_statistics)} hides. Choose another attack."
             )
 
-    def poisoned(self, labels: AnyArray, index: Ints, num_classes: int) -> AnyArray:
+    def training_labels(self, labels: AnyArray, index: Ints, num_classes: int) -> AnyArray:
         """Return all training labels, with changed labels at the positions `index` of malicious clients' examples.
 
         Raises:
@@ -417,7 +417,7 @@ class Attackers:
         pairs = zip(losses.tolist(), self.among(ids).tolist(), strict=True)
         return np.array([self.attack.loss(loss) if malicious else loss for loss, malicious in pairs])
 
-    def changed(self, reports: ClientResults) -> ClientResults:
+    def with_attack(self, reports: ClientResults) -> ClientResults:
         """Return the client results with the updates and losses that malicious clients send."""
         malicious = self.among(reports.ids)
         if not malicious.any():
@@ -431,7 +431,7 @@ class Attackers:
         losses = self.losses(reports.ids, reports.metrics["loss"])
         return replace(reports, update=update, metrics={**reports.metrics, "loss": losses})
 
-    def colluded(self, reports: ClientResults) -> ClientResults:
+    def with_collusion(self, reports: ClientResults) -> ClientResults:
         """Return the client results of a round with the updates of colluding clients, if any client is honest."""
         malicious = self.among(reports.ids)
         if not self.attack.colludes or not malicious.any() or malicious.all():
@@ -441,7 +441,7 @@ class Attackers:
         update[malicious, : reports.trainable] = self.attack.collude(honest)
         return replace(reports, update=update)
 
-    def valid(
+    def only_valid(
         self, reports: ClientResults, federation: Federation, state: FederationState, view: ServerView, rounds: int
     ) -> ClientResults:
         """Return the results without those of malicious clients that the server's checks reject.

@@ -115,7 +115,7 @@ class FlowerExperiment(FlowerSetup):
         section, attack = self.experiment.attack, self.builder.attack()
         if section is None or attack is None:
             return Attackers.nobody()
-        return Attackers.drawn(attack, self.data.population.participants, section.share, self.seed)
+        return Attackers.draw(attack, self.data.population.participants, section.share, self.seed)
 
     def client_app(self, *, kept_in_process: int = 8) -> ClientApp:
         """Return the app of all clients (see `fedreach.flower.app.client_app`).

@@ -167,7 +167,7 @@ class LocalClient:
         self.ids, self.metrics = np.array([client]), additional_metrics(metrics)
         self.attackers = Attackers.nobody() if attack is None else Attackers(attack, self.ids, federation.seed)
         if self.attackers.attack.changes_labels:
-            labels = self.attackers.poisoned(data.labels, data.train[client], data.dataset.example_classes)
+            labels = self.attackers.training_labels(data.labels, data.train[client], data.dataset.example_classes)
             data = replace(data, labels=labels)
         self.client, self.data, self.federation = client, data, federation
         task = Task.of(module, data, federation)
@@ -211,16 +211,16 @@ class LocalClient:
         """
         federation = self.federation
         solver, local = federation.memory_solver, federation.local
-        trained = self._trained(params, round_, lr, share, memory, state)
+        trained = self._train(params, round_, lr, share, memory, state)
         if self.attackers.attack.replays:
             nothing = None if memory is None else np.zeros_like(memory)
-            first = self._trained(self.engine.initial, 1, local.lr_at(1, 1), share, nothing, {})
+            first = self._train(self.engine.initial, 1, local.lr_at(1, 1), share, nothing, {})
             trained = trained._replace(update=first.update, loss=first.loss)
         metrics = {"num_examples": float(self.num_examples), "loss": float(trained.loss[0])}
         metrics |= self._measure(params, trained.update, round_)
         p, kept_memory = self.engine.num_trainable, None
         honest = ClientResults(self.ids, trained.update, {"loss": trained.loss}, trainable=p, round=round_)
-        sent = self.attackers.changed(honest)
+        sent = self.attackers.with_attack(honest)
         metrics["loss"] = float(sent.metrics["loss"][0])
         if solver is not None and memory is not None:
             new = solver.remember(memory[None], state, sent.update[:, :p], local.moved_steps(trained.steps), lr)
@@ -231,7 +231,7 @@ class LocalClient:
             kept_memory = keep_for_loss(federation, memory[None], params + sent.update)[0]
         return TrainingResult(np.array(sent.update[0]), metrics, kept_memory)
 
-    def _trained(
+    def _train(
         self, params: Float32s, round_: int, lr: float, share: float, memory: Float32s | None, state: State
     ) -> LocalUpdates:
         solver, terms = self.federation.memory_solver, dict[str, Float32s]()

@@ -302,8 +302,8 @@ class OpenRound:
         )
         attackers = self.attackers
         if attackers.attack.colludes:
-            colluded = attackers.colluded(reports)
-            reports = attackers.valid(colluded, self.federation, request.state, view, self.rounds)
+            colluded = attackers.with_collusion(reports)
+            reports = attackers.only_valid(colluded, self.federation, request.state, view, self.rounds)
         return reports
 
 

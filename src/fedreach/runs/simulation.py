@@ -265,11 +265,11 @@ class Simulation:
             reports = replace(reports, metrics={**reports.metrics, **values}).without(failing)
         attackers = self.attackers
         if len(attackers.clients):
-            reports = attackers.valid(attackers.changed(reports), self.federation, state, view, self.rounds)
+            reports = attackers.only_valid(attackers.with_attack(reports), self.federation, state, view, self.rounds)
         ids = lost_replies(self.participation, reports.ids, seed, view.round, probe=request.probe)
         reports = reports.without(dict.fromkeys(ids.tolist(), "its reply did not arrive"))
         if attackers.attack.colludes:
-            reports = attackers.valid(attackers.colluded(reports), self.federation, state, view, self.rounds)
+            reports = attackers.only_valid(attackers.with_collusion(reports), self.federation, state, view, self.rounds)
         return reports
 
     def learnt(self, request: AskServer) -> FederationState:
@@ -407,10 +407,10 @@ def simulate(
     """
     attackers = Attackers.nobody()
     if attack is not None:
-        attackers = Attackers.drawn(attack, data.population.participants, malicious, federation.seed)
+        attackers = Attackers.draw(attack, data.population.participants, malicious, federation.seed)
         if attack.changes_labels:
             index, classes = data.train.of(attackers.clients)[0], data.dataset.example_classes
-            data = replace(data, labels=attackers.poisoned(data.labels, index, classes))
+            data = replace(data, labels=attackers.training_labels(data.labels, index, classes))
     module = build_model(
         model,
         data.dataset.sample_shape,
