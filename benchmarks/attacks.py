@@ -53,7 +53,7 @@ DATA: Mapping[str, tuple[str, ...]] = {
     "digits": (),
     "cifar10": (
         'data = {name = "cifar10"}',
-        'partition = {name = "dirichlet_by_class", clients = 200, alpha = 1.0}',
+        'partition = {name = "dirichlet_by_class", clients = 400, alpha = 1.0}',
         'model = {name = "lenet"}',
         "local.lr = 0.05",
         "rounds = 60",
@@ -61,6 +61,7 @@ DATA: Mapping[str, tuple[str, ...]] = {
     ),
 }
 RULES_OF: Mapping[str, Sequence[str]] = {"digits": [*RULES], "cifar10": ["mean", RECOMMENDED]}
+HONEST_ONLY: Mapping[str, Sequence[str]] = {"digits": [], "cifar10": ["mean"]}  # rules that are not attacked
 
 
 class Scores(NamedTuple):
@@ -73,9 +74,11 @@ class Scores(NamedTuple):
 def measured(data: str, attack: str, share: float, seeds: range, out: Path) -> Scores:
     """Run one cell, or resume it, and return its scores."""
     folder = out / data / f"{attack}, {share:g}".replace(" ", "_")
-    names = {rule: rule.replace(", ", "_") for rule in RULES_OF[data]}
+    rules = [rule for rule in RULES_OF[data] if attack == "none" or rule not in HONEST_ONLY[data]]
+    names = {rule: rule.replace(", ", "_") for rule in rules}
     methods = ", ".join(f"{name} = {{aggregation = {RULES[rule]}}}" for rule, name in names.items())
     options = [*DATA[data], f"methods = {{{methods.replace('SHARE', f'{share:g}')}}}", f"seeds = {[*seeds]}"]
+    options.append(f'baseline = "{names[rules[0]]}"')
     if ATTACKS[attack]:
         options.append(f"attack = {ATTACKS[attack][:-1]}, share = {share:g}}}")
     sets = [argument for option in options for argument in ("--set", option.replace(" = ", "=", 1))]
@@ -105,8 +108,10 @@ def difference(scores: Mapping[int, float], honest: Mapping[int, float]) -> tupl
     return float(points.mean()), float(t.ppf(0.975, len(points) - 1) * points.std(ddof=1) / math.sqrt(len(points)))
 
 
-def cell(scores: Mapping[int, float], honest: Mapping[int, float]) -> str:
-    """Return a difference with its interval."""
+def cell(scores: Mapping[int, float] | None, honest: Mapping[int, float]) -> str:
+    """Return a difference with its interval; a dash if the cell was not run."""
+    if scores is None:
+        return "–"
     mean, half = difference(scores, honest)
     return f"{mean:+.1f} ± {half:.1f}".replace("-", "−")
 
@@ -126,8 +131,8 @@ def text(data: str, cells: Mapping[tuple[str, float], Scores], seeds: range) -> 
             [
                 attack,
                 *(
-                    f"{cell(scores.unadapted[rule], reference['unadapted'])} / "
-                    f"{cell(scores.adapted[rule], reference['adapted'])}"
+                    f"{cell(scores.unadapted.get(rule), reference['unadapted'])} / "
+                    f"{cell(scores.adapted.get(rule), reference['adapted'])}"
                     for rule in RULES_OF[data]
                 ),
             ]
