@@ -488,6 +488,10 @@ class LabelStatistics(Component):
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
         """Return the (n, c) label counts that the server sees, given the true label counts."""
 
+    def needed_replies(self, clients: int) -> int:
+        """Return how many of the clients of a cohort must reply so that the server gets their sum, with `only_sum`."""
+        return clients
+
 
 # --- What a loss with a method `objective` is handed in a step of local training
 

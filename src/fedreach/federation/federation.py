@@ -286,7 +286,7 @@ def visible_reports(federation: Federation, reports: ClientResults) -> ClientRes
     mean = None
     if len(reports.ids):
         raw = np.asarray(federation.weighting.raw(reports.metrics))
-        mean = weighted_mean_of_shares(raw, reports.update)
+        mean = weighted_mean_of_shares(raw, reports.update, len(reports.ids) + len(reports.lost))
     return replace(
         reports,
         update=reports.update[:, :0],

@@ -1,7 +1,9 @@
 """Secure aggregation: the server sees only sums over clients."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +23,7 @@ from fedreach.federation.base import LabelStatistics
 # ```
 #
 # In a simulation the masks are left out, since they change no bit of the sum: `weighted_mean_of_shares`. On Flower
-# clients exchange keys, see `fedreach.flower.messages`. What is not here is the recovery of the masks of clients that
-# drop out: a missing mask spoils the sum.
+# clients exchange keys, and t clients recover the masks of clients that left, see `fedreach.flower.secure`.
 #
 # Reference: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017,
 # section 4.
@@ -33,6 +34,20 @@ NO_SUM = (
     "The sum of secure aggregation is invalid. A client sent an invalid share, but the sum does not show which client."
 )
 LARGEST = 2.0**24  # what a number that a client sends must not exceed
+MIN_CLIENTS = 2  # clients in a sum: a sum over one client reveals its update
+
+
+def too_few(statistics: LabelStatistics, replied: int, clients: int) -> str | None:
+    """Return the reason why a round is lost, if too few of the clients of its cohort replied.
+
+    Example:
+        >>> too_few(SecureAggregation(), replied=6, clients=10)
+        'secure aggregation needs the replies of at least 7 of 10 clients; got 6'
+    """
+    needed = max(MIN_CLIENTS, statistics.needed_replies(clients))
+    if replied >= needed:
+        return None
+    return f"secure aggregation needs the replies of at least {needed} of {clients} clients; got {replied}"
 
 
 @dataclass(frozen=True)
@@ -162,27 +177,30 @@ def mask(words: Words, client: int, cohort: Sequence[int], pad: Callable[[int, i
 # --------------------------------------------------------------------------------------------- what the server does
 
 
-def mean_of(total: Words, code: FixedPoint) -> Floats:
-    """Return the (d,) weighted mean from the (d + 1,) sum of all shares, masked or not.
+def mean_of(total: Words, code: FixedPoint, replied: int | None = None) -> Floats:
+    """Return the (d,) weighted mean from the (d + 1,) sum of shares, masked or not.
+
+    Args:
+        replied: Number of clients in the sum. Default: all clients of the code.
 
     Raises:
         ComponentError: If the weights are too small for the fixed-point precision, or if valid shares cannot have this
             sum.
     """
-    decoded = code.decode(total)
+    decoded, replied = code.decode(total), code.clients if replied is None else replied
     weight = float(decoded[-1])
-    if not weight >= 0 or not np.abs(decoded).max() <= code.clients * LARGEST:
+    if not weight >= 0 or not np.abs(decoded).max() <= replied * LARGEST:
         raise ComponentError(NO_SUM)
-    if weight < code.clients * 2.0**-10:
+    if weight < replied * 2.0**-10:
         raise ComponentError(
             "Under secure aggregation, the mean raw weight must be at least 1/1024, for precision; got a sum of "
-            f"{weight:.6g} over {code.clients} clients. Multiply the weights by a constant in the weighting's method "
+            f"{weight:.6g} over {replied} clients. Multiply the weights by a constant in the weighting's method "
             "`raw`."
         )
     return decoded[:-1] / weight
 
 
-def weighted_mean_of_shares(raw: Floats, update: Float32s) -> Floats:
+def weighted_mean_of_shares(raw: Floats, update: Float32s, clients: int | None = None) -> Floats:
     """Return the (d,) mean sum_i raw_i update_i / sum_i raw_i, as the server computes it from the clients' shares.
 
     The unit 2^-f of `FixedPoint` is 6e-11 for ten clients. A test checks a bound on the error of the mean.
@@ -190,6 +208,7 @@ def weighted_mean_of_shares(raw: Floats, update: Float32s) -> Floats:
     Args:
         raw: (r,) weights up to a common factor, not negative, with a mean of at least 1/1024.
         update: (r, d) updates of the clients.
+        clients: Number of clients that were asked, on which the encoding depends. Default: r.
 
     Raises:
         ComponentError: If a raw weight or a weighted update exceeds 2^24 or is not finite, or if the weights are too
@@ -199,11 +218,11 @@ def weighted_mean_of_shares(raw: Floats, update: Float32s) -> Floats:
         >>> weighted_mean_of_shares(np.array([1.0, 3.0]), np.array([[4.0, 0.0], [0.0, 1.0]], np.float32))
         array([1.  , 0.75])
     """
-    code = FixedPoint(len(raw))
+    code = FixedPoint(len(raw) if clients is None else clients)
     total = np.zeros(update.shape[1] + 1, np.uint64)
     for weight, row in zip(raw, update, strict=True):
         total += share(weight, row, code)
-    return mean_of(total, code)
+    return mean_of(total, code, len(raw))
 
 
 # -------------------- The server sees sums over clients only
@@ -218,14 +237,44 @@ class SecureAggregation(LabelStatistics):
     up to rounding errors, see `FixedPoint`.
 
     Secure aggregation requires a weighting in which a_i depends on client i alone (with a method `raw`). The selection
-    must not read labels or updates. The numbers of examples and the cohort are public in FedReach. A sum over a single
-    client reveals that client's update.
+    must not read labels or updates. The numbers of examples and the cohort are public in FedReach.
 
-    Use when: the server must not see labels or updates of single clients.
+    Clients may leave at any time. The sum is over the clients whose replies arrive, if they are at least
+    t = floor(threshold n) + 1 of the n clients of the cohort, and at least 2. Otherwise the round counts for no
+    client, and nothing is revealed. With the default, up to three of ten clients may leave, but none of three.
+
+    Use when: the server must not see labels or updates of single clients, and you trust the clients' updates: neither
+    the server nor the protocol can bound the norm of an update in the sum, so a single client can change the model at
+    will.
+
+    Args:
+        threshold: Share of the cohort that must be exceeded, in [0.5, 1). Below 2/3, more clients may leave, but fewer
+            clients that collude with the server suffice to reveal a single update.
+
+    Raises:
+        ConfigError: If `threshold` is out of range.
+
+    Reference: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017,
+    section 4 and figure 4.
+
+    Example:
+        >>> [SecureAggregation().needed_replies(n) for n in (2, 3, 4, 10, 100)]
+        [2, 3, 3, 7, 67]
     """
 
+    threshold: Annotated[float, "[0.5, 1)"] = 2 / 3
     only_sum = True
 
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
         """Return nan, because the server does not see the counts that clients use."""
         return np.full(counts.shape, np.nan)
+
+    def needed_replies(self, clients: int) -> int:
+        """Return t = floor(threshold n) + 1, at least 2.
+
+        Each client has two secrets, and t shares recover a secret. Both together would reveal its update. Each client
+        reveals one share for each other client. A server that lies to clients gets at most n shares, or n + c if c
+        clients help it by revealing both. For both secrets it needs 2 t shares. So it fails if the threshold is at
+        least 1/2 and c = 0, or with the default, 2/3, if c is at most a third of the clients.
+        """
+        return max(MIN_CLIENTS, min(clients, math.floor(self.threshold * clients) + 1))

@@ -28,11 +28,12 @@ from fedreach.federation.adaptation.fitting import UNFITTED, FittedRule, after_e
 from fedreach.federation.base import Adaptation, name_of
 from fedreach.federation.costs import fitting_cost
 from fedreach.federation.federation import Federation
-from fedreach.federation.secure_aggregation import LARGEST_EXACT, sum_of_limbs
+from fedreach.federation.secure_aggregation import LARGEST_EXACT, MIN_CLIENTS, sum_of_limbs
 from fedreach.federation.types import State
 from fedreach.flower import messages
 from fedreach.flower.clients import ClientModel, ClientRegistry
 from fedreach.flower.messages import ModelWriter
+from fedreach.flower.secure_server import IncompleteError, SecureSum
 from fedreach.runs.adaptation import adaptation_table, write_adaptation
 from fedreach.runs.folder import RunFolder
 
@@ -96,7 +97,7 @@ class RemoteFit:
         """
         contributors, departed = list(members), dict[int, int]()
         while True:
-            if len(contributors) < (messages.MIN_CLIENTS if self._hides else 1):
+            if len(contributors) < (MIN_CLIENTS if self._hides else 1):
                 departures = f", because clients {sorted(departed)} left during the fit" if departed else ""
                 raise TrainingError(
                     f"{name_of(self.federation.adaptation)} cannot be fitted: {len(contributors)} participants with "
@@ -104,7 +105,7 @@ class RemoteFit:
                     "same folder. Training is not repeated."
                 )
             parts = folds(contributors) if cross else []
-            if self._hides and any(len(part) < messages.MIN_CLIENTS for part in parts):
+            if self._hides and any(len(part) < MIN_CLIENTS for part in parts):
                 LOG.warning(
                     "FedReach does not evaluate adaptation on participants, because a sum without one participant "
                     "would reveal its share."
@@ -137,18 +138,28 @@ class RemoteFit:
             if not queries:
                 return fits, {}, number
             number += 1
-            answers, lost = self._exchange(record, Exchange(session, number, sets, queries))
+            sums, lost = self._exchange(record, Exchange(session, number, sets, queries))
             if lost:
                 return fits, lost, number
-            LOG.info("Fitting %s, exchange %s: %s participants answered.", name_of(rule), number, len(answers))
+            LOG.info("Fitting %s, exchange %s: %s participants answered.", name_of(rule), number, len(sets[0]))
             for fit, query in queries.items():
-                sums = self._sum_answers([answers[client][fit] for client in sets[fit]])
-                fits[fit] = after_exchange(rule, fits[fit], query, sums)
+                fits[fit] = after_exchange(rule, fits[fit], query, sums[fit])
 
-    def _exchange(self, record: ArrayRecord, exchange: Exchange) -> tuple[dict[int, Answers], dict[int, str]]:
-        """Return the answers, client -> fit -> arrays, and the reasons of missing ones."""
+    def _exchange(
+        self, record: ArrayRecord, exchange: Exchange
+    ) -> tuple[dict[int, dict[str, Floats]], Mapping[int, str]]:
+        """Return the sums of all participants, fit -> name -> array; or the participants that left, and the reasons."""
         fits = {c: [fit for fit in exchange.queries if c in exchange.sets[fit]] for c in exchange.sets[0]}
-        contents = {c: self._question(record, exchange, of_client) for c, of_client in fits.items() if of_client}
+        fits = {client: of_client for client, of_client in fits.items() if of_client}
+        secure = None
+        if self.federation.label_statistics.only_sum:
+            secure = SecureSum(self.registry, [*fits], {str(fit): exchange.sets[fit] for fit in exchange.queries})
+            if secure.lost:
+                return {}, secure.lost
+        contents = {client: self._question(record, exchange, of_client) for client, of_client in fits.items()}
+        if secure is not None:
+            for client, content in contents.items():
+                content.update(secure.request(client))
 
         def read(client: int, reply: Message) -> Answers:
             return {fit: self._read_arrays(messages.arrays(reply, f"sums-{fit}")) for fit in fits[client]}
@@ -160,7 +171,29 @@ class RemoteFit:
             for client, reason in odd.items():
                 self.registry.blame(f"client {client}", messages.ReplyError(reason))
             lost |= odd
-        return answers, lost
+        if lost:
+            return {}, lost
+        if secure is not None:
+            return self._secure_sums(secure, answers)
+        members = {fit: [answers[client][fit] for client in exchange.sets[fit]] for fit in exchange.queries}
+        return {
+            fit: {name: plain_sum([part[name] for part in parts]) for name in parts[0]}
+            for fit, parts in members.items()
+        }, {}
+
+    def _secure_sums(
+        self, secure: SecureSum, answers: Mapping[int, Answers]
+    ) -> tuple[dict[int, dict[str, Floats]], Mapping[int, str]]:
+        """Return the unmasked sums, fit -> name -> array; or the participants that left, and the reasons."""
+        words = {client: {str(fit): sums for fit, sums in of_fits.items()} for client, of_fits in answers.items()}
+        try:
+            totals = secure.total(words)
+        except IncompleteError as error:
+            return {}, error.lost
+        return {
+            int(fit): {name: sum_of_limbs(total, len(secure.groups[fit])) for name, total in sums.items()}
+            for fit, sums in totals.items()
+        }, {}
 
     @property
     def _hides(self) -> bool:
@@ -174,22 +207,11 @@ class RemoteFit:
         content = RecordDict({messages.MODEL: record, messages.FEDREACH: request})
         for fit in fits:
             content[f"query-{fit}"] = messages.array_record(exchange.queries[fit])
-            if self._hides:
-                request[f"members-{fit}"] = list(exchange.sets[fit])
-        if self._hides:
-            content[messages.KEYS] = self.registry.keys(exchange.sets[0])
         return content
 
     def _read_arrays(self, record: ArrayRecord) -> dict[str, AnyArray]:
         kind = np.uint64 if self._hides else np.float64
         return {key: messages.array(record, key, None, kind, LARGEST_EXACT) for key in record}
-
-    def _sum_answers(self, answers: Sequence[Mapping[str, AnyArray]]) -> dict[str, Floats]:
-        """Return the sums of the participants' answers by name, in the order of their ids."""
-        columns = {name: [answer[name] for answer in answers] for name in answers[0]}
-        if self._hides:  # words wrap around
-            return {name: sum_of_limbs(np.sum(words, axis=0), len(words)) for name, words in columns.items()}
-        return {name: plain_sum(parts) for name, parts in columns.items()}
 
 
 def _find_odd_shapes(answers: Mapping[int, Mapping[str, AnyArray]]) -> dict[int, str]:

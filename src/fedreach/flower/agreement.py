@@ -35,7 +35,6 @@ class ClientStatistics:
     num_held_out: int | None = None  # only `client_app` reports it before the evaluation
     label_counts: Sequence[float] | None = None
     label_entropy: float | None = None
-    public_key: str | None = None  # in hex, for secure aggregation
     samples: str | None = None  # their form, see `samples_of`; None for a custom app
 
     @property

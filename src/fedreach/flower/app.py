@@ -29,6 +29,7 @@ from fedreach.federation.steps import memory_width
 from fedreach.flower import messages
 from fedreach.flower.agreement import MAX_CLIENTS, samples_of, training_terms
 from fedreach.flower.local import ClientData, LocalClient
+from fedreach.flower.secure import SECURE, SecureClient
 
 KEPT_MEMORY, PENDING, NOTHING = "kept-memory-of-round", "pending-memory-of-round", 0
 
@@ -117,8 +118,6 @@ def client_app(
         }
         terms = ConfigRecord({**training_terms(federation, local.engine.layout)})
         terms[messages.SAMPLES] = samples_of(local.data.dataset)
-        if federation.label_statistics.only_sum:
-            terms[messages.KEY] = messages.public_key(messages.private_key(context))
         return _reply(message, metrics=numbers, records={messages.FEDREACH: terms})
 
     @app.query("labels")
@@ -158,10 +157,10 @@ def client_app(
         if federation.label_statistics.only_sum:
             if messages.DRAWS in request:
                 work = work._replace(metrics={**work.metrics, messages.DRAWS: float(_whole(request, messages.DRAWS))})
-            keys: Mapping[str, Any] = message.content.config_records[messages.KEYS]
-            words = share(local.raw_weight(work), work.update, FixedPoint(len(keys["ids"])))
-            name = messages.MASKED
-            values = messages.mask_words(words, context, local.client, keys, str(request[messages.RUN]), round_)
+            name, masker = messages.MASKED, SecureClient(context, local.client, federation.label_statistics)
+            words = share(local.raw_weight(work), work.update, FixedPoint(masker.cohort_size))
+            subject = str(request[messages.RUN]), round_
+            values = masker.mask(message.content.config_records[SECURE], {"": {name: words}}, subject)[""][name]
         else:
             metrics |= {key: value for key, value in work.metrics.items() if key not in ("loss", "num_examples")}
         return _reply(message, metrics=metrics, records={name: messages.array_record({name: values})})
@@ -181,25 +180,26 @@ def client_app(
         local, request, params = open_request(message, context)
         fits: Sequence[int] = request[messages.FITS]
         queries = [messages.arrays_of(sent.array_records[f"query-{fit}"]) for fit in fits]
-        answers: list[Mapping[str, AnyArray]] = [*local.contributions(params, queries)]
+        answers: Mapping[str, Mapping[str, AnyArray]]
+        answers = dict(zip(map(str, fits), local.contributions(params, queries), strict=True))
         if federation.label_statistics.only_sum:
-            answers = [
-                {
-                    name: messages.mask_words(
-                        limbs(values),
-                        context,
-                        local.client,
-                        sent.config_records[messages.KEYS],
-                        f"{request[messages.RUN]} adaptation {request[messages.SESSION]} {fit} {name}",
-                        int(messages.number(request, messages.EXCHANGE)),
-                        request[f"members-{fit}"],
-                    )
-                    for name, values in answer.items()
-                }
-                for fit, answer in zip(fits, answers, strict=True)
-            ]
-        records = {f"sums-{fit}": messages.array_record(answer) for fit, answer in zip(fits, answers, strict=True)}
+            words = {fit: {name: limbs(values) for name, values in answer.items()} for fit, answer in answers.items()}
+            subject = (
+                f"{request[messages.RUN]} adaptation {request[messages.SESSION]}",
+                _whole(request, messages.EXCHANGE),
+            )
+            masker = SecureClient(context, local.client, federation.label_statistics)
+            answers = masker.mask(sent.config_records[SECURE], words, subject)
+        records = {f"sums-{fit}": messages.array_record(answer) for fit, answer in answers.items()}
         return _reply(message, metrics={}, records=records)
+
+    @app.query("secure")
+    def aggregate(message: Message, context: Context) -> Message:
+        if not federation.label_statistics.only_sum:
+            raise TrainingError("this client's federation does not use secure aggregation")
+        masker = SecureClient(context, client_of(context), federation.label_statistics)
+        reply = masker.answer(message.content.config_records[SECURE])
+        return Message(RecordDict({SECURE: reply}), reply_to=message)
 
     @app.evaluate("adaptation")
     def evaluate_adapted(message: Message, context: Context) -> Message:

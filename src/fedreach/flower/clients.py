@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from logging import getLogger
 from typing import Any, NamedTuple, TypeVar
+from uuid import uuid4
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -77,6 +78,8 @@ class ClientRegistry:
     asked: dict[str, tuple[int, float]] = field(default_factory=dict)  # message -> node without a reply, time limit
     constants: Mapping[str, AnyArray] = field(default_factory=dict)  # of the model; nodes get them once
     carried: Mapping[str, ConfigRecord] = field(default_factory=dict)  # records of every message
+    process: str = field(default_factory=lambda: uuid4().hex)  # names the sums of secure aggregation
+    sums: int = 0  # of secure aggregation so far
 
     # ------------------------------------------------------------------------------------------------ messages
 
@@ -280,12 +283,14 @@ class ClientRegistry:
         count, bits = messages.whole_number(metrics, messages.EXAMPLES), messages.whole_number(metrics, messages.BITS)
         agreed = content.config_records.get(messages.FEDREACH)
         if agreed is None:
+            hides = self.federation.label_statistics.only_sum
             needs = "adaptation rule needs" if self.federation.adapts else "solver or measurements need"
-            if self.federation.has_memory or self.federation.measurements() or self.federation.adapts:
+            needs = "secure aggregation needs" if hides else needs
+            if self.federation.has_memory or self.federation.measurements() or self.federation.adapts or hides:
                 raise messages.ReplyError(
                     f"it uses a custom app, but the federation's {needs} fedreach.flower.app.client_app"
                 )
-            facts = ClientStatistics(count, bits, trains_as_asked=False, public_key=self.read_key({}, client))
+            facts = ClientStatistics(count, bits, trains_as_asked=False)
         else:
             reason = first_difference(self.terms, agreed)
             if reason is not None:
@@ -295,8 +300,8 @@ class ClientRegistry:
                 raise messages.ReplyError(
                     f"its examples are {samples!r}, but the examples of other clients are {self.samples!r}"
                 )
-            held_out, key = messages.whole_number(metrics, messages.HELD_OUT), self.read_key(agreed, client)
-            facts = ClientStatistics(count, bits, True, held_out, public_key=key, samples=samples)
+            held_out = messages.whole_number(metrics, messages.HELD_OUT)
+            facts = ClientStatistics(count, bits, True, held_out, samples=samples)
         self._check_examples(client, facts)
         return client, facts
 
@@ -314,19 +319,6 @@ class ClientRegistry:
                 f"client {client} has {self.sizes[client : client + 1].sum()} examples, but reports "
                 f"{facts.num_examples} training and {held_out} held-out examples"
             )
-
-    def read_key(self, agreed: Mapping[str, Any], client: int) -> str | None:
-        """Return the public key of a client as hex digits if secure aggregation needs it; reject weak keys."""
-        if not self.federation.label_statistics.only_sum:
-            return None
-        key = agreed.get(messages.KEY)
-        if not isinstance(key, bytes) or not messages.is_public_key(key):
-            raise messages.ReplyError(
-                "it has no key for secure aggregation, which needs fedreach.flower.app.client_app"
-            )
-        if any(facts.public_key == key.hex() for other_client, facts in self.known.items() if other_client != client):
-            raise messages.ReplyError("its key for secure aggregation is also the key of another client")
-        return key.hex()
 
     # ------------------------------------------------------------------------------------------------ facts and view
 
@@ -442,11 +434,6 @@ class ClientRegistry:
     def _needs(self) -> frozenset[str]:
         """Return the label statistics that the server needs; secure aggregation needs none."""
         return frozenset() if self.federation.label_statistics.only_sum else self.federation.needs()
-
-    def keys(self, clients: Iterable[int]) -> ConfigRecord:
-        """Return the public keys of clients in the form that the server sends to clients."""
-        public_keys = {client: self.known[client].public_key or "" for client in clients}
-        return ConfigRecord({"ids": list(public_keys), "keys": [bytes.fromhex(key) for key in public_keys.values()]})
 
     def nodes_of(self, clients: Iterable[int]) -> dict[int, int]:
         """Return the nodes of these clients that are online."""

@@ -1,32 +1,27 @@
 """Messages between server and clients."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import Array, ArrayRecord, Message
 from torch import nn
 
 from fedreach._util.arrays import AnyArray, Float32s
-from fedreach._util.errors import ConfigError, TrainingError
+from fedreach._util.errors import ConfigError
 from fedreach._util.tables import visible
 from fedreach.engines.models.flat import Layout, bind
 from fedreach.federation.base import name_of
 from fedreach.federation.checks import MAX_MAGNITUDE, invalid_update
 from fedreach.federation.federation import Federation
-from fedreach.federation.secure_aggregation import Words, mask
+from fedreach.federation.secure_aggregation import MIN_CLIENTS
 
 # ---- Contents of the messages between server and clients
 # ```
 # query          constants: of the model, if any; client_app keeps them in its context
-#                -> metrics: client, num-examples, held-out-examples,        fedreach: how it trains, its public key,
+#                -> metrics: client, num-examples, held-out-examples,        fedreach: how it trains,
 #                            bits-per-example                                      the form of its samples
 # query.labels   fedreach: fact                               -> labels: label_counts or label_entropy
 # query.table    fedreach: question, exchange                -> fedreach: names of its table; sums
@@ -36,13 +31,14 @@ from fedreach.federation.secure_aggregation import Words, mask
 #                          draws, where it was drawn with replacement
 #                solver: state of the server's solver                           metrics: train_loss, num-examples
 #                memory: if the client lost it                                  and measurements
-#                keys: for secure aggregation                                -> masked, instead of update
+#                secure: shares for secure aggregation                       -> masked, instead of update
 # evaluate       arrays: model                          fedreach: run, round -> metrics: eval_loss, eval_acc, ...
 #                                                                               (of numbers eval_mae, ...)
 # query.adaptation  nothing                                                     -> metrics: num-examples, held out
 # query.adaptation  arrays: model    fedreach: run, session, exchange, fits
 #                query-0, query-1 ...: of a rule, one per fit                -> sums-0, sums-1 ...: over its examples
-#                keys: for secure aggregation                                   each of them masked
+#                secure: shares for secure aggregation                          each of them masked
+# query.secure   secure: step, content                                        -> secure: content, see `secure`
 # evaluate.adaptation  arrays: model    state: of the fitted rule
 #                fedreach: part, inputs, online                              -> metrics: adapted_accuracy, ...
 # ```
@@ -56,7 +52,6 @@ MODEL, CONFIG, METRICS = "arrays", "config", "metrics"  # as Flower's own strate
 UPDATE, MASKED, SOLVER, MEMORY, LABELS = "update", "masked", "solver", "memory", "labels"
 STATE, SESSION, EXCHANGE, FITS = "state", "session", "exchange", "fits"  # of an adaptation rule
 PART, INPUTS, ONLINE = "part", "inputs", "online"
-KEY, KEYS = "public-key", "keys"  # for secure aggregation
 SAMPLES = "samples"  # their form
 TABLE, QUESTION, DESCRIPTION, SUMS = "fedreach-table", "question", "told", "sums"
 LOSS, EXAMPLES, CLIENT = "train_loss", "num-examples", "client"
@@ -204,114 +199,6 @@ def array_record(values: Mapping[str, AnyArray]) -> ArrayRecord:
 def arrays_of(record: ArrayRecord) -> dict[str, AnyArray]:
     """Return the arrays of a record by name."""
     return {name: array.numpy() for name, array in record.items()}
-
-
-# ---- Masks for secure aggregation, see `fedreach.federation.secure_aggregation`
-# Two clients share each mask, and the server does not know it. Each client has a key pair for the run, and the server
-# distributes the public keys. X25519 gives two clients a common secret, HKDF a round key, and ChaCha20 the words of the
-# mask. This protects against a curious server; a malicious one could distribute forged public keys. If a reply is
-# missing, the masks of the others do not cancel, and no reply of the round counts.
-#
-# Reference: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017,
-# section 4.
-
-MIN_CLIENTS = 2  # clients in a sum: a sum over one client reveals its update
-
-
-def new_private_key() -> bytes:
-    """Return 32 random bytes that never leave the client."""
-    return X25519PrivateKey.generate().private_bytes_raw()
-
-
-def private_key(context: Context) -> bytes:
-    """Return the client's private key of this run, generated at first use."""
-    if KEYS not in context.state.config_records:
-        context.state.config_records[KEYS] = ConfigRecord({"private": new_private_key()})
-    private: bytes = context.state.config_records[KEYS]["private"]  # type: ignore[assignment]
-    return private
-
-
-def public_key(private: bytes) -> bytes:
-    """Return the 32 bytes of the public key."""
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
-
-
-def is_public_key(key: bytes) -> bool:
-    """Return whether two clients can share a secret with this key; some keys yield a secret of zeros.
-
-    Example:
-        >>> is_public_key(public_key(new_private_key())), is_public_key(bytes(32)), is_public_key(b"short")
-        (True, False, False)
-    """
-    try:
-        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(key))
-    except ValueError:
-        return False
-    return True
-
-
-def pairwise_mask(private: bytes, other_key: bytes, run: str, round_: int, count: int) -> Words:
-    """Return the mask of two clients in a round, from the private key of one client and the public key of the other.
-
-    Example:
-        >>> ann, bob = new_private_key(), new_private_key()
-        >>> by_ann, by_bob = (
-        ...     pairwise_mask(ann, public_key(bob), "run", 3, 5),
-        ...     pairwise_mask(bob, public_key(ann), "run", 3, 5),
-        ... )
-        >>> bool((by_ann == by_bob).all())
-        True
-        >>> bool((by_ann == pairwise_mask(ann, public_key(bob), "run", 4, 5)).any())
-        False
-    """
-    secret = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(other_key))
-    key = HKDF(SHA256(), 32, salt=None, info=f"fedreach mask {run} {round_}".encode()).derive(secret)
-    stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
-    return np.frombuffer(stream, "<u8").astype(np.uint64)
-
-
-def mask_words(
-    words: Words,
-    context: Context,
-    client: int,
-    keys: Mapping[str, Any],
-    run: str,
-    round_: int,
-    members: Iterable[int] | None = None,
-) -> Words:
-    """Add to a client's words, of any shape, the masks that it shares with other clients.
-
-    Args:
-        words: Words of this client, unmasked.
-        context: The client's context, which stores its private key and the last round of each run that used masks.
-        client: Id of the client.
-        keys: Ids and public keys of clients, as the server distributes them.
-        run: Name of the run.
-        round_: Round number, higher than in all earlier masks of this run.
-        members: Clients in the sum. Default: all clients with a key.
-
-    Raises:
-        TrainingError: If these masks would not hide the words from others.
-    """
-    private, used = private_key(context), context.state.config_records[KEYS]
-    public = dict(zip(keys["ids"], keys["keys"], strict=True))
-    public = {member: public[member] for member in (public if members is None else members)}
-    ids = list(public)
-    if client not in public or len(set(public.values())) < MIN_CLIENTS or len(set(public.values())) != len(ids):
-        raise TrainingError(
-            f"secure aggregation requires at least {MIN_CLIENTS} clients, each with its own key; got {ids}"
-        )
-    if round_ <= int(used.get(run, 0)):  # type: ignore[arg-type]
-        raise TrainingError(
-            f"the masks of round {round_} were already used, and a second report would reveal the difference of both "
-            "reports"
-        )
-    used[run] = round_  # one entry per run: the server chooses its name
-
-    def pad(low: int, high: int, count: int) -> Words:
-        return pairwise_mask(private, public[high if low == client else low], run, round_, count)
-
-    return mask(words.ravel(), client, ids, pad).reshape(words.shape)
 
 
 def refuse_without_secure_aggregation_support(federation: Federation) -> None:

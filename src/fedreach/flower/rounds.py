@@ -35,6 +35,7 @@ from fedreach.federation.steps import (
 from fedreach.federation.types import ClientResults
 from fedreach.flower import messages
 from fedreach.flower.clients import ClientRegistry
+from fedreach.flower.secure_server import SecureSum
 from fedreach.runs.simulation import train_server
 
 LOG = getLogger("flwr")
@@ -100,6 +101,7 @@ class OpenRound:
     config: ConfigRecord  # the user's own, which FedReach does not read
     attackers: Attackers  # clients whose updates the server changes, if their attack needs the honest updates
     probed: Answers = field(default_factory=dict)  # answers of clients that sent their update in the probe
+    secure: SecureSum | None = field(default=None, init=False)  # the masked sum of the cohort's updates
     began: float = field(default_factory=time.perf_counter)
 
     def begin(self, steps: Steps) -> list[Message]:
@@ -110,6 +112,9 @@ class OpenRound:
         chosen = self.request.selection.ids.tolist()
         LOG.info("FedReach chose clients %s.", chosen)
         remaining = [client for client in chosen if client not in self.probed]
+        if self.federation.label_statistics.only_sum and chosen:
+            self.secure = SecureSum(self.registry, chosen)
+            remaining = [*self.secure.sealed]
         return self.registry.compose(MessageType.TRAIN, self._contents(self.request, remaining))
 
     def end(self, replies: Iterable[Message]) -> RoundOutcome:
@@ -156,7 +161,7 @@ class OpenRound:
     def updates(self, request: AskUpdates) -> ClientResults:
         """Request the updates of the clients of a probe; `end` receives the updates of the cohort."""
         ids = request.selection.ids.tolist()
-        sent = self.registry.compose(MessageType.TRAIN, self._contents(request, ids, keys=False))
+        sent = self.registry.compose(MessageType.TRAIN, self._contents(request, ids))
         self.probed, lost = self.collect(request, ids, self.registry.send(sent), {})
         for client, reason in lost.items():
             LOG.warning("Client %s did not reply to the probe of round %s: %s.", client, request.view.round, reason)
@@ -168,13 +173,10 @@ class OpenRound:
 
     # --------------------------------------------------------------------------------------------------- messages
 
-    def _contents(
-        self, request: AskUpdates, clients: Sequence[int], *, keys: bool = True, restore: bool = False
-    ) -> dict[int, RecordDict]:
+    def _contents(self, request: AskUpdates, clients: Sequence[int], *, restore: bool = False) -> dict[int, RecordDict]:
         """Return the messages to clients: their model, the state of the solver, and the round of their memory.
 
         Args:
-            keys: Send the public keys of the clients, for secure aggregation.
             restore: Send the memory of clients that lost it.
         """
         federation, state, view = self.federation, request.state, request.view
@@ -183,8 +185,7 @@ class OpenRound:
             return {}
         selection, memory = request.selection, state.memory
         draws = None if selection.draws is None else dict(zip(selection.ids.tolist(), selection.draws, strict=True))
-        hides = keys and federation.label_statistics.only_sum
-        public, solver = self.registry.keys(nodes) if hides else None, federation.memory_solver
+        solver = federation.memory_solver
         content_of = model_contents(self.writer, self.registry, list(state.models), self.config, view.round)
         lr = federation.local.lr_at(view.round, self.rounds)
         mean = view.num_examples[view.num_examples > 0].mean()
@@ -202,8 +203,8 @@ class OpenRound:
                 content[messages.SOLVER] = messages.array_record(state.solver[model])
             if restore and memory is not None:
                 content[messages.MEMORY] = messages.array_record({messages.MEMORY: memory.read(np.array([row]))[0]})
-            if public is not None:
-                content[messages.KEYS] = public
+            if self.secure is not None:
+                content.update(self.secure.request(client))
         return contents
 
     def collect(
@@ -215,10 +216,11 @@ class OpenRound:
         """
         reader = partial(self._read_answer, request)
         answers, lost = self.registry.read(replies, clients, reader)
+        lost |= {} if self.secure is None else self.secure.lost
         forgetful = [client for client, reason in lost.items() if reason == LOST_MEMORY]
         if forgetful:
             LOG.info("Clients %s lost their stored vectors; the server sends them again.", forgetful)
-            contents = self._contents(request, forgetful, keys=False, restore=True)
+            contents = self._contents(request, forgetful, restore=True)
             restored, still_lost = self.registry.ask(MessageType.TRAIN, contents, reader)
             answers |= restored
             lost = {client: reason for client, reason in lost.items() if client not in restored} | still_lost
@@ -269,13 +271,14 @@ class OpenRound:
         """Return the replies in the form that components read, by increasing id."""
         layout, hides = self.writer.layout, self.federation.label_statistics.only_sum
         view, mean = request.view, None
-        if hides and answers:
+        if self.secure is not None and answers:
             try:
-                mean = _mean_of_words(answers, lost, layout.size)
-            except (
-                messages.ReplyError,
-                ComponentError,
-            ) as error:  # one client sent nonsense, but the sum does not show which
+                words = {client: {"": {messages.MASKED: answer.update}} for client, answer in answers.items()}
+                total = self.secure.total(words)[""][messages.MASKED]
+                mean = mean_of(total, FixedPoint(len(self.secure.cohort)), len(answers))
+            except messages.LostError as error:
+                lost, answers = lost | dict.fromkeys(answers, str(error)), {}
+            except ComponentError as error:  # one client sent nonsense, but the sum does not show which
                 lost, answers = lost | dict.fromkeys(answers, f"the sum of secure aggregation is invalid: {error}"), {}
         ids = np.array(sorted(answers), np.int64)
         counted, rows = [answers[client] for client in ids.tolist()], view.rows(ids)
@@ -305,14 +308,3 @@ class OpenRound:
             colluded = attackers.with_collusion(reports)
             reports = attackers.only_valid(colluded, self.federation, request.state, view, self.rounds)
         return reports
-
-
-def _mean_of_words(answers: Answers, lost: Reasons, size: int) -> Floats:
-    """Return the (d,) weighted mean of masked updates."""
-    if lost:
-        missing, cause = next(iter(lost.items()))
-        raise messages.ReplyError(f"the masks cancel only if all clients reply; client {missing} did not: {cause}")
-    total = np.zeros(size + 1, np.uint64)
-    for answer in answers.values():
-        total += answer.update  # wraps around at 2^64
-    return mean_of(total, FixedPoint(len(answers)))

@@ -23,14 +23,17 @@ from fedreach.data.splits import Population, draw_population
 from fedreach.data.table_agreement import LocalTable, TableAgreement, TableOptions, TableQuestion, agreement, sum_of
 from fedreach.engines.models.networks import build as build_model
 from fedreach.evaluation.metrics import reject_metrics
+from fedreach.federation.base import LabelStatistics
 from fedreach.federation.federation import check_federation_targets
-from fedreach.federation.secure_aggregation import limbs, sum_of_limbs
+from fedreach.federation.secure_aggregation import MIN_CLIENTS, limbs, sum_of_limbs
 from fedreach.flower import messages
 from fedreach.flower.agreement import MAX_CLIENTS, ClientStatistics
 from fedreach.flower.app import client_app, client_of
 from fedreach.flower.clients import ClientRegistry, Refusal
 from fedreach.flower.experiment import FlowerSetup, strategy_options
 from fedreach.flower.local import single_client_federation
+from fedreach.flower.secure import SECURE, SecureClient
+from fedreach.flower.secure_server import IncompleteError, SecureSum
 from fedreach.flower.strategy import LOG, FedReachStrategy
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.recorder import note_failure
@@ -99,7 +102,7 @@ class TableRegistry(ClientRegistry):
         self.gather(min_clients, patience)
         remaining = self._choose_participants(seed)
         while True:
-            if len(remaining) < max(min_clients, messages.MIN_CLIENTS if self._hides else 1):
+            if len(remaining) < max(min_clients, MIN_CLIENTS if self._hides else 1):
                 raise TrainingError(
                     f"The number of clients that agree on their tables must be at least {min_clients}; got "
                     f"{len(remaining)}.{self.why_refused()}"
@@ -139,11 +142,10 @@ class TableRegistry(ClientRegistry):
         description = _read_description(reply)
         if not {"columns", "classes"} <= description.model_fields_set:
             raise messages.ReplyError("it does not report the names of its columns and classes")
-        key = self.read_key(reply.content.config_records[messages.FEDREACH], client)
         if self.nodes.get(client) not in self.online:
             self.described[client] = description.model_dump()
             self.names[client] = visible(description.name or str(client))
-        return client, ClientStatistics(0, 0, trains_as_asked=True, public_key=key)
+        return client, ClientStatistics(0, 0, trains_as_asked=True)
 
     def _choose_participants(self, seed: int) -> list[int]:
         """Return the participants among the online clients, by the ids that they report."""
@@ -177,21 +179,24 @@ class TableRegistry(ClientRegistry):
                 return agreed
             self.number += 1
             LOG.info("Agreeing on tables: %s of %s clients.", question.step, len(participants))
-            answers, lost = self._exchange(question, session, participants)
+            descriptions, sums, lost = self._exchange(question, session, participants)
             if lost:
-                return lost
-            descriptions = {client: description for client, (description, _) in answers.items()}
-            parts = [answers[client][1] for client in participants]
-            sums = sum_of_limbs(np.sum(parts, axis=0), len(parts)) if self._hides else sum_of(question, parts)
+                return dict(lost)
 
     def _exchange(
         self, question: TableQuestion, session: str, participants: Sequence[int]
-    ) -> tuple[dict[int, tuple[Mapping[str, Any], AnyArray]], dict[int, str]]:
-        """Return the answers of participants and the reasons of missing ones."""
+    ) -> tuple[Mapping[int, Mapping[str, Any]], Floats, Mapping[int, str]]:
+        """Return the descriptions of participants and their sum; or the participants that left, and the reasons."""
+        nothing, secure = np.zeros(0), SecureSum(self, participants) if self._hides else None
+        if secure is not None and secure.lost:
+            return {}, nothing, secure.lost
         request = ConfigRecord(
             {messages.QUESTION: json.dumps(question._asdict()), messages.RUN: session, messages.EXCHANGE: self.number}
         )
-        content = {messages.FEDREACH: request} | ({messages.KEYS: self.keys(participants)} if self._hides else {})
+        contents = {
+            client: {messages.FEDREACH: request, **({} if secure is None else secure.request(client))}
+            for client in participants
+        }
         kind, shape = (np.uint64, (4, *question.shape)) if self._hides else (np.float64, question.shape)
 
         def read(client: int, reply: Message) -> tuple[Mapping[str, Any], AnyArray]:
@@ -201,7 +206,18 @@ class TableRegistry(ClientRegistry):
                 raise messages.ReplyError("it does not report the texts of its columns")
             return description.model_dump(), sums
 
-        return self.ask(KIND, dict.fromkeys(participants, content), read)
+        answers, lost = self.ask(KIND, contents, read)
+        if lost:
+            return {}, nothing, lost
+        descriptions = {client: description for client, (description, _) in answers.items()}
+        parts = {client: answers[client][1] for client in participants}
+        if secure is None:
+            return descriptions, sum_of(question, [*parts.values()]), {}
+        try:
+            total = secure.total({client: {"": {messages.SUMS: words}} for client, words in parts.items()})
+        except IncompleteError as error:
+            return {}, nothing, error.lost
+        return descriptions, sum_of_limbs(total[""][messages.SUMS], len(parts)), {}
 
 
 def _read_description(reply: Message) -> Description:
@@ -287,7 +303,7 @@ class FlowerTables(FlowerSetup):
 
         @app.query("table")
         def answer(message: Message, context: Context) -> Message:
-            return self._answer(message, context, hides=federation.label_statistics.only_sum)
+            return self._answer(message, context, federation.label_statistics)
 
         return app
 
@@ -309,21 +325,20 @@ class FlowerTables(FlowerSetup):
             del self._tables[next(iter(self._tables))]
         return self._tables[key]
 
-    def _answer(self, message: Message, context: Context, *, hides: bool) -> Message:
+    def _answer(self, message: Message, context: Context, statistics: LabelStatistics) -> Message:
         sent = message.content
         request, table = sent.config_records[messages.FEDREACH], self.table(context)
-        answer = table.answer(TableQuestion(**json.loads(str(request[messages.QUESTION]))))
+        question = TableQuestion(**json.loads(str(request[messages.QUESTION])))
+        answer = table.answer(question)
         description = {**answer.told, "name": table.name}
         content = RecordDict({messages.METRICS: MetricRecord({messages.CLIENT: client_of(context)})})
-        words: dict[str, Any] = {messages.DESCRIPTION: json.dumps(description)}
-        if hides:
-            words[messages.KEY] = messages.public_key(messages.private_key(context))
-        content[messages.FEDREACH] = ConfigRecord(words)
+        content[messages.FEDREACH] = ConfigRecord({messages.DESCRIPTION: json.dumps(description)})
         sums: Any = answer.sums
-        if hides and messages.KEYS in sent.config_records:
-            run, number = f"{request[messages.RUN]!s} table", int(messages.number(request, messages.EXCHANGE))
-            keys = sent.config_records[messages.KEYS]
-            sums = messages.mask_words(limbs(sums), context, client_of(context), keys, run, number)
+        if statistics.only_sum and question.step != "columns":
+            subject = f"{request[messages.RUN]!s} table", int(messages.number(request, messages.EXCHANGE))
+            masker = SecureClient(context, client_of(context), statistics)
+            words = {"": {messages.SUMS: limbs(sums)}}
+            sums = masker.mask(sent.config_records[SECURE], words, subject)[""][messages.SUMS]
         content[messages.SUMS] = messages.array_record({messages.SUMS: sums})
         return Message(content, reply_to=message)
 

@@ -28,6 +28,7 @@ from fedreach.federation.costs import FittingCost, fitting_cost, with_radio
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.participation import Always, Participation
+from fedreach.federation.secure_aggregation import too_few
 from fedreach.federation.state import FederationState, initial_state
 from fedreach.federation.steps import (
     AskLosses,
@@ -270,7 +271,14 @@ class Simulation:
         reports = reports.without(dict.fromkeys(ids.tolist(), "its reply did not arrive"))
         if attackers.attack.colludes:
             reports = attackers.only_valid(attackers.with_collusion(reports), self.federation, state, view, self.rounds)
-        return reports
+        return self._without_small_sum(reports)
+
+    def _without_small_sum(self, reports: ClientResults) -> ClientResults:
+        """Return the results; none if secure aggregation does not unmask the sum over so few clients."""
+        statistics = self.federation.label_statistics
+        asked = len(reports.ids) + len(reports.lost)
+        reason = too_few(statistics, len(reports.ids), asked) if statistics.only_sum and asked else None
+        return reports if reason is None else reports.without(dict.fromkeys(reports.ids.tolist(), reason))
 
     def learnt(self, request: AskServer) -> FederationState:
         return train_server(self.federation, self.engine, self.data.server, request)
