@@ -76,6 +76,11 @@ PARTS = {
     ],
     "FedNova, uneven steps": ["method.weighting=fednova", "local.steps={min=1, max=6}"],
     "SCAFFOLD, uneven steps": ["method.solver=scaffold", "local.steps={min=1, max=6, drawn='client'}"],
+    "secure aggregation where replies get lost": [
+        "method.label_statistics={name='secure_aggregation', threshold=0.5}",
+        "method.cohort_size=5",
+        "population.participation={name='bernoulli', act_prob=0.9, reply_prob=0.7}",
+    ],
     "secure aggregation, uneven steps": ["method.label_statistics=secure_aggregation", "local.steps={min=1, max=6}"],
     "AdamW at clients": ['local.optimizer={name="adamw", beta2=0.99}', "local.lr=0.01", "local.weight_decay=0.1"],
     "RMSprop at clients": [
@@ -187,6 +192,7 @@ HIDDEN = {
     "secure aggregation of disagreements": ("weights", "train_loss", "metrics"),
 }
 HIDDEN["secure aggregation of draws"] = HIDDEN["secure aggregation, uneven steps"] = HIDDEN["secure aggregation"]
+HIDDEN["secure aggregation where replies get lost"] = HIDDEN["secure aggregation"]
 HIDDEN["FedSAM under secure aggregation"] = HIDDEN["secure aggregation"]
 HIDDEN["model replacement, secure aggregation"] = HIDDEN["secure aggregation"]
 HIDDEN["fine-tuning at the end, under secure aggregation"] = HIDDEN["secure aggregation"]

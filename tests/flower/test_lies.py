@@ -12,9 +12,10 @@ import pytest
 pytest.importorskip("flwr")
 
 from flwr.app import Message
+from flwr.clientapp import ClientApp
 
 from fedreach.federation.secure_aggregation import FixedPoint, mean_of
-from fedreach.flower.messages import is_public_key
+from fedreach.flower.app import share_labels
 from fedreach.report.write import write_report
 
 from ..conftest import rows  # noqa: TID252
@@ -45,7 +46,7 @@ from .lying import (
     silent_about_the_question,
     telling,
 )
-from .test_adaptation import SECURE, adapt
+from .test_adaptation import SECURE, setup_of
 
 slow = pytest.mark.slow
 QUICK = {"a round that was before", "further than clipped steps"}
@@ -263,31 +264,16 @@ def test_a_place_is_refused_while_its_holder_is_there_and_free_when_it_is_gone(
 # -------------------------------------------------------------------------------------------------- secure aggregation
 
 
-def test_a_key_that_hides_nothing_is_none() -> None:
-    """Of points of small order every secret is zeros; the honest clients would fail on it, round after round."""
-    order_8 = bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800")
-    for key in (bytes(32), (1).to_bytes(32, "little"), order_8, b"short", b""):
-        assert not is_public_key(key)
-
-
-@pytest.mark.parametrize("key", ["zeros", pytest.param("another's", marks=slow)])
-def test_who_has_no_key_of_its_own_is_out_of_secure_aggregation(
-    key: str, tmp_path: Path, heard: pytest.LogCaptureFixture
+def test_an_app_that_trains_by_itself_is_out_of_secure_aggregation(
+    tmp_path: Path, heard: pytest.LogCaptureFixture
 ) -> None:
-    told: list[bytes] = []
-
-    def answering(asked: int, message: Message, answer: Callable[[], Message]) -> Message:
-        reply = answer()
-        if message.metadata.message_type == "query":
-            if asked == 5:
-                reply.content["fedreach"]["public-key"] = bytes(32) if key == "zeros" else told[0]
-            told.append(reply.content["fedreach"]["public-key"])
-        return reply
-
-    grid = adapt(tmp_path, *SECURE, "method.adaptation=none", answering=answering)
+    custom = ClientApp()
+    share_labels(custom, lambda context: [0, 1], num_classes=2)
+    setup = setup_of(*SECURE, "method.adaptation=none")
+    grid = InProcess(dict.fromkeys(range(8), setup.client_app()) | {5: custom}, range(8))
+    setup.strategy(tmp_path, timeout=1, patience=0.2, min_clients=2).run(grid)
     assert (5, "train") not in grid.sent
-    assert [len(row["lost"]) for row in rows(tmp_path)] == [0] * len(rows(tmp_path))
-    assert_said(heard, f"Node {grid.node_of[5]} does not participate: it(s key| has no key)")
+    assert_said(heard, f"Node {grid.node_of[5]} does not participate: it uses a custom app, but .* secure aggregation")
 
 
 @pytest.mark.parametrize("seed", range(20))

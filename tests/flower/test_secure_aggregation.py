@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -11,44 +12,29 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.app import Array, ArrayRecord, Message
 
 import fedreach as fr
 from fedreach._util.errors import ConfigError
 from fedreach.federation.types import ClientResults, Cohort, Probe, ServerView, State
 from fedreach.flower.experiment import FlowerExperiment
-from fedreach.flower.messages import new_private_key, pairwise_mask, public_key
+from fedreach.flower.secure import SECURE
 from fedreach.report.figures import draw_figures, figure_specs
 from fedreach.report.overview import analyse
 from fedreach.report.read import read
 
-from .in_process import InProcess
+from .faulty import assert_said, flower, simulated
+from .in_process import Answering, InProcess
 from .same import rows_of
 from .test_equal import TINY
 
-SECURE = ("method.label_statistics=secure_aggregation", "method.weighting=entropy", "evaluation.every=4")
+OVERRIDES = ("method.label_statistics=secure_aggregation", "method.weighting=entropy", "evaluation.every=4")
 
 
 @pytest.fixture
 def setup(tmp_path: Path) -> FlowerExperiment:
     (tmp_path / "tiny.toml").write_text(TINY)
-    return FlowerExperiment(tmp_path / "tiny.toml", overrides=SECURE)
-
-
-def test_two_clients_have_one_mask_in_a_round_and_nobody_else_has_it() -> None:
-    ann, bob, eve = (new_private_key() for _ in range(3))
-    shared = pairwise_mask(ann, public_key(bob), "run", 1, 4096)
-    np.testing.assert_array_equal(shared, pairwise_mask(bob, public_key(ann), "run", 1, 4096))
-    for private, public, run, round_ in (
-        (ann, bob, "run", 2),
-        (ann, bob, "another", 1),
-        (ann, eve, "run", 1),
-        (eve, bob, "run", 1),
-    ):
-        other = pairwise_mask(private, public_key(public), run, round_, 4096)
-        assert not (shared == other).any()  # 4096 words of 64 bits
-    bits = np.unpackbits(shared.view(np.uint8))
-    assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(bits))
+    return FlowerExperiment(tmp_path / "tiny.toml", overrides=OVERRIDES)
 
 
 def test_what_a_client_sends_is_masked_and_tells_nothing_of_its_labels(setup: FlowerExperiment, tmp_path: Path) -> None:
@@ -78,11 +64,24 @@ def test_a_report_does_not_draw_weights_that_nobody_knows(setup: FlowerExperimen
     assert not names & {"weights", "theory"}
 
 
-def test_a_missing_report_costs_the_whole_round_and_no_more(setup: FlowerExperiment, tmp_path: Path) -> None:
-    def fail_once(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
-        of_round = message.metadata.message_type == "train" and message.content["fedreach"]["round"] == 2
-        return None if of_round and client == min(message.content["keys"]["ids"]) else answer()
+def cohort_of(message: Message) -> list[int]:
+    groups: dict[str, list[int]] = json.loads(message.content[SECURE]["content"])["groups"]
+    return groups[""]
 
+
+def silent(round_: int, client_of: Callable[[list[int]], set[int]]) -> Answering:
+    """An `Answering` in which some clients of one round's cohort do not send their update."""
+
+    def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        of_round = message.metadata.message_type == "train" and message.content["fedreach"]["round"] == round_
+        return None if of_round and client in client_of(cohort_of(message)) else answer()
+
+    return answering
+
+
+def test_too_few_reports_cost_the_whole_round_and_no_more(
+    setup: FlowerExperiment, tmp_path: Path, heard: pytest.LogCaptureFixture
+) -> None:
     strategy = setup.strategy(tmp_path / "flower", timeout=0.3)
     models: dict[int, bytes] = {}
 
@@ -96,12 +95,49 @@ def test_a_missing_report_costs_the_whole_round_and_no_more(setup: FlowerExperim
                     )
             return super().push_messages(sent)
 
-    strategy.run(Watching(setup.client_app(), range(8), answering=fail_once))
+    strategy.run(Watching(setup.client_app(), range(8), answering=silent(2, lambda cohort: {min(cohort)})))
     rows = rows_of(tmp_path / "flower")
     assert rows[2]["cohort"] == []
     assert len(rows[2]["lost"]) == 3
     assert models[3] == models[2] != models[1]
     assert [len(row["cohort"]) for row in rows] == [0, 3, 0, 3, 3]
+    assert_said(heard, "does not count in round 2: secure aggregation needs the replies of at least 3 of 3 clients")
+
+
+@pytest.fixture
+def five(setup: FlowerExperiment) -> FlowerExperiment:
+    return FlowerExperiment(setup.base / "tiny.toml", overrides=(*OVERRIDES, "method.cohort_size=5"))
+
+
+@pytest.mark.parametrize("step", ["keys", "shares", "mask", "reveal"])
+def test_clients_that_leave_at_any_step_do_not_spoil_the_others(
+    step: str, five: FlowerExperiment, tmp_path: Path
+) -> None:
+    """Five clients, of which one leaves in round 2: the run is that of the simulator that loses its reply."""
+    leaver = int(five.data.population.participants[1])
+    gone: list[int] = []
+
+    def leave(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        record = message.content.config_records.get(SECURE)
+        if record is not None and client == leaver and record["number"] == 2 and record["step"] == step:
+            gone.append(client)
+        return None if gone and client == leaver and record is not None and record["number"] == 2 else answer()
+
+    found = flower(five, InProcess(five.client_app(), range(8), answering=leave), tmp_path)
+    lost = {} if step == "reveal" else {2: {leaver}}
+    expected = simulated(five, lost=lost)
+    assert gone
+    assert found._replace(weights=[]) == expected._replace(weights=[])
+    assert len(found.cohorts[1]) == (5 if step == "reveal" else 4)
+
+
+def test_where_too_few_reply_the_simulator_loses_the_round_too(five: FlowerExperiment, tmp_path: Path) -> None:
+    leavers = set(five.data.population.participants[1:3].tolist())
+    grid = InProcess(five.client_app(), range(8), answering=silent(2, lambda cohort: leavers))
+    found, expected = flower(five, grid, tmp_path), simulated(five, lost={2: leavers})
+    assert found._replace(weights=[], lost=[*map(sorted, found.lost)]) == expected._replace(weights=[])
+    assert found.cohorts[1] == []
+    assert len(found.lost[1]) == 5
 
 
 def test_nonsense_in_secure_aggregation_costs_the_round_and_no_more(setup: FlowerExperiment, tmp_path: Path) -> None:
@@ -110,7 +146,7 @@ def test_nonsense_in_secure_aggregation_costs_the_round_and_no_more(setup: Flowe
         if message.metadata.message_type == "train" and message.content["fedreach"]["round"] == 2:
             words = reply.content["masked"]["masked"].numpy().copy()
             words[-1:] += np.uint64(2**63)  # a weight far below 0
-            if client == min(message.content["keys"]["ids"]):
+            if client == min(cohort_of(message)):
                 reply.content["masked"] = ArrayRecord({"masked": Array(words)})
         return reply
 
@@ -120,37 +156,9 @@ def test_nonsense_in_secure_aggregation_costs_the_round_and_no_more(setup: Flowe
     assert len(rows[2]["lost"]) == 3
 
 
-def test_a_client_refuses_a_sum_that_would_show_its_report(setup: FlowerExperiment, tmp_path: Path) -> None:
-    replies: list[str] = []
-
-    def ask_twice(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
-        if message.metadata.message_type != "train":
-            return answer()
-        keys = message.content["keys"]
-        at = keys["ids"].index(client)
-        message.content["keys"] = ConfigRecord({"ids": [client], "keys": [keys["keys"][at]]})
-        alone = answer()
-        assert alone.has_error()
-        message.content["keys"] = ConfigRecord({"ids": [client, 99], "keys": [keys["keys"][at]] * 2})
-        assert answer().has_error()  # the same key twice
-        message.content["keys"] = keys
-        first, second = answer(), answer()
-        replies.append(second.error.reason)
-        asked = message.content["fedreach"]
-        name, asked["run"] = asked["run"], "another"
-        assert answer().has_content()  # under masks of its own
-        asked["run"] = name
-        replies.append(answer().error.reason)
-        return first
-
-    setup.strategy(tmp_path / "flower", timeout=5).run(InProcess(setup.client_app(), range(8), answering=ask_twice))
-    assert [len(row["cohort"]) for row in rows_of(tmp_path / "flower")] == [0, 3, 3, 3, 3]
-    assert all("were already used" in reply for reply in replies)
-
-
 def test_a_solver_for_which_the_server_looks_at_updates_is_refused(setup: FlowerExperiment, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"caffold.* needs updates of single clients, which are hidden"):
-        FlowerExperiment(setup.base / "tiny.toml", overrides=(*SECURE, "method.solver=scaffold")).strategy(
+        FlowerExperiment(setup.base / "tiny.toml", overrides=(*OVERRIDES, "method.solver=scaffold")).strategy(
             tmp_path / "flower"
         )
 

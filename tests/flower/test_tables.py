@@ -351,7 +351,7 @@ def test_under_secure_aggregation_the_server_sees_no_client_s_numbers(tmp_path: 
 
     def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message:
         reply = answer()
-        if message.metadata.message_type == "query.table" and "keys" in message.content.config_records:
+        if message.metadata.message_type == "query.table" and "secure" in message.content.config_records:
             seen.append(reply.content.array_records["sums"]["sums"].numpy())
         return reply
 

@@ -277,9 +277,12 @@ class OpenRound:
                 total = self.secure.total(words)[""][messages.MASKED]
                 mean = mean_of(total, FixedPoint(len(self.secure.cohort)), len(answers))
             except messages.LostError as error:
-                lost, answers = lost | dict.fromkeys(answers, str(error)), {}
+                lost, answers = lost | dict.fromkeys(sorted(answers), str(error)), {}
             except ComponentError as error:  # one client sent nonsense, but the sum does not show which
-                lost, answers = lost | dict.fromkeys(answers, f"the sum of secure aggregation is invalid: {error}"), {}
+                lost, answers = (
+                    lost | dict.fromkeys(sorted(answers), f"the sum of secure aggregation is invalid: {error}"),
+                    {},
+                )
         ids = np.array(sorted(answers), np.int64)
         counted, rows = [answers[client] for client in ids.tolist()], view.rows(ids)
         update = np.empty((len(ids), 0 if hides else layout.size), np.float32)

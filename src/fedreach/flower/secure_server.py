@@ -125,7 +125,7 @@ class SecureSum:
             try:
                 record = reply.content.config_records[SECURE]
                 return reader(client, json.loads(str(record["content"])))
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, RecursionError) as error:
                 raise messages.ReplyError(f"its {step!r} for secure aggregation cannot be read: {error}") from error
 
         self.registry.online = frozenset(self.registry.grid.get_node_ids())
