@@ -40,7 +40,6 @@ from .test_adaptation import (
     lines_of,
     record_of,
     setup_of,
-    spoiling,
     with_array,
 )
 
@@ -259,10 +258,21 @@ def test_under_secure_aggregation_a_part_of_one_participant_is_not_left_out_of_a
 
 
 @pytest.mark.slow
-def test_under_secure_aggregation_too_the_fit_is_of_those_that_stayed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", ["keys", "shares", "mask", "reveal"])
+def test_under_secure_aggregation_too_the_fit_is_of_those_that_stayed(step: str, tmp_path: Path) -> None:
     setup = setup_of(*SECURE, *TEN)
     leaver = int(setup.data.population.participants[3])
-    adapt(tmp_path, *SECURE, *TEN, answering=spoiling(2, {leaver: lambda reply: None}))
+    gone: list[int] = []
+
+    def leave(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        record = message.content.config_records.get("secure")
+        second = setup.experiment.rounds + 2  # of the first fit, after the sums of all rounds
+        if client == leaver and record is not None and (record["number"], record["step"]) == (second, step):
+            gone.append(client)
+        return None if gone and client == leaver else answer()
+
+    adapt(tmp_path, *SECURE, *TEN, answering=leave)
+    assert gone
     alone = replace(adapted_without(setup, {leaver}), summed=exact_sum)
     stored = RunFolder(tmp_path).read_tensors("last.safetensors")
     assert stored is not None
