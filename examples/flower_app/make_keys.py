@@ -1,6 +1,6 @@
 """Make what a rehearsal on this machine needs: a certificate authority, the server's certificate, keys of nodes.
 
-    python make_keys.py keys 3     # ca.crt, server.pem, server.key; node0, node0.pub, ... node2.pub
+    python make_keys.py keys 3     # ca.crt, server.pem, server.key; node0, node0.pub, ... node2.pub; roster.txt
 
 It calls openssl and ssh-keygen. In a real federation each node makes its own key and hands over only the .pub file.
 """
@@ -32,6 +32,8 @@ def make(folder: Path, nodes: int) -> None:
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", f"node{node}"], cwd=folder, check=True
         )
+    roster = [f"{node} {(folder / f'node{node}.pub').read_text(encoding='utf-8')}" for node in range(nodes)]
+    (folder / "roster.txt").write_text("".join(roster), encoding="utf-8")  # for secure aggregation
 
 
 if __name__ == "__main__":

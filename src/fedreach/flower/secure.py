@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from logging import getLogger
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,6 +130,16 @@ def read_roster(context: Context, client: int) -> Roster | None:
     return Roster(private, curves)
 
 
+@cache  # once in a process, which may run many clients
+def warn_of_trust() -> None:
+    """Warn that the keys of other clients cannot be checked."""
+    LOG.warning(
+        "This client trusts the server to pass on the keys of secure aggregation. To check them, set %r and %r in the "
+        "node config.",
+        *(KEY_FILE, ROSTER_FILE),
+    )
+
+
 def new_record(name: str, number: int, step: str, content: Mapping[str, Any]) -> ConfigRecord:
     """Return the record of a request."""
     return ConfigRecord({"name": name, "number": number, "step": step, "content": json.dumps(content)})
@@ -254,11 +265,7 @@ class SecureClient:
                 f"the number of a sum of secure aggregation must be above {self.kept.numbers[name]}; got {number}"
             )
         if self.roster is None and not self.kept.numbers:
-            LOG.warning(
-                "Client %s trusts the server to pass on the keys of secure aggregation. To check them, set %r and %r "
-                "in the node config.",
-                *(self.client, KEY_FILE, ROSTER_FILE),
-            )
+            warn_of_trust()
         self.kept.numbers[name] = number  # one entry per process of the server
         sealing, masking = new_private_key(), new_private_key()
         self.kept.session = session = Session(
