@@ -17,7 +17,20 @@ import fedreach
 from fedreach._util.errors import OUT_OF_MEMORY, DataError, FedReachError, nearest, of_system
 from fedreach._util.processes import ONE_THREAD
 from fedreach._util.tables import visible_lines
-from fedreach.cli import allocate, compare, doctor, export, extend, listing, partition, predict, report, run, verify
+from fedreach.cli import (
+    allocate,
+    compare,
+    disclose,
+    doctor,
+    export,
+    extend,
+    listing,
+    partition,
+    predict,
+    report,
+    run,
+    verify,
+)
 from fedreach.cli.options import InterruptError, promise_json, say_json
 
 
@@ -106,7 +119,7 @@ def main() -> None:
 
 GROUPS: dict[str, tuple[click.Command, ...]] = {
     "Start here": (compare.compare, run.run, report.report, listing.list_, doctor.doctor),
-    "Data and experiments": (listing.init, partition.partition, extend.extend),
+    "Data and experiments": (listing.init, partition.partition, disclose.disclose, extend.extend),
     "Trained models": (predict.predict, export.export),
     "Components and radio": (verify.verify, allocate.allocate),
 }

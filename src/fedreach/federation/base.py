@@ -289,6 +289,7 @@ class ServerOptimizer(Component):
 
     trains_server: bool = False
     tunes_server: bool = False
+    trains_alone: bool = False  # `trains` returns True in all rounds, so clients never train
 
     @abstractmethod
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
@@ -483,6 +484,7 @@ class LabelStatistics(Component):
     component_type = "label_statistics"
 
     only_sum: bool = False  # the server sees sums over clients only, as under secure aggregation
+    adds_noise: bool = False  # clients add noise to their label counts
 
     @abstractmethod
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:

@@ -62,6 +62,7 @@ class Noised(LabelStatistics):
     """Base class of label statistics with noise that each client adds once, before round 1; implement `noise`."""
 
     only_sum = False
+    adds_noise = True
 
     @abstractmethod
     def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Ints:

@@ -33,7 +33,13 @@ def server_trains(federation: Federation, state: FederationState) -> bool:
     """Return whether the server trains on its own data in round ``state.round + 1``, without clients."""
     if not federation.server.trains_server:
         return False
-    return federation.server.trains(generator(federation.seed, "coin", state.round + 1))
+    trains = federation.server.trains(generator(federation.seed, "coin", state.round + 1))
+    if federation.server.trains_alone and not trains:
+        raise ComponentError(
+            f"{name_of(federation.server)}.trains must return True in all rounds, because of `trains_alone`; got "
+            f"{trains} in round {state.round + 1}. Remove the attribute."
+        )
+    return trains
 
 
 def server_tunes(federation: Federation, round_: int, rounds: int) -> bool:
@@ -58,6 +64,11 @@ def plan_probe(federation: Federation, state: FederationState, view: ServerView)
             f"{name_of(federation.selection)}.probe must ask for losses where {name_of(federation.label_statistics)} "
             "hides single clients' updates; got a request for updates. Choose another selection, or let the server "
             "see updates."
+        )
+    if probe.asks == "update" and not federation.selection.reads_updates:
+        raise ComponentError(
+            f"{name_of(federation.selection)}.probe asks for updates of single clients, which its attributes do not "
+            "declare. Set `reads_updates = True`, or ask for losses."
         )
     return replace(probe, ids=checks.check_ids(federation.selection, "probe", probe.ids, view))
 

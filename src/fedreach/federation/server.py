@@ -474,6 +474,8 @@ class ServerOnly(ServerOptimizer):
         True
     """
 
+    trains_alone = True
+
     lr: Annotated[float, "(0, inf)"] = 0.1
     batch_size: Annotated[int, "[1, inf)"] = 64
     steps: Annotated[int, "[1, 1e9]"] = 1
