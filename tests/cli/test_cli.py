@@ -65,6 +65,7 @@ def run_example(fedreach: Command, line: str) -> None:
     [
         "run",
         "partition",
+        "disclose",
         "list",
         "init",
         pytest.param("compare", marks=pytest.mark.slow),
@@ -96,6 +97,7 @@ def test_every_command_has_help_examples_and_json() -> None:
     assert set(main.commands) == {
         "run",
         "compare",
+        "disclose",
         "doctor",
         "extend",
         "report",

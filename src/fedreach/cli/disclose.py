@@ -21,7 +21,7 @@ from fedreach.cli import options
 def disclose(config: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Show what the server learns about clients on Flower.
 
-    Lists the data of all methods of the experiment. --verbose adds how to limit them.
+    Lists the data for all methods of the experiment, without [sweep] and [tune]. --verbose adds how to limit them.
     """
     from fedreach._util.text_tables import text_table
     from fedreach.experiment.build import Builder
