@@ -150,7 +150,7 @@ def _of_reports(federation: Federation) -> Iterator[Disclosed]:
     what, name = ("update times weight, weight", "masked") if hides else ("update", "update")
     yield Disclosed(what, "cohort", "each round", limit, (f"train/{name}/{name}",), hides)
     yield Disclosed("examples and label counts, in part", "cohort", "each round", limit, summed=hides)
-    if federation.has_memory:
+    if federation.has_memory and not hides:
         limit = "solver and loss without state"
         yield Disclosed("vector stored between rounds", "cohort", "each round", limit)
 
