@@ -75,6 +75,9 @@ def what_the_server_learns(
     The result depends on attributes of the components, so it also covers custom components. FedReach rejects a
     component that requests more data than its attributes declare.
 
+    The server follows the protocol, and clients run `fedreach.flower.app.client_app`. An app with its own training code
+    can send more data.
+
     Args:
         federation: Federation with its components.
         metrics: Names of the metrics in addition to loss and accuracy or mean absolute error.

@@ -2,7 +2,8 @@
 
 The server side is `FedReachStrategy`. The client side is `client_app`, or `share_labels` for an app with its own
 training. `FlowerExperiment` creates both sides from one experiment file. `FlowerTables` does so if each client has its
-own table. This package requires the extra ``fedreach[flower]``.
+own table. `what_the_server_learns` lists the data about clients that reach the server. This package requires the extra
+``fedreach[flower]``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedreach._util.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fedreach.federation.disclosure import what_the_server_learns as what_the_server_learns
     from fedreach.flower.app import client_app as client_app
     from fedreach.flower.app import share_labels as share_labels
     from fedreach.flower.experiment import FlowerExperiment as FlowerExperiment
@@ -28,6 +30,7 @@ _WHERE = {
     "FlowerTables": "fedreach.flower.tables",
     "client_app": "fedreach.flower.app",
     "share_labels": "fedreach.flower.app",
+    "what_the_server_learns": "fedreach.federation.disclosure",
 }
 
 __all__ = list(_WHERE)
