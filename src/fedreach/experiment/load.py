@@ -425,6 +425,14 @@ def _find_clashes(e: Experiment, base: Path) -> list[Problem]:
         if federation.learning_server is not None and e.server_data is None:
             rule = "trains on server data; got none. Add `[server_data] examples = 100`."
             problems.append(Problem(places["server"], f"{name_of(federation.server)} {rule}"))
+        for key, is_set in {
+            "evaluation.patience": e.evaluation.patience is not None,
+            "[budget]": bool(e.limits),
+            "population.refit": e.population.refit,
+        }.items():
+            if federation.is_private and is_set:
+                rule = f"does not account for {key}, which reads further data of the clients. Remove {key}."
+                problems.append(Problem((*where, "aggregation"), f"{name_of(federation.aggregation)} {rule}"))
         early = "evaluation.patience" if e.evaluation.patience is not None else "[budget]" if e.limits else ""
         if last and not before and early:
             rule = f"tunes the model after the last round, but {early} may end the run earlier. Remove {early}."

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, weighted_sum
 from fedreach.federation.base import Aggregator
+from fedreach.federation.differential_privacy import DPFTRL, DPFedAvg
 from fedreach.federation.robust import (
     CenteredClipping,
     GeometricMedian,
@@ -155,4 +156,6 @@ AGGREGATIONS: Mapping[str, Any] = {
     "krum": Krum,
     "centered_clipping": CenteredClipping,
     "norm_bound": NormBound,
+    "dp_fedavg": DPFedAvg,
+    "dp_ftrl": DPFTRL,
 }

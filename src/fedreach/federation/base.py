@@ -47,6 +47,7 @@ class Selection(Component):
     makes_clusters: bool = False  # gives clusters of clients a model each
     reads_length: bool = False  # depends on the length of the run
     ignores_cohort: bool = False  # may choose more than k
+    may_be_empty: bool = False  # may choose no client, although some are available
 
     def init(self, view: ServerView) -> State:
         """Return the state before round 1."""
@@ -58,7 +59,7 @@ class Selection(Component):
 
     @abstractmethod
     def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
-        """Return at most k available clients; k is never larger than the number available."""
+        """Return at most k available clients, at least one; k is never larger than the number available."""
 
     def observe(self, state: State, reports: ClientResults) -> State:
         """Return the new state, given the client results of a round or the answers to a probe for updates."""

@@ -12,6 +12,7 @@ from fedreach.federation.base import name_of
 from fedreach.wireless.problem import Allocation, AllocationProblem
 
 if TYPE_CHECKING:
+    from fedreach.federation.base import Selection
     from fedreach.federation.local_sgd import LocalSGD
     from fedreach.federation.types import Cohort, ServerView, State
 
@@ -49,14 +50,14 @@ def too_long(local: LocalSGD, update: AnyArray, start: AnyArray, steps: int, lr:
 # -------------------- Checks of what components return
 
 
-def check_ids(policy: object, method: str, ids: Ints, view: ServerView) -> Ints:
+def check_ids(policy: Selection, method: str, ids: Ints, view: ServerView) -> Ints:
     """Return the sorted ids, or raise an error that names the violated rule."""
     ids = np.asarray(ids)
     where = f"{name_of(policy)}.{method}"
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise ComponentError(f"{where} must return a list of client ids; got shape {ids.shape} of {ids.dtype}.")
     ids = np.sort(ids.astype(np.int64))
-    if ids.size == 0:
+    if ids.size == 0 and not policy.may_be_empty:
         raise ComponentError(f"{where} must return at least one of the {int(view.available.sum())} available clients.")
     rows = view.rows(ids)  # an id above all others would be placed after the last
     repeated, is_known = ids[1:] == ids[:-1], view.ids.take(rows, mode="clip") == ids

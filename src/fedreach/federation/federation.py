@@ -13,6 +13,7 @@ from fedreach._util.arrays import replace_fields
 from fedreach._util.component import wrong_base
 from fedreach._util.errors import ComponentError, ConfigError, require
 from fedreach._util.registry import COMPONENT_TYPES, import_object
+from fedreach.federation import accounting
 from fedreach.federation.adaptation.base import Unadapted
 from fedreach.federation.aggregation import Mean
 from fedreach.federation.augmentations import Augmentation
@@ -29,6 +30,7 @@ from fedreach.federation.base import (
     Weighting,
     name_of,
 )
+from fedreach.federation.differential_privacy import PrivateAggregator
 from fedreach.federation.labels import Exact
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
@@ -72,6 +74,8 @@ class Federation:
                 "`[radio]` to the experiment, or `radio=Radio()` to the `Federation`."
             )
         require(self, cohort_size="[1, inf)", seed="[0, inf)")
+        if self.is_private:
+            accounting.check_components(self)
         if self.label_statistics.only_sum:
             self._refuse_what_sees_single_clients()
         if self.adapts and not isinstance(self.label_statistics, Exact | SecureAggregation):
@@ -126,6 +130,11 @@ class Federation:
         """Components by type, without omitted ones."""
         kinds = [field.name for field in fields(self) if field.name in COMPONENT_TYPES and field.name != "radio"]
         return {kind: component for kind in kinds if (component := getattr(self, kind)) is not None}
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the model is differentially private for each client."""
+        return isinstance(self.aggregation, PrivateAggregator)
 
     @property
     def adapts(self) -> bool:

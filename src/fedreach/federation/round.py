@@ -13,8 +13,10 @@ from fedreach._util.errors import ComponentError
 from fedreach._util.row_store import RowTable
 from fedreach._util.streams import generator
 from fedreach.federation import checks
+from fedreach.federation.accounting import seed_of
 from fedreach.federation.base import name_of
 from fedreach.federation.costs import count_bytes, count_constants, round_cost
+from fedreach.federation.differential_privacy import PrivateAggregator
 from fedreach.federation.federation import Federation, visible_reports, visible_view
 from fedreach.federation.local_sgd import UnevenSteps
 from fedreach.federation.state import FederationState, update_clusters
@@ -79,7 +81,7 @@ def plan_round(federation: Federation, state: FederationState, view: ServerView)
     k = min(federation.cohort_size, int(np.count_nonzero(view.available)))
     if k == 0:
         return Cohort(np.empty(0, np.int64))
-    rng = generator(federation.seed, "select", state.round + 1)
+    rng = generator(seed_of(federation, state.aggregation[0]), "select", state.round + 1)
     chosen = policy.select(state.selection, visible_view(federation, view), k, rng)
     checks.check_type(policy, "select", chosen, Cohort)
     ids, draws = checks.check_ids(policy, "select", chosen.ids, view), checks.check_draws(policy, "select", chosen)
@@ -126,7 +128,7 @@ def conclude_round(
     visible = visible_reports(federation, reports)
     observed = federation.selection.observe(state.selection, visible)
     after: dict[str, Any] = {"round": state.round + 1, "loss": loss, "selection": observed, "holds": holds}
-    if len(reports.ids) == 0:
+    if len(reports.ids) == 0 and not federation.is_private:
         return update_clusters(federation, replace_fields(state, **after)), RoundResult(
             (), (), reports.lost, None, down, up, probe_bytes, remark=selection.remark, cost=cost
         )
@@ -134,13 +136,15 @@ def conclude_round(
     rows = view.rows(reports.ids)
     if reports.secure_mean is not None:
         weights, weighed = np.full(len(rows), np.nan), state.weighting  # each client knows its own
+    elif len(rows) == 0:  # the noise of a private model does not show that no client replied
+        weights, weighed = np.empty(0), state.weighting
     else:
         answer = federation.weighting.weights(state.weighting, reports)
         weights, weighed = checks.check_weights(federation.weighting, answer, len(rows))
     loss[rows] = reports.metrics["loss"]
     models, sent = state.models.copy(), state.sent
     part_states = list(zip(state.server, state.solver, state.aggregation, strict=True))
-    for model, positions in state.by_model(rows):
+    for model, positions in state.by_model(rows) if len(rows) else [(0, rows)]:
         state = state if sent is state.sent else replace_fields(state, sent=sent)
         models[model], part_states[model], sent = _update_model(
             federation, state, view, model, weights, reports, visible, positions, summed
@@ -149,11 +153,12 @@ def conclude_round(
     after |= {"models": models, "weighting": weighed, "server": server, "solver": solver, "aggregation": aggregation}
     state = replace_fields(state, sent=sent, **after)
     steps = ("steps",) if isinstance(federation.local.steps, UnevenSteps) else ()  # else they follow from sizes
+    hides_losses = reports.secure_mean is not None or len(rows) == 0
     report = RoundResult(
         cohort=tuple(reports.ids.tolist()),
         weights=tuple(weights.tolist()),
         lost=reports.lost,
-        train_loss=None if reports.secure_mean is not None else float(weights @ reports.metrics["loss"]),
+        train_loss=None if hides_losses else float(weights @ reports.metrics["loss"]),
         bytes_down=down,
         bytes_up=up,
         probe_bytes=probe_bytes,
@@ -221,7 +226,7 @@ def _update_model(
     elif mean is None and federation.aggregation.remembers_updates:
         mean, aggregated, sent = _with_last(federation, state, view, model, weights, reports)
     elif mean is None:
-        rng = generator(federation.seed, "aggregate", state.round + 1, model)
+        rng = generator(seed_of(federation, aggregated), "aggregate", state.round + 1, model)
         ids = {"ids": reports.ids} if federation.aggregation.reads_ids else {}
         answer = federation.aggregation.combine(aggregated, weights, reports.update, rng, **ids)
         mean, aggregated = checks.check_update(federation.aggregation, answer, len(params))
@@ -293,6 +298,8 @@ def refers_to_length(federation: Federation, rounds: int, longer: int | None = N
     longer = rounds + 1 if longer is None else longer
     if federation.local.schedule == "cosine":
         return "local.schedule 'cosine' spreads its decay over all rounds of a run"
+    if isinstance(federation.aggregation, PrivateAggregator) and federation.aggregation.epsilon is not None:
+        return f"{name_of(federation.aggregation)} spreads its epsilon over all rounds of a run"
     if federation.selection.declares("reads_length"):
         return f"the selection {name_of(federation.selection)} depends on the number of rounds"
     checked_rounds = [*range(1, min(rounds, CHECKED_ROUNDS) + 1), rounds]

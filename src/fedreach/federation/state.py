@@ -8,6 +8,7 @@ import numpy as np
 from fedreach._util.arrays import Bools, Float32s, Floats, Ints
 from fedreach._util.errors import ComponentError
 from fedreach._util.row_store import RowTable
+from fedreach.federation.accounting import private_state
 from fedreach.federation.checks import check_clusters
 from fedreach.federation.federation import Federation, visible_view
 from fedreach.federation.types import NO_STATE, ServerView, State
@@ -56,9 +57,14 @@ class FederationState:
 
 
 def initial_state(
-    federation: Federation, params: Float32s, view: ServerView, memory: RowTable | None = None
+    federation: Federation,
+    params: Float32s,
+    view: ServerView,
+    memory: RowTable | None = None,
+    *,
+    secret: bool = False,
 ) -> FederationState:
-    """Return the state before round 1."""
+    """Return the state before round 1, with a `secret` for the cohorts and noise of private runs on real clients."""
     return FederationState(
         round=0,
         models=params[None],
@@ -68,6 +74,7 @@ def initial_state(
         weighting=NO_STATE,
         server=(NO_STATE,),
         solver=(NO_STATE,),
+        aggregation=(private_state(federation, len(view.ids), view.rounds, secret=secret),),
         memory=memory,
         holds=np.zeros(len(view.ids), np.bool_) if view.constant_bytes else None,
     )

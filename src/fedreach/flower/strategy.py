@@ -29,6 +29,7 @@ from fedreach.engines.models.state import constant_arrays, copy_module, set_cons
 from fedreach.engines.protocols import Engine
 from fedreach.evaluation.metrics import Metric, additional_metrics
 from fedreach.experiment.naming import PickleStore
+from fedreach.federation.accounting import check_run
 from fedreach.federation.attacks import Attackers
 from fedreach.federation.costs import with_radio
 from fedreach.federation.federation import Federation
@@ -154,6 +155,11 @@ class FedReachStrategy(Strategy):
             )
         self.attackers = Attackers.nobody() if attackers is None else attackers
         self.attackers.check(federation, on_flower=True)
+        if federation.is_private:
+            layout = Layout.of(model)
+            buffers = layout.size - layout.num_trainable
+            count = min_clients if population is None else len(population.participants)
+            check_run(federation, None, participants=count, rounds=rounds, buffers=buffers)
         model = copy_module(model)  # leaves the caller's model unchanged
         self.federation, self.layout, self.rounds, self.timeout = federation, Layout.of(model), rounds, timeout
         if engine is not None and engine.layout != self.layout:
@@ -294,7 +300,8 @@ class FedReachStrategy(Strategy):
         self._start_callbacks(self.recorder.describe(run, self.record or client_record))
         width = memory_width(self.federation, self.layout.num_trainable, self.layout.size)
         memory = new_memory(self.federation, len(self._participants), width, self.folder.path / MEMORY_FILE)
-        state = initial_state(self.federation, params, self.registry.view(self._participants), memory)
+        view = replace(self.registry.view(self._participants), rounds=self.rounds)
+        state = initial_state(self.federation, params, view, memory, secret=True)
         self._snapshot, row = self.recorder.begin(state)
         self._close(row, Timing(round=0), self.registry.send(self._evaluation_messages(ConfigRecord())))
 

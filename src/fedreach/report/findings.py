@@ -193,6 +193,7 @@ def find(analysis: Analysis) -> Findings:
         _adaptation_sentence(analysis),
         _power_sentence(comparison, [contrast.judged for contrast in analysis.contrasts["last"]]),
         *target_sentences(comparison, rows),
+        *_privacy_sentences(comparison),
     ]
     warnings = [
         _several_sentence(comparison),
@@ -202,6 +203,15 @@ def find(analysis: Analysis) -> Findings:
     ]
     cards = _cards(analysis, best, rows)
     return Findings(headline, tuple(filter(None, bullets)), tuple(filter(None, warnings)), cards[:MAX_CARDS])
+
+
+def _privacy_sentences(comparison: RunSet) -> list[str]:
+    """Return the statements on differential privacy, with the method if there are several."""
+    several = len(comparison.methods) > 1
+    texts = [
+        f"{run.method}: {run.privacy}" if several else run.privacy for run in comparison.all_counted if run.privacy
+    ]
+    return list(dict.fromkeys(texts))
 
 
 def best_of(comparison: RunSet, rows: Sequence[MethodSummary]) -> MethodSummary:

@@ -224,6 +224,7 @@ class RunData:
     best_round: int | None
     error: str | None
     refit_rounds: int | None = None  # rounds on all rows for the exported model; None: no refit
+    privacy: str = ""  # statement on differential privacy; empty without it
     refused: tuple[tuple[int, str, str], ...] = ()  # round, "client 3" or "node 7", reason for rejecting its reply
     adaptation: AdaptationRecord | None = None  # if the method has an adaptation rule and the run is finished
     baselines: BaselinesRecord | None = None  # of its federation, if the run is finished and simulated

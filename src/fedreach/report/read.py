@@ -334,6 +334,7 @@ def read_run(folder: Path, path: str | None = None) -> RunData:
         best_round=result.best_round,
         error=result.error,
         refit_rounds=None if result.refit is None else result.refit["rounds"],
+        privacy=(result.privacy or {}).get("statement", ""),
         refused=tuple((row["round"], *refusal) for row in rows for refusal in (row.get("refused") or {}).items()),
         adaptation=_at_the_end(stored, result, AdaptationRecord),
         baselines=_at_the_end(stored, result, BaselinesRecord),

@@ -19,6 +19,7 @@ from fedreach._util.errors import ANOTHER_FOLDER, STEADIER, RunFolderError, Trai
 from fedreach._util.files import FileDigest, content_of, digest_of
 from fedreach.engines.models.flat import Layout
 from fedreach.evaluation.scores import MAE
+from fedreach.federation.accounting import spent
 from fedreach.federation.federation import Federation
 from fedreach.federation.round import refers_to_length
 from fedreach.federation.state import FederationState
@@ -249,8 +250,10 @@ class Recorder:
         finish(self.folder, snapshot)
         refit = then()
         best = snapshot.best_round if np.isfinite(snapshot.best_loss) else None  # None: no held-out data
+        state = snapshot.state
+        privacy = spent(self.federation, state.aggregation[0], len(state.clusters), state.round)
         return self.end(
-            Result(status="finished", rounds=snapshot.state.round, best_round=best, refit=refit, error=None)
+            Result(status="finished", rounds=state.round, best_round=best, refit=refit, privacy=privacy, error=None)
         )
 
     def end(self, result: Result) -> Result:

@@ -254,6 +254,7 @@ class Result(Record):
     rounds: int | None = None
     best_round: int | None = None  # with the lowest loss on participants' held-out data
     refit: Mapping[str, Any] | None = None  # `rounds` on all rows and their `bytes_total`, after a refit
+    privacy: Mapping[str, Any] | None = None  # `fedreach.federation.accounting.Guarantee` and its `statement`
     run: str = ""  # `RunRecord.id`; empty if a run failed before it was written
     error: str | None
     files: Mapping[str, Sequence[Any]] | None = None  # manifest: file -> its size in bytes and its sha256

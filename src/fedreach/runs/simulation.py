@@ -22,6 +22,7 @@ from fedreach.engines.models.networks import build as build_model
 from fedreach.engines.models.state import constant_bytes
 from fedreach.engines.protocols import LOSS_MEMORY, Engine, Precision, Task
 from fedreach.evaluation.evaluator import mean_of
+from fedreach.federation.accounting import check_run
 from fedreach.federation.attacks import Attack, Attackers
 from fedreach.federation.base import name_of
 from fedreach.federation.costs import FittingCost, fitting_cost, with_radio
@@ -158,6 +159,14 @@ class Simulation:
             raise ConfigError(
                 f"{type(self.federation.server).__name__} trains on server data; got none. Add `[server_data] "
                 "examples = 100` to the experiment, or server_examples=100 to `federate`."
+            )
+        if self.federation.is_private:
+            check_run(
+                self.federation,
+                self.participation,
+                participants=len(self.data.population.participants),
+                rounds=self.rounds,
+                buffers=self.engine.layout.size - self.engine.num_trainable,
             )
 
     @cached_property

@@ -19,6 +19,8 @@ EXAMPLE_OPTIONS: Mapping[tuple[str, str], Mapping[str, Any]] = MappingProxyType(
         ("weighting", "product"): {"parts": _PARTS},
         ("weighting", "mix"): {"parts": _PARTS},
         ("weighting", "clip"): {"inner": ByExamples(), "max": 0.3},
+        ("aggregation", "dp_fedavg"): {"clip": 1.0, "delta": 1e-5, "noise_multiplier": 1.0},
+        ("aggregation", "dp_ftrl"): {"clip": 1.0, "delta": 1e-5, "noise_multiplier": 1.0},
         ("participation", "bernoulli"): {"act_prob": 0.5, "reply_prob": 0.5},
         ("label_statistics", "discrete_laplace"): {"epsilon": 1.0},
         ("label_statistics", "discrete_gaussian"): {"epsilon": 1.0, "delta": 1e-5},

@@ -16,7 +16,9 @@ from fedreach.federation.selection.radio import CSRA as CSRA
 from fedreach.federation.selection.radio import BestChannels as BestChannels
 from fedreach.federation.selection.random import Full as Full
 from fedreach.federation.selection.random import FunctionSelection as FunctionSelection
+from fedreach.federation.selection.random import LeastOften as LeastOften
 from fedreach.federation.selection.random import Multinomial as Multinomial
+from fedreach.federation.selection.random import Poisson as Poisson
 from fedreach.federation.selection.random import Uniform as Uniform
 from fedreach.federation.selection.random import UrnsBySize as UrnsBySize
 from fedreach.federation.selection.updates import ConvexHull as ConvexHull
@@ -29,6 +31,8 @@ from fedreach.federation.selection.updates import UrnsBySimilarity as UrnsBySimi
 SELECTIONS: Mapping[str, Any] = {
     "uniform": Uniform,
     "full": Full,
+    "poisson": Poisson,
+    "least_often": LeastOften,
     "power_of_choice": PowerOfChoice,
     "entropy_topk": EntropyTopK,
     "kl_filter": KLFilter,

@@ -9,7 +9,7 @@ import numpy as np
 from fedreach._util.arrays import AnyArray, Ints
 from fedreach._util.divergence import Direction, label_divergences
 from fedreach.federation.base import OfFunction, Selection
-from fedreach.federation.types import Cohort, ServerView, State
+from fedreach.federation.types import ClientResults, Cohort, ServerView, State
 
 
 def largest(ids: Ints, score: AnyArray, k: int) -> Ints:
@@ -53,6 +53,69 @@ class Uniform(Selection):
 
     def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         return Cohort(rng.choice(view.available_ids, size=k, replace=False))
+
+
+# -------------------- Cohorts for differential privacy
+
+
+@dataclass(frozen=True)
+class Poisson(Selection):
+    """Poisson sampling: each available client with probability k / n, independently of the others.
+
+    n is the number of participants and k the cohort size. So cohorts have k clients on average, and some are empty.
+
+    Use when: the aggregation is `dp_fedavg`. Its accounting is tightest for this policy, also if clients are offline.
+
+    Reference: Mironov, Talwar and Zhang, "Rényi Differential Privacy of the Sampled Gaussian Mechanism", 2019,
+    arXiv:1908.10530.
+
+    Example:
+        >>> view = ServerView.of(np.arange(5), np.full(5, 10))
+        >>> Poisson().select({}, view, 2, np.random.Generator(np.random.Philox(0))).ids
+        array([0, 1, 3])
+    """
+
+    ignores_cohort = True
+    may_be_empty = True
+
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
+        return Cohort(view.ids[view.available & (rng.random(len(view.ids)) < k / len(view.ids))])
+
+
+@dataclass(frozen=True)
+class LeastOften(Selection):
+    """The k available clients with the fewest participations so far, ties in random order.
+
+    A participation is a reply that counts. If all clients are always available, each participates once per pass.
+
+    Use when: the aggregation is `dp_ftrl`, or all clients should participate equally often.
+
+    Args:
+        max_participations: Largest number of participations of a client, at least 1. None: no limit.
+
+    Example:
+        >>> policy, view = LeastOften(), ServerView.of(np.array([3, 5]), np.array([10, 10]))
+        >>> state = {**policy.init(view), "participations": np.array([1, 0])}
+        >>> policy.select(state, view, 1, np.random.Generator(np.random.Philox(0))).ids
+        array([5])
+    """
+
+    may_be_empty = True
+
+    max_participations: Annotated[int | None, "[1, inf)"] = None
+
+    def init(self, view: ServerView) -> State:
+        return {"ids": view.ids, "participations": np.zeros(len(view.ids), np.int64)}
+
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
+        counts = state["participations"]
+        limit = np.inf if self.max_participations is None else self.max_participations
+        rows = rng.permutation(np.flatnonzero(view.available & (counts < limit)))
+        chosen = rows[np.argsort(counts[rows], kind="stable")[:k]]
+        return Cohort(view.ids[chosen], "" if len(chosen) == k else f"{len(chosen)} clients below the limit")
+
+    def observe(self, state: State, reports: ClientResults) -> State:
+        return {**state, "participations": state["participations"] + np.isin(state["ids"], reports.ids)}
 
 
 # -------------------- All available clients
