@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,9 @@ def test_the_result_and_the_report_state_the_guarantee(file: Path) -> None:
     stored = RunFolder(folder).required(Result).privacy
     assert stored == result.privacy
     statement = stored["statement"]
-    assert statement.startswith(f"The models are (ε = {stored['epsilon']:.4g}, δ = 1e-05)-private")
+    assert statement.startswith(
+        f"The models are (ε = {math.ceil(1000 * stored['epsilon']) / 1000:g}, δ = 1e-05)-private"
+    )
     assert statement in find(analyse(read([folder]))).bullets
 
 

@@ -335,6 +335,16 @@ def test_no_client_participates_more_often_than_the_limit():
     assert "below the limit" in cohort.remark
 
 
+def test_a_lost_reply_counts_as_a_participation() -> None:
+    run = simulation(private(selection=LeastOften(5)), participation=Bernoulli(1.0, reply_prob=0.5))
+    state, lost = run.start(), 0
+    for number in range(1, 5):
+        state, result, _ = run.step(state)
+        lost += len(result.lost)
+        assert state.selection["participations"].sum() == 2 * number
+    assert lost > 0
+
+
 def test_the_guarantee_names_its_assumptions():
     run = simulation(private(replace(RULE, epsilon=3.0, noise_multiplier=None)))
     stated = guarantee(run.federation, 4, 10)
@@ -366,6 +376,7 @@ def test_a_run_with_a_budget_is_not_extended():
         ({"server": FedDF()}, "FedDF reads labels, updates or measurements of single clients"),
         ({"adaptation": LabelShift()}, "LabelShift is fitted to sums over participants without noise"),
         ({"label_statistics": SecureAggregation()}, "the server cannot clip the updates"),
+        ({"aggregation": HalfNoise(clip=1.0, delta=DELTA, epsilon=1.0)}, "its noise is unknown to the accounting"),
         ({"aggregation": DPFTRL(clip=1.0, delta=DELTA, epsilon=1.0)}, "a client may participate in every round"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from fedreach._util.errors import ConfigError
 from fedreach.federation.base import name_of
-from fedreach.federation.differential_privacy import DPFTRL, PrivateAggregator, tree_sensitivity
+from fedreach.federation.differential_privacy import DPFTRL, DPFedAvg, PrivateAggregator, tree_sensitivity
 from fedreach.federation.participation import Always, Participation
 from fedreach.federation.selection.random import Full, LeastOften, Poisson, Uniform
 from fedreach.federation.types import NO_STATE, State
@@ -165,8 +166,9 @@ class Guarantee:
             "uniform": f"{self.cohort_size} of {self.participants} clients without replacement",
             "full": f"all {self.participants} clients",
         }.get(self.sampling, f"each client in at most {self.participations}")
+        epsilon = math.ceil(1000 * self.epsilon) / 1000
         return (
-            f"The models are (ε = {self.epsilon:.4g}, δ = {self.delta:g})-private if {self.neighbors} "
+            f"The models are (ε = {epsilon:g}, δ = {self.delta:g})-private if {self.neighbors} "
             f"({self.rounds} rounds, {cohorts}; {self.mechanism} noise {self.noise_multiplier:.4g} x clip; "
             f"{self.accountant.upper()}). Losses, scores and the choice of the best round are not covered."
         )
@@ -269,6 +271,11 @@ def check_components(federation: Federation) -> None:
     rule, selection = federation.aggregation, federation.selection
     assert isinstance(rule, PrivateAggregator)
     why = f"{name_of(rule)} bounds what a client changes, but"
+    if type(rule) not in (DPFedAvg, DPFTRL):
+        raise ConfigError(
+            f"{why} its noise is unknown to the accounting. Use aggregation = 'dp_fedavg' or 'dp_ftrl', or derive it "
+            "from `Aggregator` and account for the noise yourself."
+        )
     if type(selection) not in SAMPLINGS:
         raise ConfigError(
             f"{why} {name_of(selection)} may select clients by their data. Use selection = 'poisson', 'uniform', "

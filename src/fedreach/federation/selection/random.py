@@ -86,7 +86,8 @@ class Poisson(Selection):
 class LeastOften(Selection):
     """The k available clients with the fewest participations so far, ties in random order.
 
-    A participation is a reply that counts. If all clients are always available, each participates once per pass.
+    Each request to train counts as a participation, also if the reply is lost, so that the order does not depend on the
+    clients' data.
 
     Use when: the aggregation is `dp_ftrl`, or all clients should participate equally often.
 
@@ -115,7 +116,8 @@ class LeastOften(Selection):
         return Cohort(view.ids[chosen], "" if len(chosen) == k else f"{len(chosen)} clients below the limit")
 
     def observe(self, state: State, reports: ClientResults) -> State:
-        return {**state, "participations": state["participations"] + np.isin(state["ids"], reports.ids)}
+        requested = [*reports.ids.tolist(), *reports.lost]
+        return {**state, "participations": state["participations"] + np.isin(state["ids"], requested)}
 
 
 # -------------------- All available clients
