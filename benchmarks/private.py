@@ -26,7 +26,7 @@ from fedreach.report.read import read
 from tables import table
 
 COHORT, ROUNDS, DELTA, CLIP = 100, 100, 1e-5, 0.3
-FTRL = LeastOften(max_participations=ROUNDS * COHORT // 1000)
+FTRL = LeastOften(max_participations=ROUNDS * COHORT // 1000, min_gap=1000 // COHORT)
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "no privacy": {"aggregation": Mean()},
     "clipping only": {"aggregation": NormBound(bound=CLIP)},

@@ -25,10 +25,10 @@ from fedreach.federation.labels import SecureAggregation
 from fedreach.federation.participation import Bernoulli
 from fedreach.federation.round import plan_round, refers_to_length
 from fedreach.federation.selection import Full, LeastOften, Oort, Poisson, PowerOfChoice, Uniform
-from fedreach.federation.server import FedDF
+from fedreach.federation.server import FedDF, Safari
 from fedreach.federation.solvers import Scaffold
 from fedreach.federation.state import initial_state
-from fedreach.federation.types import ServerView
+from fedreach.federation.types import ClientResults, ServerView
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.runs.simulation import Simulation
 from fedreach.testing.problems import tiny_data, tiny_federation
@@ -139,7 +139,7 @@ def test_the_noise_for_a_budget_spends_it_and_no_more(setting):
 
 
 def test_the_sensitivity_of_the_tree_is_that_of_the_worst_rounds():
-    for rounds, participations in ((4, 2), (7, 3), (8, 8), (6, 1)):
+    for rounds, participations, gap in ((4, 2, 1), (7, 3, 1), (8, 8, 1), (6, 1, 1), (8, 3, 2), (9, 3, 4)):
         levels = [
             [range(begin, begin + 2**level) for begin in range(0, rounds - 2**level + 1, 2**level)]
             for level in range(rounds.bit_length())
@@ -147,11 +147,12 @@ def test_the_sensitivity_of_the_tree_is_that_of_the_worst_rounds():
         worst = 0
         for chosen in range(2**rounds):
             rounds_of = {t for t in range(rounds) if chosen >> t & 1}
-            if len(rounds_of) <= participations:
+            apart = np.diff(sorted(rounds_of)).min(initial=rounds)
+            if len(rounds_of) <= participations and apart >= gap:
                 squares = sum(len(rounds_of.intersection(node)) ** 2 for level in levels for node in level)
                 worst = max(worst, squares)
-        assert worst <= tree_sensitivity(rounds, participations) ** 2 + 1e-9
-        assert worst >= 0.75 * tree_sensitivity(rounds, participations) ** 2
+        bound = tree_sensitivity(rounds, participations, gap) ** 2
+        assert 0.75 * bound <= worst <= bound + 1e-9
 
 
 # ---- What a client changes
@@ -324,15 +325,19 @@ def test_poisson_cohorts_are_independent_draws_also_if_clients_are_offline():
 
 
 def test_no_client_participates_more_often_than_the_limit():
-    policy, view = LeastOften(2), ServerView.of(np.arange(7), np.full(7, 5))
+    policy, view = LeastOften(2, min_gap=2), ServerView.of(np.arange(7), np.full(7, 5))
     state, counts = policy.init(view), np.zeros(7, int)
-    for number in range(6):
-        cohort = policy.select(state, view, 3, np.random.default_rng(number))
+    before: set[int] = set()
+    for number in range(1, 7):
+        cohort = policy.select(state, replace(view, round=number), 3, np.random.default_rng(number))
+        replies = ClientResults(cohort.ids, np.empty((len(cohort.ids), 0), np.float32), {}, round=number)
+        state = policy.observe(state, replies)
         counts[cohort.ids] += 1
-        state = {**state, "participations": counts.copy()}
-        assert counts.max() - counts.min() <= 1
-    assert counts.tolist() == [2] * 7
-    assert "below the limit" in cohort.remark
+        assert not before & {*cohort.ids.tolist()}  # two rounds apart
+        before = {*cohort.ids.tolist()}
+        assert counts.tolist() == state["participations"].tolist()
+    assert counts.max() == 2
+    assert "within the limits" in cohort.remark
 
 
 def test_a_lost_reply_counts_as_a_participation() -> None:
@@ -375,6 +380,10 @@ def test_a_run_with_a_budget_is_not_extended():
         ({"solver": Scaffold()}, "Scaffold keeps sums of unclipped updates"),
         ({"server": FedDF()}, "FedDF reads labels, updates or measurements of single clients"),
         ({"adaptation": LabelShift()}, "LabelShift is fitted to sums over participants without noise"),
+        (
+            {"server": Safari(), "aggregation": DPFTRL(clip=1.0, delta=DELTA, epsilon=1.0), "selection": LeastOften(5)},
+            "Safari trains without clients in some rounds",
+        ),
         ({"label_statistics": SecureAggregation()}, "the server cannot clip the updates"),
         ({"aggregation": HalfNoise(clip=1.0, delta=DELTA, epsilon=1.0)}, "its noise is unknown to the accounting"),
         ({"aggregation": DPFTRL(clip=1.0, delta=DELTA, epsilon=1.0)}, "a client may participate in every round"),
@@ -394,9 +403,10 @@ def test_components_outside_the_accounting_are_rejected(changes, message):
         ({"federation": private(), "model": normalized}, "needs a model without buffers"),
         ({"federation": private(selection=Uniform()), "participation": Bernoulli(0.5)}, "always available"),
         ({"federation": private(selection=LeastOften(4))}, "max_participations must be at least 5 for 10 rounds"),
+        ({"federation": private(selection=LeastOften(5, min_gap=3))}, "min_gap must be at most 2"),
         ({"federation": private(replace(RULE, quantile=0.5))}, "count_noise must be above noise_multiplier / 2"),
     ],
-    ids=["buffers", "availability", "participations", "count_noise"],
+    ids=["buffers", "availability", "participations", "gap", "count_noise"],
 )
 def test_runs_outside_the_accounting_are_rejected_before_the_first_round(arguments, message):
     with pytest.raises(ConfigError, match=message):

@@ -38,6 +38,7 @@ class Setting:
         cohort_size: Expected number of clients in a round.
         rounds: Number of rounds.
         participations: Largest number of participations of a client.
+        gap: Smallest number of rounds from one participation of a client to its next.
         tree: Noise of a binary tree.
         accountant: ``"pld"`` or ``"rdp"``.
     """
@@ -49,6 +50,7 @@ class Setting:
     participations: int
     tree: bool
     accountant: str
+    gap: int = 1
 
     @property
     def neighbors(self) -> str:
@@ -62,7 +64,7 @@ class Setting:
         """Return the event of dp-accounting for all rounds."""
         dp = _dp_accounting()
         if self.tree:
-            return dp.GaussianDpEvent(noise_multiplier / tree_sensitivity(self.rounds, self.participations))
+            return dp.GaussianDpEvent(noise_multiplier / tree_sensitivity(self.rounds, self.participations, self.gap))
         if self.sampling in ("full", "least_often"):
             return dp.SelfComposedDpEvent(dp.GaussianDpEvent(noise_multiplier), self.participations)
         if self.sampling == "poisson":
@@ -154,6 +156,7 @@ class Guarantee:
     cohort_size: int
     sampling: str
     participations: int  # largest number of a client
+    gap: int  # smallest number of rounds from one participation of a client to its next
     mechanism: str
     neighbors: str
     accountant: str
@@ -165,7 +168,7 @@ class Guarantee:
             "poisson": f"each of {self.participants} clients with probability {self.cohort_size}/{self.participants}",
             "uniform": f"{self.cohort_size} of {self.participants} clients without replacement",
             "full": f"all {self.participants} clients",
-        }.get(self.sampling, f"each client in at most {self.participations}")
+        }.get(self.sampling, f"each client in at most {self.participations}, {self.gap} apart")
         epsilon = math.ceil(1000 * self.epsilon) / 1000
         return (
             f"The models are (ε = {epsilon:g}, δ = {self.delta:g})-private if {self.neighbors} "
@@ -183,7 +186,7 @@ def setting_of(federation: Federation, participants: int, rounds: int) -> Settin
     rule, selection = federation.aggregation, federation.selection
     assert isinstance(rule, PrivateAggregator)
     sampling = SAMPLINGS[type(selection)]
-    limit = selection.max_participations if isinstance(selection, LeastOften) else None
+    limit, gap = (selection.max_participations, selection.min_gap) if isinstance(selection, LeastOften) else (None, 1)
     return Setting(
         sampling,
         participants,
@@ -192,6 +195,7 @@ def setting_of(federation: Federation, participants: int, rounds: int) -> Settin
         rounds if limit is None else min(limit, rounds),
         isinstance(rule, DPFTRL),
         "rdp" if sampling == "uniform" else rule.accountant,
+        gap,
     )
 
 
@@ -288,6 +292,11 @@ def check_components(federation: Federation) -> None:
             f"{why} a client may participate in every round. Use selection = 'least_often' with max_participations, or "
             "aggregation = 'dp_fedavg'."
         )
+    if isinstance(rule, DPFTRL) and federation.server.trains_server:
+        raise ConfigError(
+            f"{why} {name_of(federation.server)} trains without clients in some rounds, which the tree does not have. "
+            "Use aggregation = 'dp_fedavg', or another server."
+        )
     if type(federation.weighting) is not Equal:
         raise ConfigError(f"{why} {name_of(federation.weighting)} weighs clients. Use weighting = 'equal'.")
     if federation.solver.is_stateful:
@@ -347,5 +356,10 @@ def check_run(
             f"selection.max_participations must be at least {-(-setting.cohort_size * rounds // participants)} for "
             f"{rounds} rounds with {setting.cohort_size} of {participants} clients; got {setting.participations}. "
             "Raise it, or lower rounds or the cohort size."
+        )
+    if setting.gap * setting.cohort_size > participants:
+        raise ConfigError(
+            f"selection.min_gap must be at most {participants // setting.cohort_size}, so that {setting.cohort_size} "
+            f"of {participants} clients may participate in each round; got {setting.gap}. Lower it or the cohort size."
         )
     guarantee(federation, participants, rounds)

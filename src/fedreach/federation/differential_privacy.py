@@ -170,7 +170,7 @@ class DPFTRL(PrivateAggregator):
     `DPFedAvg` explains the guarantee and the options.
 
     Use when: cohorts cannot be sampled at random, because clients decide when they are available. Use the selection
-    `least_often` with `max_participations`, which bounds how often a client participates.
+    `least_often` with `max_participations` and a large `min_gap`, which reduces the noise.
 
     Args:
         clip: Clipping norm C, positive.
@@ -224,19 +224,26 @@ def tree_noise(key: int, t: int, d: int) -> Floats:
     return noise
 
 
-def tree_sensitivity(rounds: int, participations: int) -> float:
+def tree_sensitivity(rounds: int, participations: int, gap: int = 1) -> float:
     """Return the largest change of all nodes of the tree by a client, in units of the clipping norm.
 
-    A node of level l covers 2^l rounds. So c_v participations of the client change node v by at most c_v, where the
-    c_v of a level sum to the number of participations. The root of sum_v c_v^2 is largest if these are in consecutive
-    rounds. For one participation it is the root of the number of levels.
+    A node of level l covers 2^l rounds, in which a client participates at most ceil(2^l / gap) times. So c_v
+    participations of the client change node v by at most c_v, where the c_v of a level sum to at most `participations`.
+    The result is an upper bound of the root of sum_v c_v^2. For one participation it is the root of the number of
+    levels.
+
+    Args:
+        rounds: Number of rounds.
+        participations: Largest number of participations of the client.
+        gap: Smallest number of rounds from one participation to the next.
 
     Example:
-        >>> tree_sensitivity(2, 1) ** 2, tree_sensitivity(4, 3) ** 2  # levels 1 + 1; 3 + (4 + 1) + 9
-        (2.0000000000000004, 17.0)
+        >>> tree_sensitivity(4, 3) ** 2, tree_sensitivity(4, 2, gap=2) ** 2  # levels 3 + (4 + 1) + 9; 2 + 2 + 4
+        (17.0, 8.000000000000002)
     """
     squares = 0
     for level in range(rounds.bit_length()):
-        full, rest = divmod(min(participations, rounds), 2**level)
-        squares += full * 4**level + rest**2
+        most = min(-(-(2**level) // gap), participations)
+        full, rest = divmod(min(participations, rounds), most)
+        squares += full * most**2 + rest**2
     return math.sqrt(squares)

@@ -93,6 +93,8 @@ class LeastOften(Selection):
 
     Args:
         max_participations: Largest number of participations of a client, at least 1. None: no limit.
+        min_gap: Smallest number of rounds from one participation of a client to its next, at least 1. With the number
+            of participants divided by the cohort size, all passes have the order of the first.
 
     Example:
         >>> policy, view = LeastOften(), ServerView.of(np.array([3, 5]), np.array([10, 10]))
@@ -104,20 +106,24 @@ class LeastOften(Selection):
     may_be_empty = True
 
     max_participations: Annotated[int | None, "[1, inf)"] = None
+    min_gap: Annotated[int, "[1, inf)"] = 1
 
     def init(self, view: ServerView) -> State:
-        return {"ids": view.ids, "participations": np.zeros(len(view.ids), np.int64)}
+        never = np.full(len(view.ids), -self.min_gap)
+        return {"ids": view.ids, "participations": np.zeros(len(view.ids), np.int64), "last": never}
 
     def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         counts = state["participations"]
         limit = np.inf if self.max_participations is None else self.max_participations
-        rows = rng.permutation(np.flatnonzero(view.available & (counts < limit)))
+        is_allowed = (counts < limit) & (view.round - state["last"] >= self.min_gap)
+        rows = rng.permutation(np.flatnonzero(view.available & is_allowed))
         chosen = rows[np.argsort(counts[rows], kind="stable")[:k]]
-        return Cohort(view.ids[chosen], "" if len(chosen) == k else f"{len(chosen)} clients below the limit")
+        return Cohort(view.ids[chosen], "" if len(chosen) == k else f"{len(chosen)} clients within the limits")
 
     def observe(self, state: State, reports: ClientResults) -> State:
-        requested = [*reports.ids.tolist(), *reports.lost]
-        return {**state, "participations": state["participations"] + np.isin(state["ids"], requested)}
+        requested = np.isin(state["ids"], [*reports.ids.tolist(), *reports.lost])
+        last = np.where(requested, reports.round, state["last"])
+        return {**state, "participations": state["participations"] + requested, "last": last}
 
 
 # -------------------- All available clients
