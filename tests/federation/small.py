@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedreach._util.streams import generator
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.round import conclude_round
@@ -66,3 +67,9 @@ def conclude(chosen, ids, view=None, state=None):
     view = make_view() if view is None else view
     state = start(chosen, view) if state is None else state
     return conclude_round(chosen, state, view, Cohort(np.asarray(ids, np.int64)), make_reports(ids))
+
+
+def alike(seed, n=8, each=7):
+    """Return n rows that only rounding tells apart: each has the numbers of the first, some places further on."""
+    first = generator(seed, "rows").standard_normal(n * each).astype(np.float32)
+    return np.array([np.roll(first, each * row) for row in range(n)])

@@ -5,7 +5,9 @@ import pytest
 
 from fedreach._util.streams import generator
 from fedreach.federation.selection.geometry import principal_points
-from fedreach.federation.selection.labels import bipartition, by_first_member, kmeans
+from fedreach.federation.selection.labels import bipartition, by_first_member, kmeans, ward
+
+from .small import alike
 
 # design/algorithms.md, section 1.6: labels 1, 1, 2, 2, 1
 ROWS = np.array([[1, 0.1, 0], [0.9, 0, 0.1], [-1, 0.2, 0], [-0.8, -0.1, 0.1], [1.1, 0, 0]])
@@ -83,3 +85,33 @@ def test_never_more_clusters_are_found_than_there_are_different_points():
     assert kmeans(np.array([[0.0], [1.0]])).tolist() == [0, 0]
     assert kmeans(np.array([[0.0], [1.0]]), 2).tolist() == [0, 1]
     assert kmeans(points, 1).tolist() == [0] * 5
+
+
+def test_the_last_digits_of_a_silhouette_do_not_add_clusters():
+    """Of points that are equally far from each other, all numbers of clusters have silhouette 0; the smallest wins."""
+    for seed in range(12):
+        simplex = np.linalg.qr(generator(seed, "rows").standard_normal((6, 6)))[0][:5]
+        assert kmeans(simplex).max() == 1
+
+
+def test_the_last_digits_of_a_coordinate_change_no_cluster():
+    """Of a ring many thirds are equally good: which are found depends on the order of its points."""
+    angles = np.arange(20) * np.pi / 10
+    found = set()
+    for seed in range(6):
+        digits = 1e-13 * generator(seed, "digits").standard_normal(20)
+        found.add(tuple(kmeans(np.column_stack([digits, np.cos(angles), np.sin(angles)]), 3).tolist()))
+    assert len(found) == 1
+
+
+def test_the_last_digits_of_a_distance_change_no_merge():
+    distance = 1.0 - np.eye(6)
+    digits = 1e-13 * generator(0, "digits").standard_normal((6, 6)) * distance
+    assert ward(distance + digits + digits.T).tolist() == ward(distance).tolist()
+
+
+def test_the_last_digits_of_a_cosine_change_no_side():
+    lengths = generator(0, "lengths").uniform(0.5, 2, (20, 8, 1))
+    for seed in range(20):
+        rows = alike(seed)
+        assert (bipartition(rows * lengths[seed]) == bipartition(rows)).all()

@@ -88,7 +88,7 @@ class KLFilter(DivergenceFilter):
 # -------------------- Clusters of rows
 
 MAX_CLUSTERS = 8  # clusters tried where their number is not given
-DECIMALS = 9  # of coordinates and silhouettes; the rest is rounding and must not decide
+DECIMALS = 9  # of coordinates, distances and silhouettes; the rest is rounding and must not decide
 
 
 def bipartition(rows: AnyArray) -> Bools:
@@ -105,7 +105,7 @@ def bipartition(rows: AnyArray) -> Bools:
     from scipy.cluster.hierarchy import cut_tree, linkage
     from scipy.spatial.distance import squareform
 
-    distance = np.maximum(1 - gram(rows, inverse(lengths(rows))), 0)  # 1 from a row of zeros
+    distance = np.maximum(1 - gram(rows, inverse(lengths(rows))), 0).round(DECIMALS)  # 1 from a row of zeros
     np.fill_diagonal(distance, 0)
     labels = cut_tree(linkage(squareform(distance, checks=False), "complete"), n_clusters=[2])[:, 0]
     side: Bools = labels != labels[0]
