@@ -8,6 +8,8 @@ from fedreach._util.streams import generator
 from fedreach.federation.selection import updates
 from fedreach.federation.selection.updates import DivFL
 
+from .small import alike
+
 
 def test_distances_block_by_block_are_those_at_once(monkeypatch):
     rows = generator(0, "rows").normal(size=(7, 50)).astype(np.float32)
@@ -28,3 +30,9 @@ def test_it_comes_as_near_to_the_best_choice_as_its_bound_says():
             fall = most - apart[chosen].min(axis=0).sum()
             best = max(most - apart[list(few)].min(axis=0).sum() for few in combinations(range(9), k))
             assert (1 - np.exp(-1)) * best <= fall <= best + 1e-9
+
+
+def test_the_last_digits_of_a_distance_decide_no_tie():
+    tables = [alike(seed) for seed in range(8)]
+    assert any(updates.distances(rows).sum(axis=0).argmin() for rows in tables)  # without rounding, another one's total
+    assert {DivFL().choose(np.arange(8), rows, 1, generator(0, "select")).ids.item() for rows in tables} == {0}

@@ -16,7 +16,7 @@ from fedreach.federation.selection.geometry import principal_points, spanning_po
 from fedreach.federation.selection.updates import ConvexHull, HullDistance, Interior, hull_distances
 from fedreach.federation.types import ClientResults, ServerView
 
-from .small import federation, make_view, observe_probe, start
+from .small import alike, federation, make_view, observe_probe, start
 
 # design/golden.json, "hull2d" and "minimax"
 P = np.array([[0, 0], [4, 0], [4, 3], [0, 3], [2, 1], [1, 1], [2, 3]], np.float64)
@@ -305,3 +305,9 @@ def test_rounding_does_not_decide_between_two_that_are_equally_far():
     for seed in range(20):
         moved = P @ rotation(seed, 2) + 100 * normal(seed, 1, 2)
         assert sorted(spanning_points(moved, 3).tolist()) == [0, 1, 3]
+
+
+def test_the_last_digits_of_a_distance_decide_no_tie():
+    tables = [alike(seed) for seed in range(8)]
+    assert any(hull_distances(rows).argmax() for rows in tables)  # without rounding, another one would be farthest
+    assert {chosen(HullDistance(), rows, 1).ids.item() for rows in tables} == {0}

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedreach._util.divergence import label_divergences
 from fedreach._util.errors import ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.selection.labels import KLFilter
@@ -125,3 +126,11 @@ def test_noised_counts_below_zero_count_as_zero():
 def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         KLFilter(**options)
+
+
+def test_the_last_digits_of_a_divergence_decide_no_tie():
+    counts = np.array([np.roll([3, 1, 6, 19, 27, 24], shift) for shift in range(6)])  # the pool is uniform
+    divergences = label_divergences(counts, smoothing=1.0)
+    assert divergences.argmin() == 2  # by rounding only
+    np.testing.assert_allclose(divergences, divergences[0], rtol=1e-12)
+    assert chosen(KLFilter(0.0, min_examples=80), make_view(counts))[0] == [0]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 
+from fedreach._util.divergence import label_divergences
 from fedreach.cli.allocate import MAX_LISTED, text
 from fedreach.report.figures.clients import LABELLED, allocation
 from fedreach.report.figures.style import save
@@ -173,6 +174,18 @@ def test_clients_whose_labels_are_far_off_stay_out(ask: Callable[..., dict[str, 
     told = ask(given, "--min-examples", 50, "--max-divergence", 0.24)
     assert [row["client"] for row in told["clients"]] == ["b", "d"]
     assert ask(given, "--min-examples", 100)["counts"]["chosen"] == 4  # without a limit the column is not looked at
+
+
+def test_the_last_digits_of_a_divergence_keep_nobody_out(tmp_path: Path) -> None:
+    counts = np.array([np.roll([3, 1, 6, 19, 27, 24], shift) for shift in range(6)])  # the pool is uniform
+    assert len(set(label_divergences(counts, smoothing=1.0).tolist())) > 1  # by rounding only
+    rows = [
+        {**G1[0], "client": number, "num_examples": 80, **{f"label_{c}": n for c, n in enumerate(held)}}
+        for number, held in enumerate(counts.tolist())
+    ]
+    divergences = planning.divergence_of(read(text_of(rows), tmp_path), Question(80))
+    assert divergences is not None
+    assert len(set(divergences.tolist())) == 1
 
 
 def test_the_order_of_the_clients_and_of_the_columns_changes_nothing(ask: Callable[..., dict[str, Any]]) -> None:

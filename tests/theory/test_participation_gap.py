@@ -122,6 +122,11 @@ def test_minimising_the_plain_risk_costs_at_most_the_shift(drawn, models, seed):
     assert weighted[int(np.argmin(plain))] - min(weighted) <= shift(mine, weights, bound) + 1e-12
 
 
+def test_the_shift_is_measured_in_nats():
+    fair = np.array([[0.5, 0.5]])
+    assert shift(fair, np.ones(1), bound=2.0) == pytest.approx(2 * (1 - np.log(2)))  # in bits it would be 0
+
+
 def test_lemma_3_does_not_hold_as_printed():
     """One client, one outcome of probability 1/2 and a hundred rare ones; two models, each wrong on half of it all."""
     p = np.array([[0.5] + [0.005] * 100])

@@ -286,6 +286,12 @@ def test_no_airline_is_predicted_to_cancel_everything():
             assert right[0] >= right[1] - 0.02
 
 
+def test_gains_in_predicting_labels_are_in_nats():
+    trained, base = np.array([3.0, 1.0]), np.array([0.5, 0.5])
+    expected = 0.75 * np.log(1.5) + 0.25 * np.log(0.5)
+    assert trust._share_gains(base, base, trained) == pytest.approx([0.0, 0.0, expected])
+
+
 def test_who_holds_many_examples_and_loses_more_than_five_points_is_counted_as_harmed():
     """40 of 100 examples lie at the border, and adapting moves it past them: a loss of 40 points; 49 decide nothing."""
     z = np.repeat([[-3.0, 3.0], [0.1, -0.1]], [60, 40], axis=0)
