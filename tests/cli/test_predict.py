@@ -7,6 +7,7 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from click.testing import CliRunner, Result
 from fedreach.cli import main
 from fedreach.deploy.deployed import Deployed
 from fedreach.deploy.deployed import main as run_alone
+from fedreach.deploy.predictions import MIN_PROBABILITY, Rows, predictions
 
 ROOT = Path(__file__).parents[2]
 STUDY = """
@@ -39,6 +41,13 @@ adaptation = "oracle_prior"
 [methods.few]
 adaptation = { name = "few_labels", labels = 5 }
 """
+
+NUMBERS: dict[str, Any] = {
+    **{"name": "numbers", "method": "plain", "seed": 0, "model": "last", "cluster": None, "round": 1, "rule": None},
+    **{"outputs": 1, "targets": 1, "classes": None, "client_column": None, "label_columns": ["label"]},
+    **{"kind": "features", "dtype": "float32", "shape": [1], "reads_inputs": False, "mixes": False},
+}
+"""The description of an exported model that predicts one number from one number."""
 
 Call = Callable[..., Result]
 
@@ -269,12 +278,7 @@ def test_the_programs_json_is_json_also_where_a_number_is_none(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "rows.csv").write_text("a,label\n1e30,1\n", encoding="utf-8")
-    about: dict[str, Any] = {
-        **{"name": "numbers", "method": "plain", "seed": 0, "model": "last", "cluster": None, "round": 1, "rule": None},
-        **{"outputs": 1, "targets": 1, "classes": None, "client_column": None, "label_columns": ["label"]},
-        **{"kind": "features", "dtype": "float32", "shape": [1], "reads_inputs": False, "mixes": False},
-    }
-    diverged = Deployed(about, lambda graph, x: [np.full((len(x), 1), np.inf, np.float32)], None, None, 10)
+    diverged = Deployed(NUMBERS, lambda graph, x: [np.full((len(x), 1), np.inf, np.float32)], None, None, 10)
     assert run_alone(diverged, [str(tmp_path / "rows.csv"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert run_alone(diverged, ["--schema"]) == 0
@@ -283,3 +287,47 @@ def test_the_programs_json_is_json_also_where_a_number_is_none(
         == "features of shape (1,), float32, as array x of an .npz file, or one column per value\n"
     )
     assert told["scores"] == {"mae": None, "rmse": None}
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_an_exported_model_predicts_each_row_once_in_batches_that_are_not_too_large(mixes: bool) -> None:
+    sizes: list[int] = []
+
+    def graph(name: str, x: np.ndarray) -> list[np.ndarray]:
+        sizes.append(len(x))
+        return [2 * x]
+
+    model = Deployed(NUMBERS | {"mixes": mixes}, graph, None, None, batch=4)
+    for count in (0, 1, 4, 5, 9):
+        sizes.clear()
+        rows = np.arange(count, dtype=np.float32)[:, None]
+        assert model.logits(rows).tolist() == (2 * rows).tolist()
+        assert max(sizes) <= 4
+        assert not mixes or max(sizes) - min(sizes) <= 1  # no batch is so small that its statistics are noise
+
+
+def test_the_log_loss_is_that_of_the_rows_with_a_label_in_nats() -> None:
+    p = np.array([[0.8, 0.2], [0.4, 0.6], [0.9, 0.1], [1e-20, 1.0]])
+    rows = Rows(np.arange(4)[:, None], ("a", "b", "a", "b"), np.array([0, 1, -1, 0]), ())
+    about = {"targets": None, "classes": ("no", "yes"), "outputs": 2, "mixes": False}
+    model: Any = SimpleNamespace(
+        logits=lambda x: np.log(p[x[:, 0]]), answers=lambda x: (np.log(p[x[:, 0]]), None, None)
+    )
+
+    class Swapping:
+        decision_ = "adapted"
+
+        def fit(self, *answers: Any) -> Swapping:
+            return self
+
+        def predict_proba(self, logits: np.ndarray, *more: Any) -> np.ndarray:
+            return np.exp(logits[:, ::-1])
+
+    plain = predictions(model, rows, about)
+    of_a, of_b = -np.log(0.8), -np.log([0.6, MIN_PROBABILITY]).mean()
+    assert plain.scores["log_loss"] == pytest.approx((of_a + 2 * of_b) / 3)
+    assert [client.scores["log_loss"] for client in plain.clients] == pytest.approx([of_a, of_b])
+    adapted = predictions(model, rows, about, Swapping)  # type: ignore[arg-type]
+    assert adapted.scores["unadapted_log_loss"] == pytest.approx(plain.scores["log_loss"])
+    assert adapted.scores["log_loss"] == pytest.approx(-np.log([0.2, 0.4, 1.0]).mean())
+    assert MIN_PROBABILITY == 1e-12

@@ -8,6 +8,7 @@ import pytest
 from fedreach.federation.round import conclude_round, conclude_server_round
 from fedreach.federation.selection import SELECTIONS
 from fedreach.federation.selection.random import FunctionSelection
+from fedreach.federation.solvers import FedAvg, Scaffold
 from fedreach.federation.types import Cohort
 from fedreach.federation.weighting import ByEntropy
 
@@ -33,6 +34,20 @@ def probed(view, ids):
 def test_bytes_are_those_of_models_reports_and_probes(asked, cohort, down, up, for_probe):
     _, report = conclude(federation(cohort_size=3), cohort, probed(make_view(), asked))
     assert (report.bytes_down, report.bytes_up, report.probe_bytes) == (down, up, for_probe)
+
+
+@pytest.mark.parametrize("solver", [FedAvg(), Scaffold()], ids=repr)
+def test_a_probe_for_updates_counts_each_model_update_and_constant_once(solver):
+    """Clients 0, 1 and 2 are asked, 2 does not reply; then 0, 2 and 3 are chosen: only 3 lacks the model."""
+    chosen = replace(federation(cohort_size=3), solver=solver)
+    view = replace(probed(make_view(), [0, 1, 2]), sent_update=np.isin(np.arange(6), [0, 1]), constant_bytes=100)
+    reports = replace(make_reports([0, 2, 3]), note=np.zeros((3, D), np.float32))
+    _, report = conclude_round(chosen, start(chosen, view), view, Cohort(reports.ids), reports)
+    sends = solver == Scaffold()  # c with each model, and with each report that counts the change of c_i
+    model, note = (MODEL + 4 * D * sends, 4 * D * sends)
+    assert report.probe_bytes == 3 * (model + 100) + 2 * REPORT
+    assert report.bytes_down == 4 * (model + 100)
+    assert report.bytes_up == 4 * REPORT + 3 * note  # of 0 and 1 in the probe, of 2 and 3 after it
 
 
 def test_a_client_that_is_lost_got_the_model_and_reported_nothing():

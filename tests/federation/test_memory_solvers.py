@@ -148,6 +148,12 @@ def uneven(simulation):
     return replace(simulation, engine=replace(simulation.engine, optimum=np.array([[1.01, -1.03], [-2.07, 4.05]])))
 
 
+def test_the_change_that_the_server_adds_up_is_rounded_as_what_is_kept():
+    state = run(uneven(two_quadratics(Scaffold(memory_dtype="float16"), Equal())), 3)
+    mean = state.memory.read(np.arange(2)).mean(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(state.solver[0]["c"], mean, rtol=0, atol=1e-6)  # of float32; a float16 is off by 1e-3
+
+
 def test_scaffold_with_halves_keeps_half_the_bytes(tmp_path):
     solver = Scaffold(memory_dtype="float16")
     simulation = replace(two_quadratics(solver, Equal()), memory_file=tmp_path / "rows")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
@@ -14,7 +15,7 @@ from fedreach.flower.experiment import FlowerExperiment
 from fedreach.flower.local import LocalClient
 
 from .in_process import InProcess
-from .same import rows_of
+from .same import SIX_CLIENTS, rows_of
 
 TINY = """
 name = "tiny"
@@ -265,6 +266,23 @@ def test_flower_gives_the_simulators_run(tmp_path: Path, name: str, monkeypatch:
         assert len(set(theirs[-1]["clusters"])) > 1
     if name in HIDDEN:
         assert all(weight is None for row in theirs for weight in row["weights"])
+
+
+def test_a_client_keeps_the_bits_that_the_simulator_keeps_for_it() -> None:
+    """Under momentum the local steps count for more than their number, and float16 rounds what is kept."""
+    scaffold = 'method.solver={name="scaffold", memory_dtype="float16"}'
+    setup = FlowerExperiment(overrides=(*SIX_CLIENTS, "local.momentum=0.5", scaffold))
+    simulation, federation = setup.simulation, setup.simulation.federation
+    start, view = simulation.start(), simulation.first_view
+    state, result, _ = simulation.step(start)
+    assert state.memory is not None
+    local = LocalClient(result.cohort[0], setup.data, federation, simulation.engine.task.module)
+    row = view.rows(local.ids)
+    share = float(view.num_examples[row[0]] / view.num_examples.mean())
+    nothing = np.zeros(local.engine.num_trainable, np.float32)
+    kept = local.train(start.params, 1, federation.local.lr_at(1, simulation.rounds), share, nothing, {}).memory
+    assert kept is not None
+    assert kept.tobytes() == state.memory.read(row)[0].tobytes()
 
 
 def repeat_noise(setup: FlowerExperiment, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,14 @@ import csv
 import io
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from fedreach.report.adaptation import _majority as majority
 from fedreach.report.analysis import baselines_of as summarized_of
-from fedreach.report.concerns import concerns
+from fedreach.report.concerns import chance_accuracy, concerns
 from fedreach.report.findings import find
 from fedreach.report.formats import full_text
 from fedreach.report.numbers import RunSet
@@ -47,6 +49,16 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_run(out / folder, method, seed, held=held, baselines=record, rounds=24)
     compared(out, runs)
     return out
+
+
+def test_chance_and_majority_are_counted_client_by_client() -> None:
+    """Participants hold (8, 0) and (1, 3) labels, a third one tells none, and the unseen client holds (0, 9)."""
+    counts, participants = np.array([[8, 0], [1, 3], [0, 0], [0, 9]]), np.arange(3)
+    held = replace(federation(4, 1), label_counts=counts, participants=participants, unseen=np.array([3]))
+    assert chance_accuracy(held) == (1 + 1 / 4) / 2  # one class for all of them: the first
+    run = SimpleNamespace(partition=held)
+    assert majority(run, "participant") == (1 + 3 / 4) / 2  # a class for each of them
+    assert majority(run, "unseen") == 1
 
 
 def test_baselines_stand_below_the_methods_with_their_spread_over_federations(several: Path) -> None:

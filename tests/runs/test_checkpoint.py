@@ -69,6 +69,15 @@ def test_a_run_goes_on_from_any_checkpoint_as_if_there_had_been_none(options, la
     assert (store.path / ROWS).exists() is large
 
 
+def test_the_numbers_of_a_run_come_back_to_the_last_digit(store):
+    third = 1 / 3
+    numbers = {"bytes_total": 2**53 + 1, "best_round": 0, "best_loss": third, "evaluations_since_best": 3}
+    numbers |= {"seconds_total": third, "joules_total": 2 * third}
+    saved(store, replace(snapshot_of(tiny_simulation().start()), **numbers))
+    again = checkpoint.load(store, 3)
+    assert {name: getattr(again, name) for name in numbers} == numbers
+
+
 def test_of_a_large_table_a_checkpoint_writes_what_changed(store, monkeypatch):
     monkeypatch.setattr(geometry, "LARGE", 1)
     monkeypatch.setattr(geometry, "TOGETHER", 1)

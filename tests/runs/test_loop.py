@@ -23,6 +23,7 @@ from fedreach.runs.loop import RunSpec, consume, each_round
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
 from fedreach.testing.problems import tiny_simulation
+from fedreach.wireless.radio import Radio
 
 from ..report.made_up import listed  # noqa: TID252
 
@@ -31,6 +32,7 @@ RUN = RunRecord(method="tiny", seed=0, config={}, code={}, environment={}, git=N
 
 def go_on(path: Path, *callbacks: Callback, **options: Any) -> Result:
     simulation = replace(tiny_simulation(), rounds=options.pop("rounds", 4))
+    simulation = replace(simulation, federation=replace(simulation.federation, radio=options.pop("radio", None)))
     recorder = Recorder(RunFolder(path), simulation.federation, simulation.engine.layout)
     evaluator = Evaluator(simulation.engine, simulation.data)
     path.mkdir(exist_ok=True)
@@ -123,6 +125,17 @@ def test_what_a_callback_raises_ends_the_run_which_goes_on_from_there(tmp_path: 
     go_on(tmp_path / "whole")
     for name in ("rounds.jsonl", "clients.jsonl", "last.safetensors", "checkpoint.safetensors", "result.json"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_simulated_seconds_and_joules_add_up_over_an_interruption(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError):
+        go_on(tmp_path / "run", Diary("round 3"), radio=Radio())
+    go_on(tmp_path / "run", radio=Radio())
+    found = RunFolder(tmp_path / "run").rows("rounds.jsonl")
+    assert [row["round"] for row in found] == [0, 1, 2, 3, 4]
+    for key in ("seconds", "joules"):
+        assert found[3][key] > 0
+        assert [row[f"{key}_total"] for row in found] == pytest.approx(np.cumsum([row[key] for row in found]))
 
 
 @pytest.mark.parametrize("name", ["rounds.jsonl", "clients.jsonl", "timing.jsonl"])

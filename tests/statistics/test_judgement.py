@@ -11,6 +11,8 @@ from fedreach.evaluation.statistics import (
     LEVEL,
     AnalysisPlan,
     detectable_shift,
+    max_t,
+    plan_seeds,
     run_paired_test,
     run_paired_tests,
     seeds_to_equate,
@@ -55,6 +57,23 @@ def test_the_interval_excludes_zero_exactly_where_the_corrected_p_is_below_the_l
         for each in run_paired_tests([by_seed(*column) for column in table.T], correction=correction):
             assert each.significant == (each.low > 0 or each.high < 0)
             assert each.p <= each.p_corrected
+
+
+def test_equivalences_of_several_comparisons_share_one_level() -> None:
+    near, nearer = by_seed(0.004, -0.006, 0.019, 0.001, 0.013), by_seed(0.001, -0.002, 0.004, 0.003, 0.002)
+    several, margin = (near, nearer), 0.0165
+    raw = []
+    for values in map(list, (each.values() for each in several)):
+        t = (margin - abs(np.mean(values))) / stats.sem(values)
+        raw.append(float(stats.t.sf(t, 4)))
+    assert LEVEL / 2 < raw[0] < LEVEL  # alone, it would be equivalent
+    found = run_paired_tests([*several, by_seed(0.2, -0.3, 0.1, 0.0, 0.1)], margin=margin)
+    assert [each.p_equivalent for each in found[:2]] == pytest.approx([2 * raw[0], 3 * raw[1]], rel=1e-9)
+    assert [each.conclusion for each in found[:2]] == ["inconclusive", "equivalent"]
+    mean, sd = float(np.mean(list(near.values()))), float(np.std(list(near.values()), ddof=1))
+    decided = seeds_to_find(mean, sd, LEVEL / 3), seeds_to_equate(mean, margin, sd, LEVEL / 3)
+    assert found[0].seeds_needed == min(number for number in decided if number is not None)
+    assert found[0].seeds_needed not in (seeds_to_equate(mean, margin, sd, LEVEL), seeds_to_find(mean, sd, LEVEL))
 
 
 def test_swapping_the_methods_mirrors_everything() -> None:
@@ -142,6 +161,31 @@ def test_the_number_of_seeds_is_the_first_that_finds_the_difference() -> None:
 def test_no_number_of_seeds_is_below_those_of_the_pilot_that_were_run() -> None:
     assert seeds_to_find(1.0, 0.01, LEVEL, pilot_freedom=9) == 10
     assert seeds_to_find(1.0, 0.01, LEVEL) == 2  # the fewest that have a spread
+
+
+@pytest.mark.parametrize("correction", ["holm", "max_t"])
+def test_stein_takes_the_pilots_spread_and_freedom_and_the_level_of_what_can_be_tested(correction: str) -> None:
+    first, second = np.array([0.00, 0.04, 0.02, 0.06, 0.03]), np.array([0.01, -0.02, 0.05, 0.02, -0.04])
+    equal, missing = by_seed(*[0.02] * 5), by_seed(0.1, 0.2, np.nan, 0.1, 0.0)
+    several = [by_seed(*first), equal, by_seed(*second), missing]
+    critical = float(stats.t.isf(LEVEL / 2 / 2, 4))
+    if correction == "max_t":
+        critical = max_t(np.column_stack([first, second]), 4).critical
+    reach = critical + stats.t.ppf(0.8, 4)
+    wanted = [math.ceil((reach * np.std(values, ddof=1) / 0.02) ** 2) for values in (first, second)]
+    found = plan_seeds(several, 0.02, correction=correction)  # type: ignore[arg-type]
+    assert found == [wanted[0], None, wanted[1], None]
+    assert plan_seeds(several, 10.0, correction=correction) == [5, None, 5, None]  # type: ignore[arg-type]
+
+
+def test_max_t_has_the_fewest_degrees_of_freedom_of_its_comparisons() -> None:
+    """They have 8 and 6 seeds, of which 4 are the same and give the correlation."""
+    rng = np.random.default_rng(3)
+    first, second = ({seed: float(rng.normal()) for seed in seeds} for seeds in (range(8), range(4, 10)))
+    shared = np.array([[first[seed], second[seed]] for seed in range(4, 8)])
+    for found, values in zip(run_paired_tests([first, second], correction="max_t"), (first, second), strict=True):
+        reach = max_t(shared, 5).critical * stats.sem(list(values.values()))
+        assert (found.low, found.high) == pytest.approx((found.mean - reach, found.mean + reach))
 
 
 def test_no_number_of_seeds_shows_an_equivalence_that_is_none() -> None:
