@@ -101,6 +101,13 @@ def test_per_client_noise_spares_no_client_where_pooled_noise_may():
     assert pooled.record["num_selected"] == each.record["num_selected"] == 100
 
 
+def test_the_number_of_noisy_clients_is_rounded_and_not_cut_off():
+    partition = Partition.from_owner(np.arange(400) % 10, 10, "natural")
+    noise = corrupt(np.zeros(400, dtype=int), generator(0, "noise"), kind="symmetric", rate=1.0, num_classes=2,
+                    partition=partition, clients=0.28)  # fmt: skip
+    assert np.count_nonzero(partition.label_counts(noise.labels, 2)[:, 1]) == 3
+
+
 @pytest.mark.parametrize("scope", ["pooled", "per_client"])
 def test_a_share_of_the_clients_has_all_the_noise_and_the_others_none(scope):
     partition, clean = Partition.from_owner(np.arange(400) % 10, 10, "natural"), np.zeros(400, dtype=int)

@@ -5,18 +5,28 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fedreach._util.streams import generator
 from fedreach.data.assignment import Partition
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
 from fedreach.data.splits import ClientIndex, Population
-from fedreach.engines.engine import TorchEngine
+from fedreach.engines import engine, trainer
+from fedreach.engines.engine import TorchEngine, means
 from fedreach.engines.models.networks import build
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.vmap import Vmap
-from fedreach.evaluation.evaluator import Evaluator, Group, Scores, difference_interval, mean_interval, summarize_round
+from fedreach.evaluation.evaluator import (
+    Evaluator,
+    Group,
+    Scores,
+    difference_interval,
+    mean_interval,
+    mean_of,
+    summarize_round,
+)
 from fedreach.evaluation.scores import ACCURACY, MAE, worst_decile
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
@@ -318,3 +328,27 @@ def test_equal_models_in_several_clusters_score_as_one():
     one, _ = evaluator.evaluate(params_of(), 3)
     two, _ = evaluator.evaluate(np.stack([params_of(), params_of()]), 3, np.array([0, 1, 0, 1]))
     assert one == pytest.approx(two)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 7])
+def test_the_size_of_the_batches_changes_no_score(batch, monkeypatch):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 4))
+    made = TorchEngine(Sequential, Task(module, make_data(), FedAvg(), LocalSGD(), 0))
+    whole = Evaluator(made, make_data()).evaluate(made.initial, 1)
+    monkeypatch.setattr(trainer, "EVALUATION_BATCH", batch)
+    monkeypatch.setattr(engine, "EVALUATION_PART", 2 * batch)
+    columns, lines = Evaluator(made, make_data()).evaluate(made.initial, 1)
+    assert columns == pytest.approx(whole[0], abs=1e-6)
+    for line, other in zip(lines, whole[1], strict=True):
+        assert line["accuracy"] == other["accuracy"]
+        assert line["loss"] == pytest.approx(other["loss"], abs=2e-6)
+
+
+def test_means_of_losses_are_summed_in_double_precision():
+    loss = np.array([2**24, 1, 1], np.float32)  # in single precision, 2^24 + 1 is 2^24
+    mean = (2**24 + 2) / 3
+    group = Group(np.array([4]), np.arange(3), np.array([3]))
+    assert group.scores(loss, loss).loss.tolist() == [mean]
+    assert means(loss, np.array([3])).tolist() == [mean]
+    assert mean_of(loss, None) == mean

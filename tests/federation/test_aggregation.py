@@ -7,7 +7,7 @@ import pytest
 
 import fedreach as fr
 from fedreach._util.errors import ComponentError, ConfigError
-from fedreach.federation.aggregation import Mean
+from fedreach.federation.aggregation import Mean, total_change
 from fedreach.federation.secure_aggregation import SecureAggregation
 from fedreach.testing.problems import tiny_simulation
 
@@ -84,3 +84,8 @@ def test_a_wrong_answer_is_named(answer, said):
 
     with pytest.raises(ComponentError, match=f"Wrong.combine {said}"):
         ran(Wrong())
+
+
+def test_changes_since_the_last_update_are_summed_in_double_precision():
+    update, last = np.float32([[1.0], [1.0]]), np.float32([[2**-30], [0.0]])
+    assert total_change(update, last).tolist() == [2 - 2**-30]

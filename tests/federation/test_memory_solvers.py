@@ -12,7 +12,7 @@ from fedreach.federation.participation import Always, Bernoulli
 from fedreach.federation.selection.random import Full, FunctionSelection, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
-from fedreach.federation.types import Cohort, Probe
+from fedreach.federation.types import ClientResults, Cohort, Probe
 from fedreach.federation.weighting import ByExamples, Equal
 
 from ..quadratics import two_quadratics  # noqa: TID252 (tests are no package that has a name)
@@ -299,3 +299,14 @@ def test_bytes_count_the_control_variates():
 def test_options_outside_their_range_are_refused(make, said):
     with pytest.raises(ConfigError, match=said):
         make()
+
+
+def test_memories_are_summed_and_compared_in_double_precision():
+    rows = np.array([[2**24], [1], [1]], np.float32)  # in single precision, 2^24 + 1 is 2^24
+    reports = ClientResults(np.arange(3), rows, {}, note=rows)
+    for solver, name in ((Scaffold(), "c"), (FedDyn(0.5), "h")):
+        assert solver.conclude({}, reports, np.zeros(1), 1)[1][name].tolist() == [2**24 + 2]
+    third = np.array([1 / 3])
+    drift = Scaffold().prepare(third.astype(np.float32)[None], {"c": third}, np.ones(1))["drift"]
+    assert drift.item() == np.float32(third - third.astype(np.float32).astype(np.float64))
+    assert drift.item() != 0

@@ -117,10 +117,12 @@ def test_a_run_is_not_gone_on_with_on_other_data(tmp_path: Path) -> None:
 def test_clients_without_examples_are_not_waited_for_and_never_train(tmp_path: Path) -> None:
     """Of eight nodes, five take part; one of them has nothing to train on, and four rounds do without it."""
     setup = experiment(tmp_path)
-    empty = int(setup.data.population.participants[0])
+    empty, shares = int(setup.data.population.participants[0]), dict[int, float]()
 
     def without(client: int, message: Message, answer) -> Message:  # type: ignore[no-untyped-def]
         reply = answer()
+        if message.metadata.message_type == "train":
+            shares[client] = float(message.content["fedreach"]["share"])  # type: ignore[arg-type]
         if client == empty and message.metadata.message_type == "query":
             reply.content["metrics"]["num-examples"] = 0
         return reply
@@ -136,6 +138,9 @@ def test_clients_without_examples_are_not_waited_for_and_never_train(tmp_path: P
     )
     strategy.run(grid)
     assert (empty, "train") not in grid.sent
+    sizes = {int(client): int(setup.data.train.sizes[client]) for client in setup.data.population.participants[1:]}
+    mean = np.mean([*sizes.values()])  # of those that have examples
+    assert shares == pytest.approx({client: sizes[client] / mean for client in shares})
     cohorts = [row["cohort"] for row in rows_of(tmp_path / "run")[1:]]
     assert all(len(cohort) == 3 for cohort in cohorts)
     assert np.isfinite([row["train_loss"] for row in rows_of(tmp_path / "run")[1:]]).all()

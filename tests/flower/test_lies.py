@@ -11,11 +11,12 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Message
+from flwr.app import Array, ArrayRecord, Message
 from flwr.clientapp import ClientApp
 
 from fedreach.federation.secure_aggregation import FixedPoint, mean_of
 from fedreach.flower.app import share_labels
+from fedreach.flower.messages import ReplyError, array
 from fedreach.report.write import write_report
 
 from ..conftest import rows  # noqa: TID252
@@ -66,6 +67,16 @@ def test_a_report_that_cannot_be_counts_like_none_and_is_named_in_the_row(
     (named,) = [row for row in rows(tmp_path) if "refused" in row]
     assert named["round"] == 2
     assert list(named["refused"]) == [f"client {culprit_of(method)}"]
+
+
+def test_huge_numbers_of_either_sign_are_refused() -> None:
+    def read(largest: float) -> np.ndarray:
+        return array(ArrayRecord({"update": Array(np.array([1.0, largest], np.float32))}), "update", (2,))
+
+    for huge in (2e30, -2e30):
+        with pytest.raises(ReplyError, match=r"contains numbers up to 2e\+30, which are too large"):
+            read(huge)
+        assert read(huge / 4)[1] == np.float32(huge / 4)
 
 
 def test_a_report_that_is_sent_again_a_round_later_does_not_count(tmp_path: Path) -> None:
@@ -200,8 +211,9 @@ def test_scores_that_cannot_be_are_left_out(
 # ---------------------------------------------------------------------------------------------------- who it is
 
 
+@pytest.mark.parametrize("part", ["num-examples", "held-out-examples"])
 def test_a_client_that_comes_back_with_other_examples_is_refused(
-    tmp_path: Path, heard: pytest.LogCaptureFixture
+    part: str, tmp_path: Path, heard: pytest.LogCaptureFixture
 ) -> None:
     culprit, came = culprit_of(FEDAVG), list[int]()
 
@@ -211,14 +223,15 @@ def test_a_client_that_comes_back_with_other_examples_is_refused(
             came.append(grid.restart(culprit))
             return None
         if kind == "query" and asked == culprit and came:
-            return with_metric("num-examples", 10)(message, answer)
+            return with_metric(part, 10)(message, answer)
         return answer()
 
     grid = InProcess(app_of(FEDAVG), range(CLIENTS), answering=answering)
     found = flower(experiment(FEDAVG), grid, tmp_path)
     away = {number: {culprit} for number in range(2, ROUNDS + 1)}
     assert found == simulated(experiment(FEDAVG), lost={1: {culprit}}, offline=away)
-    assert_said(heard, f"client {culprit} reports 10 training and .* examples, but reported .* at the start of the run")
+    told = "10 training and .*" if part == "num-examples" else ".* training and 10 held-out"
+    assert_said(heard, f"client {culprit} reports {told} examples, but reported .* at the start of the run")
 
 
 @pytest.mark.parametrize("name", ["num-examples", pytest.param("held-out-examples", marks=slow)])

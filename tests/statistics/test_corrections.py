@@ -51,6 +51,11 @@ def test_one_comparison_has_students_quantile_but_for_the_draws() -> None:
     assert max_t(differences, 11).critical == pytest.approx(stats.t.isf(LEVEL / 2, 11), rel=0.02)
 
 
+def test_draws_of_one_comparison_have_students_quantile_with_few_degrees_of_freedom_too() -> None:
+    differences = np.random.default_rng(0).normal(size=(5, 1))
+    assert np.quantile(max_t(differences, 4).largest, 1 - LEVEL) == pytest.approx(stats.t.isf(LEVEL / 2, 4), rel=0.05)
+
+
 def test_comparisons_that_always_agree_cost_little_and_unrelated_ones_as_much_as_sidak_says() -> None:
     rng = np.random.default_rng(1)
     one = rng.normal(size=(30, 1))
