@@ -26,7 +26,7 @@ test: $(VENV)/.installed-dev
 
 # Components with a mistake, and the checks that must catch them: where checks or methods have changed.
 test-planted: $(VENV)/.installed-dev
-	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal --timeout 600 -m planted tests/testing tests/methods
+	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal --timeout 600 -m planted tests/testing tests/methods tests/test_survivors.py
 
 test-all: $(VENV)/.installed-oracles
 	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile=all tests src/fedreach papers

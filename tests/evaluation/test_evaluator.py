@@ -1,5 +1,6 @@
 """Evaluation columns against hand computations, on a linear model that can be recomputed in numpy."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -345,10 +346,40 @@ def test_the_size_of_the_batches_changes_no_score(batch, monkeypatch):
         assert line["loss"] == pytest.approx(other["loss"], abs=2e-6)
 
 
+class Noisy(nn.Linear):
+    """Draws random numbers in evaluation, too."""
+
+    def forward(self, x):
+        return super().forward(nn.functional.dropout(x, 0.5, training=True))
+
+
+def test_the_size_of_the_batches_changes_no_draw_of_an_example(monkeypatch):
+    torch.manual_seed(0)
+    made, index = TorchEngine(Sequential, Task(Noisy(3, 4), make_data(), FedAvg(), LocalSGD(), 0)), np.arange(40)
+    whole = made.logits(made.initial, "true", index)
+    assert made.trainer.behavior.draws_in_evaluation
+    monkeypatch.setattr(trainer, "EVALUATION_BATCH", 3)
+    np.testing.assert_allclose(made.logits(made.initial, "true", index), whole, rtol=0, atol=1e-6)
+
+
+def test_a_model_that_mixes_examples_sees_those_of_one_client_in_even_batches(monkeypatch):
+    monkeypatch.setattr(trainer, "EVALUATION_BATCH", 4)
+    monkeypatch.setattr(engine, "EVALUATION_PART", 8)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 4))
+    data = make_data()
+    made = TorchEngine(Sequential, Task(module, data, FedAvg(), LocalSGD(), 0))
+    parts = [data.partition[client] for client in (0, 2, 3)]  # of 12, 9 and 20 examples
+    x = [torch.from_numpy(data.dataset.train_x[part]) for part in parts]
+    expected = [module.eval()(b) for c in x for b in torch.tensor_split(c, -(-len(c) // 4))]
+    found = made.logits(made.initial, "true", np.concatenate(parts))
+    np.testing.assert_allclose(found, torch.cat(expected).detach().numpy(), rtol=0, atol=1e-5)
+
+
 def test_means_of_losses_are_summed_in_double_precision():
-    loss = np.array([2**24, 1, 1], np.float32)  # in single precision, 2^24 + 1 is 2^24
-    mean = (2**24 + 2) / 3
-    group = Group(np.array([4]), np.arange(3), np.array([3]))
-    assert group.scores(loss, loss).loss.tolist() == [mean]
-    assert means(loss, np.array([3])).tolist() == [mean]
+    loss = generator(0, "losses").random(1000).astype(np.float32)
+    mean = pytest.approx(math.fsum(loss.tolist()) / 1000, rel=1e-14)
+    group = Group(np.array([4]), np.arange(1000), np.array([1000]))
+    assert group.scores(loss, loss).loss.item() == mean
+    assert means(loss, np.array([1000])).item() == mean
     assert mean_of(loss, None) == mean

@@ -18,6 +18,7 @@ from fedreach.federation.secure_aggregation import (
     LARGEST,
     FixedPoint,
     SecureAggregation,
+    exact_sum,
     mask,
     mean_of,
     share,
@@ -319,3 +320,12 @@ def test_each_cluster_of_clients_gets_the_mean_of_its_own_sum():
         mean = weighted_mean_of_shares(sizes[mine], done.update[mine])
         after = (middle.models[model] + mean).astype(np.float32)
         np.testing.assert_allclose(done.state.models[model], after, rtol=1e-6, atol=1e-7)
+
+
+def test_exact_sums_hold_two_to_the_minus_64_beside_two_to_the_62_in_any_order():
+    parts = [np.array([number, -number]) for number in (2.0**62, 2.0**-60, -(2.0**62), 3 * 2.0**-64, 0.1)]
+    rounded = np.rint(np.ldexp(0.1, 64)) * 2.0**-64
+    for order in ([0, 1, 2, 3, 4], [4, 3, 1, 0, 2]):
+        total = exact_sum([parts[i] for i in order])
+        assert total.tolist() == [rounded + 2.0**-60 + 3 * 2.0**-64, -(rounded + 2.0**-60 + 3 * 2.0**-64)]
+    assert exact_sum([parts[1], parts[3]]).tolist() == [19 * 2.0**-64, -19 * 2.0**-64]

@@ -16,7 +16,7 @@ from torch import nn
 from fedreach._util.errors import ConfigError, RunFolderError, TrainingError
 from fedreach.engines.models.flat import Layout
 from fedreach.federation.losses import FunctionLoss
-from fedreach.flower.agreement import first_difference, training_terms
+from fedreach.flower.agreement import ClientStatistics, first_difference, record_of, training_terms
 from fedreach.flower.app import client_app
 from fedreach.flower.experiment import FlowerExperiment, run_experiment
 from fedreach.flower.strategy import FedReachStrategy
@@ -103,6 +103,15 @@ def test_a_run_that_was_killed_before_it_wrote_its_result_is_finished_without_cl
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+def test_a_record_has_label_counts_only_if_all_clients_reported_exact_ones() -> None:
+    told = {client: ClientStatistics(3, 8, True, label_counts=[1.0, 2.0]) for client in range(2)}
+    assert record_of([0], [1], told, exact=True).label_counts.tolist() == [[1, 2], [1, 2]]
+    assert record_of([0], [1], told, exact=False).label_counts.shape == (2, 0)
+    for silent in (0, 1):
+        some = told | {silent: ClientStatistics(3, 8, True)}
+        assert record_of([0], [1], some, exact=True).label_counts.shape == (2, 0)
+
+
 def test_a_run_is_not_gone_on_with_on_other_data(tmp_path: Path) -> None:
     setup = experiment(tmp_path)
     strategy = setup.strategy(tmp_path / "run", timeout=0.5)
@@ -127,20 +136,26 @@ def test_clients_without_examples_are_not_waited_for_and_never_train(tmp_path: P
             reply.content["metrics"]["num-examples"] = 0
         return reply
 
+    def strategy(folder: str, min_clients: int) -> FedReachStrategy:
+        return FedReachStrategy(
+            setup.simulation.federation,
+            setup.simulation.engine.task.module,
+            rounds=4,
+            folder=tmp_path / folder,
+            population=setup.data.population,
+            min_clients=min_clients,
+            patience=1.0,
+            timeout=0.5,
+        )
+
     grid = InProcess(setup.client_app(), range(8), answering=without)
-    strategy = FedReachStrategy(
-        setup.simulation.federation,
-        setup.simulation.engine.task.module,
-        rounds=4,
-        folder=tmp_path / "run",
-        population=setup.data.population,
-        timeout=0.5,
-    )
-    strategy.run(grid)
+    strategy("run", 4).run(grid)
     assert (empty, "train") not in grid.sent
     sizes = {int(client): int(setup.data.train.sizes[client]) for client in setup.data.population.participants[1:]}
     mean = np.mean([*sizes.values()])  # of those that have examples
     assert shares == pytest.approx({client: sizes[client] / mean for client in shares})
+    with pytest.raises(TrainingError, match=r"may train and have examples must be at least 5; got 4 after"):
+        strategy("none", 5).run(InProcess(setup.client_app(), range(8), answering=without))
     cohorts = [row["cohort"] for row in rows_of(tmp_path / "run")[1:]]
     assert all(len(cohort) == 3 for cohort in cohorts)
     assert np.isfinite([row["train_loss"] for row in rows_of(tmp_path / "run")[1:]]).all()

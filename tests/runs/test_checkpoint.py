@@ -78,6 +78,15 @@ def test_the_numbers_of_a_run_come_back_to_the_last_digit(store):
     assert {name: getattr(again, name) for name in numbers} == numbers
 
 
+def test_rows_after_a_checkpoint_are_removed_as_it_is_loaded(store):
+    saved(store, snapshot_of(tiny_simulation().start()))
+    store.append_json("rounds.jsonl", {"round": 1})
+    store.append(Timing(round=1).checked(""))
+    checkpoint.load(store, 3)
+    assert store.rows("rounds.jsonl") == []
+    assert [row["round"] for row in store.rows(Timing.FILE)] == [0]
+
+
 def test_of_a_large_table_a_checkpoint_writes_what_changed(store, monkeypatch):
     monkeypatch.setattr(geometry, "LARGE", 1)
     monkeypatch.setattr(geometry, "TOGETHER", 1)

@@ -7,6 +7,7 @@ features h = x W, and its logits are the exact log likelihoods of h, so that EM 
 import dataclasses
 import math
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from fedreach._util.errors import ConfigError
 from fedreach.federation.adaptation import safeguard
 from fedreach.federation.adaptation.safeguard import (
     Guard,
+    GuardedOutputs,
     Intensity,
     Values,
     channels_to_repair,
@@ -480,3 +482,25 @@ def test_of_all_values_together_the_colors_differ_too():
     state = {"guard_value_mean": np.array([[0.0], [2.0]]), "guard_value_variance": np.array([[1.0], [3.0]])}
     pooled = Values(np.ones(1), np.sqrt([3.0]))  # mean of 0 and 2, variance 2 within and 1 between
     np.testing.assert_allclose(intensity(state, pooled, np.ones(1)), [[1.0], [0.0]], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_accepted"),
+    [
+        (10.0, 4.9, True),
+        (10.0, 5.1, False),  # less than half is gone
+        (3.0, 0.9, True),
+        (3.0, 1.1, False),  # more than half is gone, but less than 2
+        (30.0, 8.9, True),
+        (30.0, 9.1, False),  # more than 8 + 2 sd(D) is left
+    ],
+)
+def test_a_repair_must_take_away_most_of_the_drift_and_leave_little(before, after, is_accepted, monkeypatch):
+    monkeypatch.setattr(safeguard, "intensity", lambda *arguments: Intensity())
+    inputs, _ = draw(5, BASE, np.random.default_rng(0))
+    frame = SimpleNamespace(residue=lambda outputs: SimpleNamespace(drift=after))
+    plain = GuardedOutputs(model(inputs), BASE, deviation=0.5)
+    earlier = SimpleNamespace(residue=SimpleNamespace(drift=before))
+    steps = safeguard._try_repair({}, frame, plain, earlier, 1, safeguard.LEAST_GONE)
+    (repaired,) = safeguard._run_together([steps], lambda outputs: np.tile(BASE, (len(outputs), 1)))
+    assert (repaired is not None) == is_accepted
