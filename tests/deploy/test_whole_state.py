@@ -194,6 +194,16 @@ def test_a_clients_predictions_do_not_depend_on_other_rows_of_the_file(model, da
     assert found["alone"].tobytes() == found["beside"].tobytes()
 
 
+def test_a_saved_model_predicts_in_even_batches_where_it_mixes_examples(data, tmp_path, monkeypatch):
+    list(fr.run(data, fr.Method(), model=normalized, rounds=1, cohort_size=2, out=tmp_path / "run"))
+    trained = load(tmp_path / "run")
+    monkeypatch.setattr("fedreach.deploy.model.EVALUATION_BATCH", 4)
+    x = rows_of(1, 0)[0][:9]
+    with torch.no_grad():
+        parts = [trained.net(part) for part in torch.tensor_split(torch.from_numpy(x), 3)]  # not 4, 4 and 1
+    np.testing.assert_allclose(trained.logits(x), torch.cat(parts), rtol=0, atol=1e-6)
+
+
 @pytest.fixture
 def data():
     rng = np.random.default_rng(0)

@@ -211,9 +211,9 @@ def test_scores_that_cannot_be_are_left_out(
 # ---------------------------------------------------------------------------------------------------- who it is
 
 
-@pytest.mark.parametrize("part", ["num-examples", "held-out-examples"])
+@pytest.mark.parametrize(("train", "held_out"), [(-1, 0), (0, -1), (-1, 1)])
 def test_a_client_that_comes_back_with_other_examples_is_refused(
-    part: str, tmp_path: Path, heard: pytest.LogCaptureFixture
+    train: int, held_out: int, tmp_path: Path, heard: pytest.LogCaptureFixture
 ) -> None:
     culprit, came = culprit_of(FEDAVG), list[int]()
 
@@ -223,15 +223,18 @@ def test_a_client_that_comes_back_with_other_examples_is_refused(
             came.append(grid.restart(culprit))
             return None
         if kind == "query" and asked == culprit and came:
-            return with_metric(part, 10)(message, answer)
+            reply = answer()
+            numbers = reply.content["metrics"]
+            numbers["num-examples"] += train
+            numbers["held-out-examples"] += held_out
+            return reply
         return answer()
 
     grid = InProcess(app_of(FEDAVG), range(CLIENTS), answering=answering)
     found = flower(experiment(FEDAVG), grid, tmp_path)
     away = {number: {culprit} for number in range(2, ROUNDS + 1)}
     assert found == simulated(experiment(FEDAVG), lost={1: {culprit}}, offline=away)
-    told = "10 training and .*" if part == "num-examples" else ".* training and 10 held-out"
-    assert_said(heard, f"client {culprit} reports {told} examples, but reported .* at the start of the run")
+    assert_said(heard, f"client {culprit} reports .* examples, but reported .* at the start of the run")
 
 
 @pytest.mark.parametrize("name", ["num-examples", pytest.param("held-out-examples", marks=slow)])
