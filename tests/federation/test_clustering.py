@@ -89,7 +89,7 @@ def test_never_more_clusters_are_found_than_there_are_different_points():
 
 def test_the_last_digits_of_a_silhouette_do_not_add_clusters():
     """Of points that are equally far from each other, all numbers of clusters have silhouette 0; the smallest wins."""
-    for seed in range(12):
+    for seed in range(4):
         simplex = np.linalg.qr(generator(seed, "rows").standard_normal((6, 6)))[0][:5]
         assert kmeans(simplex).max() == 1
 
