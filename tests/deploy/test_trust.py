@@ -129,25 +129,6 @@ def test_a_missing_file_of_the_adaptation_is_an_error_and_not_the_plain_model(st
         load(strangers / "run").adapter()
 
 
-def test_git_of_a_strangers_checkout_runs_no_program(tmp_path: Path) -> None:
-    from fedreach.runs.describe import _git
-
-    def git(*words: str) -> None:
-        subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
-
-    git("init")
-    trace = tmp_path / "ran"
-    program = tmp_path / "monitor.sh"
-    program.write_text(f"#!/bin/sh\ntouch {trace}\n", encoding="utf-8")
-    program.chmod(0o755)
-    git("config", "core.fsmonitor", str(program))
-    git("status")
-    assert trace.exists()  # so git itself would run it
-    trace.unlink()
-    _git(tmp_path, "status", "--porcelain")
-    assert not trace.exists()
-
-
 # ---- Paths that lead out of a folder
 
 

@@ -26,6 +26,9 @@ from fedreach.runs.schema import BaselinesRecord, FederationRecord
 
 # ---- Provenance of a run's numbers
 
+STATUS = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
+"""Command of git that lists changed files; git would run itself in submodules to look for changes there."""
+
 
 def environment() -> dict[str, Any]:
     """Return the versions of packages and a description of the machine."""
@@ -48,7 +51,7 @@ def git_revision(folder: Path) -> dict[str, Any] | None:
     """Return the revision of the git checkout of a folder and whether it was changed; None outside a checkout."""
     try:
         revision = _git(folder, "rev-parse", "HEAD")
-        changed = bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+        changed = bool(_git(folder, *STATUS))
     except (OSError, subprocess.SubprocessError):
         return None
     return {"revision": revision, "changed": changed}
@@ -62,19 +65,38 @@ def package_revision(file: Path = Path(__file__)) -> str | None:
     package = str(file.parents[1])
     try:
         _git(file.parent, "ls-files", "--error-unmatch", file.name)
-        changed = _git(file.parent, "status", "--porcelain", "--untracked-files=no", "--", package)
+        changed = _git(file.parent, *STATUS, "--", package)
         return _git(file.parent, "rev-parse", "HEAD") + (" (changed)" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    # The configuration of a checkout, which may be somebody else's, could name programs for git to run.
+    """Return the output of git in a checkout that may be somebody else's: no program that its files name is run."""
     safe = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
+    listed = _run_git(folder, *safe, "config", "--null", "--name-only", "--get-regexp", r"^filter\.", codes=(0, 1))
+    filters = [name for name in listed.split("\0") if name]
+    if any("=" in name for name in filters):  # `-c` cannot set such a name
+        raise subprocess.SubprocessError(f"the git filter {filters} cannot be turned off")
+    return _run_git(folder, *safe, *(word for name in filters for word in ("-c", f"{name}=")), *arguments).strip()
+
+
+def _run_git(folder: Path, *arguments: str, codes: Sequence[int] = (0,)) -> str:
+    # Git's variables could name another checkout, and a partial clone would fetch its missing objects.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     done = subprocess.run(
-        ["git", *safe, "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
+        ["git", "--no-pager", "-C", str(folder), *arguments],
+        env=environment | {"GIT_ALLOW_PROTOCOL": "", "GIT_OPTIONAL_LOCKS": "0"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+        check=False,
+        timeout=10,
     )
-    return done.stdout.strip()
+    if done.returncode not in codes:
+        raise subprocess.CalledProcessError(done.returncode, "git", done.stdout, done.stderr)
+    return done.stdout
 
 
 def federation_record(data: FederatedData) -> FederationRecord:
