@@ -10,9 +10,12 @@ import errno
 import inspect
 import math
 import operator
+import os
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from numbers import Real
+from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar, get_origin
 
 Arguments = ParamSpec("Arguments")
@@ -92,6 +95,21 @@ def of_system(error: OSError) -> str:
     message = f"{error.filename or 'A file'}: {error.strerror or error}."
     remedy = DISK.get(error.errno or 0)
     return message if remedy is None else f"{message} {remedy}, then rerun the command to resume."
+
+
+def regular(path: Path, max_bytes: float = math.inf) -> Path:
+    """Return the path of a file to read; raise OSError for pipes and devices, which may never end, and large files.
+
+    Links are followed. A missing file raises FileNotFoundError.
+    """
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "Is a pipe, a socket or a device, not a regular file", str(path))
+    if status.st_size > max_bytes:
+        raise OSError(errno.EINVAL, f"Is larger than {max_bytes / 1e6:g} MB", str(path))
+    return path
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach._util.arrays import Floats, Ints
-from fedreach._util.errors import ConfigError, DataError, nearest
+from fedreach._util.errors import ConfigError, DataError, nearest, regular
 from fedreach.data.checks import read_npz
 
 # ---- Arithmetic and random draws of partitions
@@ -386,7 +386,7 @@ class Partition:
             DataError: If the file is missing, damaged, modified or not a partition, or has another version.
         """
         try:
-            with Path(path).open("rb") as file:
+            with regular(Path(path)).open("rb") as file:
                 stored = read_npz(file)
             header = json.loads(stored["header"].tobytes())
             if header["format"] != FORMAT:

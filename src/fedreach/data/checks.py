@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from fedreach._util.arrays import AnyArray, Ints
-from fedreach._util.errors import RELATIVE, ConfigError, DataError, nearest
+from fedreach._util.errors import RELATIVE, ConfigError, DataError, nearest, regular
 from fedreach.data.images import as_array, as_labels
 from fedreach.data.several import IGNORED, has_names, is_labeled, position_counts, records
 
@@ -42,7 +42,7 @@ def read_npy(path: Path, mmap_mode: Literal["r"] | None = None) -> AnyArray:
         OSError: If the file cannot be opened.
         UnreadableError: If the file is damaged, contains Python objects, or does not match its header.
     """
-    with path.open("rb") as stream, _reading():
+    with regular(path).open("rb") as stream, _reading():
         array: Any = npy.open_memmap(path, mode="r") if mmap_mode else npy.read_array(stream, allow_pickle=False)
         end = array.offset + array.nbytes if mmap_mode else stream.tell()
         if end < path.stat().st_size:

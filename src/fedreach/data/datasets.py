@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Bools, Ints
-from fedreach._util.errors import ConfigError, DataError, check_type, nearest
+from fedreach._util.errors import ConfigError, DataError, check_type, nearest, regular
 from fedreach.data.assignment import Partition, checked_count
 from fedreach.data.checks import ArgumentChecks, ExampleKind, channel_scale, no_such_file, read_npz
 from fedreach.data.images import as_array
@@ -364,7 +364,7 @@ def from_npz(path: Path | str, *, kind: ExampleKind | None = None, num_classes: 
     """
     path = Path(path)
     try:
-        with path.open("rb") as stream:
+        with regular(path).open("rb") as stream:
             file = read_npz(stream)
     except FileNotFoundError as error:
         raise no_such_file(path, (".npz",)) from error

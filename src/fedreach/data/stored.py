@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Ints
-from fedreach._util.errors import DataError
+from fedreach._util.errors import DataError, regular
 from fedreach._util.registry import SHORT
 from fedreach.data.cells import NO_RULES, Cells, ColumnRules, Words, names_unless_numbers
 from fedreach.data.checks import ArgumentChecks, ExampleKind, UnreadableError, channel_scale, read_npy
@@ -211,7 +211,7 @@ def _open_array(file: Path, *, samples: bool) -> AnyArray:
 
 def _note(path: Path) -> dict[str, Any] | None:
     try:
-        note = json.loads((path / NOTE).read_text(encoding="utf-8"))
+        note = json.loads(regular(path / NOTE).read_text(encoding="utf-8"))
         if not {"kind", "num_classes", "mean", "std", "sha256", "arrays"} <= note.keys():
             raise ValueError("keys are missing")
     except FileNotFoundError:
@@ -310,7 +310,7 @@ def open_stored(path: Path) -> Dataset | OwnData:
         DataError: If a file is missing or damaged.
     """
     try:
-        words = json.loads(path.read_text(encoding="utf-8"))
+        words = json.loads(regular(path).read_text(encoding="utf-8"))
         mapped = ("train_x", "test_x")
         files = sorted(path.parent.glob("*.npy"))
         arrays = {file.stem: read_npy(file, "r" if file.stem in mapped else None) for file in files}

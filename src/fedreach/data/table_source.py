@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from fedreach._util.errors import ConfigError, DataError, nearest
+from fedreach._util.errors import ConfigError, DataError, nearest, regular
 from fedreach.data.checks import no_such_file
 from fedreach.data.images import as_numpy
 
@@ -198,7 +198,7 @@ def read_file(path: Path) -> Table:
             "as .csv, or pass a data frame: FederatedData.from_frame(pandas.read_excel(path), ...)."
         )
     try:
-        path.stat()
+        regular(path)
         return _parquet(path) if ending == ".parquet" else _text(path)
     except FileNotFoundError as error:
         raise no_such_file(path, ENDINGS) from error

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
-from fedreach._util.errors import ConfigError, DataError, nearest
+from fedreach._util.errors import ConfigError, DataError, nearest, regular
 from fedreach._util.tables import visible
 from fedreach.data.cells import AS_USUAL, Cells, Reading, Words, cells_of, named_rows
 from fedreach.data.checks import no_such_file, read_npz
@@ -126,7 +126,7 @@ def _read(path: Path, expected: SampleFormat) -> tuple[Any, bool]:
     if ending != ".npz":
         return read_table(path), False
     try:
-        with path.open("rb") as stream:
+        with regular(path).open("rb") as stream:
             return read_npz(stream), expected.preparation is None
     except FileNotFoundError as error:
         raise no_such_file(path, ENDINGS) from error

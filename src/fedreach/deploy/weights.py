@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fedreach._util import files, registry
 from fedreach._util.arrays import AnyArray
-from fedreach._util.errors import ConfigError, DataError
+from fedreach._util.errors import ConfigError, DataError, regular
 from fedreach._util.files import UNFINISHED, digest_of
 from fedreach.deploy.fitted_rule import SavedRule
 from fedreach.engines.models.draws import changed_generators, generator_states, preserve_generators
@@ -98,7 +98,7 @@ def read_weights_file(path: Path) -> Stored:
         DataError: If `weights_file_content` did not write the file, or the file was altered.
     """
     try:
-        with safe_open(path, framework="numpy") as file:
+        with safe_open(regular(path), framework="numpy") as file:
             about = json.loads(file.metadata()[KEY])
             about["construction"], about["adaptation"]  # missing in other files
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)

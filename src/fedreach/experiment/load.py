@@ -12,7 +12,7 @@ from typing import Any
 
 import pydantic
 
-from fedreach._util.errors import ConfigError, FedReachError, nearest
+from fedreach._util.errors import ConfigError, FedReachError, nearest, regular
 from fedreach._util.registry import COMPONENT_TYPES
 from fedreach.data.splits import share_of
 from fedreach.evaluation.statistics import MIN_PILOT
@@ -35,6 +35,7 @@ from fedreach.federation.round import server_tunes
 # -------------------- From the text of an experiment to raw tables
 
 MOST_NESTED = 50  # depth of tables and lists
+MAX_BYTES = 1e8  # size of an experiment file
 UNFIT = re.compile("[\0\ud800-\udfff]")  # invalid in files, pages and terminals
 
 
@@ -46,7 +47,7 @@ def read(source: Path) -> dict[str, Any]:
     """
     is_json = source.suffix == ".json"
     try:
-        text = source.read_text(encoding="utf-8")
+        text = regular(source, MAX_BYTES).read_text(encoding="utf-8")
         raw = json.loads(text) if is_json else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedreach._util.arrays import Bools, Floats, Ints
 from fedreach._util.divergence import label_divergences
-from fedreach._util.errors import ConfigError, DataError, InfeasibleError, nearest
+from fedreach._util.errors import ConfigError, DataError, InfeasibleError, nearest, regular
 from fedreach.wireless import problem as cost
 from fedreach.wireless import radio
 from fedreach.wireless.problem import AllocationProblem, Solution
@@ -271,7 +271,7 @@ def _read_cells(path: Path) -> tuple[dict[str, tuple[str, ...]], tuple[int, ...]
 
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
     """Return line number and stripped cells of each line that is not blank."""
-    content = path.read_bytes()
+    content = regular(path).read_bytes()
     try:
         text = content.decode("utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig")
     except UnicodeDecodeError as error:
