@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 # ---- CSV and Markdown
+
+FORMULA = ("=", "+", "-", "@", "\t", "\n", "＝", "＋", "－", "＠")
+"""Beginnings of cells that a spreadsheet treats as a formula."""
+UNFIT_FOR_CSV = re.compile("[\0\r\ud800-\udfff]")  # readers refuse them, or read another name
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -25,13 +30,16 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
+    writer.writerow({key: _harmless(key) for key in rows[0]})
     writer.writerows({key: _harmless(value) for key, value in row.items()} for row in rows)
     return out.getvalue()
 
 
 def _harmless(cell: Any) -> Any:
-    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+    if not isinstance(cell, str):
+        return cell
+    cell = UNFIT_FOR_CSV.sub(lambda found: visible(found[0]), cell)
+    if not cell.startswith(FORMULA):
         return cell
     try:
         float(cell)
@@ -41,7 +49,7 @@ def _harmless(cell: Any) -> Any:
 
 
 def visible(text: str) -> str:
-    r"""Escape characters that move a terminal's cursor, change its colors or reverse its writing direction.
+    r"""Escape characters without a shape of their own: those that command a terminal, turn text, or cannot be seen.
 
     Example:
         >>> visible("ward\x1b[2J 7\u202e")
@@ -61,8 +69,8 @@ def visible_lines(text: str) -> str:
 
 
 def _commands(character: str) -> bool:
-    turns = unicodedata.bidirectional(character) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
-    return turns or unicodedata.category(character) in ("Cc", "Zl", "Zp")
+    # Controls, formats such as turns of the direction and letters without width, halves of a letter, separators.
+    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def markdown_lines(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: bool = False) -> list[str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError, RunFolderError, nearest
 from fedreach._util.files import below
+from fedreach._util.tables import visible_lines
 from fedreach.data.sets.download import sources
 from fedreach.experiment.components import OPTIMIZERS, relative_to_base
 from fedreach.experiment.schema import PARTS, Experiment
@@ -530,9 +531,9 @@ def _localize(folder: Path, value: Any) -> Any:
 
 def _as_html(table: Table) -> str:
     def row(cells: Any, tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
+        return "<tr>" + "".join(f"<{tag}>{html.escape(visible_lines(str(cell)))}</{tag}>" for cell in cells) + "</tr>"
 
     heads = [" ".join(filter(None, (table.header[j], table.units[j]))) for j in table.main]
     body = "".join(row([cells[j] for j in table.main], "td") for cells in table.rows)
-    note = f"<caption>{html.escape(table.caption)}. {html.escape(table.note)}</caption>"
+    note = f"<caption>{html.escape(visible_lines(table.caption))}. {html.escape(visible_lines(table.note))}</caption>"
     return f"<table>{note}<thead>{row(heads, 'th')}</thead><tbody>{body}</tbody></table>"

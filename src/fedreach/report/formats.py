@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fedreach._util.tables import markdown_lines
+from fedreach._util.tables import markdown_lines, visible
 from fedreach._util.text_tables import folded, text_table
 from fedreach.report.adaptation import tabulate_adaptation
 from fedreach.report.findings import find
@@ -66,7 +66,7 @@ def to_markdown(table: Table) -> str:
     ]
     lines = markdown_lines(heads, [[_escape_markdown(cell) for cell in row] for row in table.rows], right=True)
     note = _escape_markdown(f"{table.note} {table.details}".strip())
-    return "\n".join([f"**{table.caption}**", "", *lines, "", note, ""])
+    return "\n".join([f"**{_escape_markdown(table.caption)}**", "", *lines, "", note, ""])
 
 
 def _text(table: Table, columns: Sequence[int], width: int, rows: Sequence[Sequence[str]]) -> str:
@@ -123,4 +123,4 @@ def head_lines(table: Table, j: int) -> list[str]:
 
 
 def _escape_markdown(text: str) -> str:
-    return re.sub(r"([\\|*_`<\[\]])", r"\\\1", text).replace("\n", " ")
+    return re.sub(r"([\\|*_`<>&~$\[\]])", r"\\\1", visible(text.replace("\n", " ")))

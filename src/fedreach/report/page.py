@@ -7,6 +7,7 @@ from functools import partial
 import jinja2
 from markupsafe import Markup, escape
 
+from fedreach._util.tables import visible_lines
 from fedreach.report.figures import Picture
 from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
 from fedreach.report.findings import find, gather_facts
@@ -44,7 +45,7 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
 def render_template(file: str, **values: object) -> str:
     """Render a template of this package with the style that all pages share."""
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_printable
     )
     environment.filters |= {"breakable": _breakable, "folded": partial(group_columns, width=LETTERS)}
     return environment.from_string((TEMPLATES / file).read_text(encoding="utf-8")).render(
@@ -61,6 +62,10 @@ def _main_figure(analysis: Analysis, drawn: Mapping[str, Picture]) -> Picture | 
     return drawn.get("differences") or drawn.get("accuracy")
 
 
+def _printable(value: object) -> object:
+    return visible_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def _breakable(name: str) -> Markup:
     # Names of components are long words; they may break after these signs.
-    return Markup(re.sub(r"([_.:])", r"\1<wbr>", str(escape(name))))
+    return Markup(re.sub(r"([_.:])", r"\1<wbr>", str(escape(visible_lines(name)))))

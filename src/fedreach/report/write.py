@@ -127,7 +127,7 @@ def write_files(
         pictures = [] if formats is None else draw_figures(specs, report / "figures", formats)
         texts["index.html"] = page(pictures, files)
         for file, text in texts.items():
-            (report / file).write_text(text, encoding="utf-8", newline="\n")
+            (report / file).write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
         if width is not None:
             printed = write_paper(
                 specs, report, name, width=width, formats=formats or (), seeds=seeds, provenance=provenance
