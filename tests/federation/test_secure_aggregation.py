@@ -12,6 +12,7 @@ import fedreach as fr
 from fedreach._util.arrays import weighted_sum
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.streams import generator
+from fedreach.federation.federation import visible_reports
 from fedreach.federation.labels import Exact
 from fedreach.federation.round import conclude_round
 from fedreach.federation.secure_aggregation import (
@@ -329,3 +330,13 @@ def test_exact_sums_hold_two_to_the_minus_64_beside_two_to_the_62_in_any_order()
         total = exact_sum([parts[i] for i in order])
         assert total.tolist() == [rounded + 2.0**-60 + 3 * 2.0**-64, -(rounded + 2.0**-60 + 3 * 2.0**-64)]
     assert exact_sum([parts[1], parts[3]]).tolist() == [19 * 2.0**-64, -19 * 2.0**-64]
+
+
+def test_the_encoding_depends_on_the_clients_that_were_asked_not_on_those_that_replied():
+    """Clients encode before they know who replies; a mean of another encoding differs in its last bits."""
+    one, update = replace(federation(), label_statistics=SecureAggregation()), random_updates(4, D)
+    reports = replace(make_reports([0, 1, 2, 3], update), lost={90: "silent", 91: "silent"})
+    mean = visible_reports(one, reports).secure_mean
+    raw = one.weighting.raw(reports.metrics)
+    assert mean.tobytes() == weighted_mean_of_shares(raw, update, clients=6).tobytes()
+    assert mean.tobytes() != weighted_mean_of_shares(raw, update).tobytes()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from logging import WARNING
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ import pytest
 pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedreach._util.errors import ComponentError, ConfigError, TrainingError
 from fedreach.federation.secure_aggregation import SecureAggregation, weighted_mean_of_shares
@@ -25,6 +29,7 @@ from fedreach.flower.secure import SECURE, refuse_revealing_groups, warn_of_trus
 from fedreach.flower.secure_server import IncompleteError, SecureSum
 
 from .deployment import APP
+from .fuzzing import changed
 from .secure_cohort import STEPS, Adding, step_of, update_of, weight_of, write_roster
 
 TEN = range(2, 12)
@@ -357,3 +362,41 @@ def test_the_keys_that_the_template_makes_are_a_roster(tmp_path: Path) -> None:
     adding = Adding(range(3), roster=roster)
     check_sum(adding, [0, 1, 2])
     assert all(keys.signature for keys in SecureSum(adding.registry, range(3)).keys.values())
+
+
+@pytest.mark.slow
+@settings(deadline=None, derandomize=True)
+@given(data=st.data(), step=st.sampled_from(["keys", "shares", "sign", "reveal"]))
+def test_whatever_a_client_replies_the_sum_is_right_or_lost(data: st.DataObject, step: str) -> None:
+    """A wrong share may spoil the sum, which the server notices; no reply ends the run with another error."""
+    adding = Adding(range(4), leaving={3: "mask"}, roster=files_of_four())
+
+    def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        reply = adding._answering(client, message, answer)
+        if client != 1 or reply is None or step_of(message) != step or reply.has_error():
+            return reply
+        return data.draw(changed(reply)) if data.draw(st.booleans()) else data.draw(rewritten(reply))
+
+    adding.grid.answering = answering
+    try:
+        mean, survivors = adding.mean()
+    except (IncompleteError, ComponentError):
+        return
+    assert mean.tobytes() == expected(adding, survivors).tobytes()
+
+
+@st.composite
+def rewritten(draw: st.DrawFn, reply: Message) -> Message:
+    """Draw a reply with another JSON value somewhere."""
+    inside = json.loads(reply.content[SECURE]["content"])
+    key = draw(st.sampled_from(sorted(inside)))
+    texts = st.text(alphabet="0123456789abcdef", max_size=200) | st.text(max_size=5)
+    value = draw(st.none() | st.integers() | texts | st.lists(texts, max_size=2) | st.just("00" * len(inside[key])))
+    inside = {**inside, key: value} if draw(st.booleans()) else draw(st.sampled_from([value, [inside], {}]))
+    reply.content[SECURE]["content"] = json.dumps(inside)
+    return reply
+
+
+@cache
+def files_of_four() -> dict[int, dict[str, str]]:
+    return write_roster(Path(tempfile.mkdtemp()), range(4))

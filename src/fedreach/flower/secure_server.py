@@ -139,12 +139,12 @@ class SecureSum:
 
         def read(client: int, content: Mapping[str, Any]) -> PublicKeys:
             keys = KEYS.validate_python(content, strict=True)
-            own = {keys.sealing, keys.masking}
-            if keys.sealing == keys.masking or not all(is_public_key(bytes.fromhex(key)) for key in own):
+            pair = {keys.sealing, keys.masking}
+            if len(pair) == 1 or not all(is_public_key(bytes.fromhex(key)) for key in pair):
                 raise messages.ReplyError("its keys for secure aggregation hide nothing")
-            if own & taken:
+            if pair & taken:
                 raise messages.ReplyError("its key for secure aggregation is also the key of another client")
-            taken.update(own)
+            taken.update(pair)
             bytes.fromhex(keys.signature)
             return keys
 
