@@ -10,8 +10,17 @@ from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedreach.flower.messages import seal
+
 Answering = Callable[[int, Message, Callable[[], Message]], "Message | list[Message] | None"]
 """Given the client, the message and what would be answered, returns the reply, several, or None."""
+
+
+def sealed(reply: Message) -> Message:
+    """Return a reply of FedReach's app with the digest that the client computes of what it now contains."""
+    if reply.has_error() or "digest" not in reply.content.config_records.get("fedreach", {}):
+        return reply
+    return seal(reply, reply.metadata.src_node_id)
 
 
 class InProcess(Grid):
@@ -71,7 +80,7 @@ class InProcess(Grid):
                 continue  # nobody is there any more
             reply = self.answering(client, travelled, lambda c=client, m=travelled: self._answer(c, m))
             replies = reply if isinstance(reply, list) else [] if reply is None else [reply]
-            self.replies[name] = [message_from_proto(message_to_proto(each)) for each in replies]
+            self.replies[name] = [message_from_proto(message_to_proto(sealed(each))) for each in replies]
         return ids
 
     def _answer(self, client: int, message: Message) -> Message:

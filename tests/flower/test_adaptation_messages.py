@@ -75,7 +75,8 @@ def test_an_unseen_client_sends_metrics_and_nothing_else(tmp_path: Path) -> None
             assert kind not in ("train", "query.labels", "query.adaptation")
         if kind == "evaluate.adaptation":
             adapted += client in unseen
-            assert set(reply.content) == {"metrics"}
+            assert set(reply.content) == {"metrics", "fedreach"}
+            assert set(reply.content["fedreach"]) == {"digest"}
             assert set(reply.content["metrics"]) <= {*scores, "adapted", "repaired"}
             assert set(message.content) == {"arrays", "state", "fedreach"}
             assert "guard_means" in message.content["state"]
@@ -91,7 +92,7 @@ def test_participants_send_sums_whose_size_does_not_tell_how_many_examples_there
     for _, message, reply in overheard(tmp_path, GUARDED, "model=mlp"):
         asked = message.content.config_records.get("fedreach", {})
         if message.metadata.message_type == "query.adaptation" and "exchange" in asked:
-            assert set(reply.content) == {"metrics", *(f"sums-{fit}" for fit in asked["fits"])}
+            assert set(reply.content) == {"metrics", "fedreach", *(f"sums-{fit}" for fit in asked["fits"])}
             assert not reply.content["metrics"]
             for fit in asked["fits"]:
                 found = {name: array.numpy().shape for name, array in reply.content[f"sums-{fit}"].items()}

@@ -187,7 +187,7 @@ def test_where_counts_are_told_nobody_is_asked_for_entropies_too(tmp_path: Path)
             marks=slow,
         ),
         pytest.param(
-            "train-examples", 1, r"'train-examples' must be \d+, as at the start of the run; got 1", marks=slow
+            "train-examples", 1, r"its 'train-examples' must be \d+, as at the start of the run; got 1", marks=slow
         ),
         ("both-examples", 1, r"its 'both-examples' must be \d+, as at the start of the run; got 1"),
     ],

@@ -83,7 +83,7 @@ def client_app(
         ...     return ClientData((np.zeros((5, 4), np.float32), [0, 1, 0, 1, 1]), num_classes=2)
         >>> app = client_app(tiny_federation(), "linear", load)
     """
-    app = ClientApp(mods=[*mods])
+    app = ClientApp(mods=[_check_and_seal, *mods])
 
     def load(context: Context) -> LocalClient:
         client, client_data = client_of(context), data(context)
@@ -209,6 +209,12 @@ def client_app(
         return _reply(message, metrics=numbers)
 
     return app
+
+
+def _check_and_seal(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Refuse a request that was altered on the way, and add a digest to the reply."""
+    node = message.metadata.dst_node_id
+    return messages.seal(call_next(messages.check_digest(message, node, required=False), context), node)
 
 
 class _Loaded:

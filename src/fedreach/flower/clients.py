@@ -83,16 +83,24 @@ class ClientRegistry:
 
     # ------------------------------------------------------------------------------------------------ messages
 
-    def message(self, node: int, kind: str, content: Mapping[str, Any], group: int = 0) -> Message:
-        """Return a message that expires after the timeout."""
-        return Message(RecordDict({**content, **self.carried}), node, kind, ttl=self.timeout, group_id=str(group))
+    def message(
+        self,
+        node: int,
+        kind: str,
+        content: Mapping[str, Any],
+        group: int = 0,
+        hashed: dict[int, bytes] | None = None,
+    ) -> Message:
+        """Return a message with a digest (see `messages.seal`) that expires after the timeout."""
+        records = RecordDict({**content, **self.carried})
+        return messages.seal(Message(records, node, kind, ttl=self.timeout, group_id=str(group)), node, hashed)
 
     def compose(self, kind: str, contents: Mapping[K, Mapping[str, Any]]) -> list[Message]:
         """Return a message for each task whose client is online."""
         tasks = {_pair_of(key): content for key, content in contents.items()}
-        nodes = self.nodes_of(client for client, _ in tasks)
+        nodes, hashed = self.nodes_of(client for client, _ in tasks), dict[int, bytes]()
         return [
-            self.message(nodes[client], kind, content, model)
+            self.message(nodes[client], kind, content, model, hashed)
             for (client, model), content in tasks.items()
             if client in nodes
         ]
@@ -121,7 +129,7 @@ class ClientRegistry:
         """Return the results of `reader` for replies, and the reasons why other tasks have no result.
 
         Args:
-            replies: Replies in any order. Only one reply per task counts.
+            replies: Replies in any order. The first correct reply per task counts, so a stale one takes nobody's place.
             tasks: Tasks that were sent.
             reader: Function that returns the result of a reply, or raises a `ReplyError`.
             failed: Text in the log about clients without a result. None: nothing is logged.
@@ -131,14 +139,15 @@ class ClientRegistry:
         results: dict[K, R] = {}
         for reply in replies:
             node = reply.metadata.src_node_id
-            key = waiting.pop((node, reply.metadata.group_id), None)
+            key = waiting.get((node, reply.metadata.group_id))
             if key is None:  # an error in Flower itself comes from node 1 and names no client
                 description = reply.error.reason if reply.has_error() else "an unexpected reply"
                 LOG.warning("Node %s: %s", node, description)
                 continue
             try:
-                results[key] = reader(key, messages.content_of(reply))
-                del lost[key]
+                required = self.trains_as_asked(_pair_of(key).client)
+                results[key] = reader(key, messages.check_digest(messages.content_of(reply), node, required=required))
+                del lost[key], waiting[node, reply.metadata.group_id]
             except messages.ReplyError as error:
                 lost[key] = str(error)
                 self.blame(f"client {_pair_of(key).client}", error)
@@ -256,14 +265,15 @@ class ClientRegistry:
     def _take_handshake(self, reply: Message, node: int) -> None:
         """Register the client of a node, or note why the node is rejected."""
         try:
-            client, facts = self.read_handshake(reply)
+            is_ours = messages.FEDREACH in messages.content_of(reply).content
+            client, facts = self.read_handshake(messages.check_digest(reply, node, required=is_ours))
             holder = self.nodes.get(client)
             if holder in self.online:  # a dead node may count as online for a minute
                 raise HeldError(
                     f"it reports to be client {client}, but node {holder}, which is online, already is this client"
                 )
         except messages.ReplyError as error:
-            asked_again = reply.has_error() or isinstance(error, HeldError)
+            asked_again = reply.has_error() or isinstance(error, HeldError | messages.AlteredError)
             if node not in self.refused:
                 LOG.warning("Node %s does not participate: %s.", node, error)
             self.refused[node] = Refusal(str(error), time.monotonic() + AGAIN_SECONDS if asked_again else np.inf)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,8 @@ from fedreach.federation.secure_aggregation import MIN_CLIENTS
 # evaluate.adaptation  arrays: model    state: of the fitted rule
 #                fedreach: part, inputs, online                              -> metrics: adapted_accuracy, ...
 # ```
-# The reply to a question of a round names the run and the round in `fedreach`. Models are sent under the names of their
+# The reply to a question of a round names the run and the round in `fedreach`. Messages from and to `client_app` also
+# have a SHA-256 digest there (see `seal`). Models are sent under the names of their
 # `state_dict`. `client_app` gets the constants once and then only trained and averaged tensors. Other apps get the full
 # state dict each time. A missing or malformed value raises a `ReplyError` with the reason.
 
@@ -57,6 +59,7 @@ TABLE, QUESTION, DESCRIPTION, SUMS = "fedreach-table", "question", "told", "sums
 LOSS, EXAMPLES, CLIENT = "train_loss", "num-examples", "client"
 LACKS_MEMORY = "lacks-memory-of-round"
 CONSTANTS = "constants"  # of the model, see `fedreach.engines.models.state`
+DIGEST = "digest"
 ROUND, DRAWS, HELD_OUT, BITS = "round", "draws", "held-out-examples", "bits-per-example"
 PARTS = {"held_out": (EXAMPLES, "eval"), "train": ("train-examples", "train"), "both": ("both-examples", "both")}
 """Part of a client's data -> name of its number of examples, and the prefix of the names of its scores."""
@@ -69,6 +72,10 @@ WRAPPED = re.compile(r"^Exception ClientAppException occurred\. Message: (.*?)(?
 
 class ReplyError(Exception):
     """A reply does not count because its content is wrong."""
+
+
+class AlteredError(ReplyError):
+    """A message does not have the digest that its sender computed, so it was altered on the way."""
 
 
 class LostError(ReplyError):
@@ -173,6 +180,51 @@ def check_question(message: Message, run: str, round_: int) -> None:
         raise ReplyError("it does not reply to a request of this run")
     if question.get(ROUND) != round_:
         raise ReplyError(f"its reply must be for round {round_}; got round {question.get(ROUND)!r}")
+
+
+def seal(message: Message, node: int, hashed: dict[int, bytes] | None = None) -> Message:
+    """Add to a message a SHA-256 digest of its content, kind and node, with which the receiver notices alterations.
+
+    The digest protects against accidents, not against attackers, who can compute it.
+
+    Args:
+        node: Node of the client that sends or receives the message.
+        hashed: Digests of records by id, which this function extends; records that many messages share are then
+            hashed once.
+    """
+    own = message.content[FEDREACH] = ConfigRecord({**message.content.config_records.get(FEDREACH, {})})
+    own[DIGEST] = _digest(message, node, {} if hashed is None else hashed)
+    return message
+
+
+def check_digest(message: Message, node: int, *, required: bool) -> Message:
+    """Return the message; raise AlteredError if its digest is wrong, or missing although it is required."""
+    digest = message.content.config_records.get(FEDREACH, {}).get(DIGEST)
+    if (digest is not None or required) and digest != _digest(message, node, {}):
+        raise AlteredError("its content does not match its SHA-256 digest, so it was altered on the way")
+    return message
+
+
+def _digest(message: Message, node: int, hashed: dict[int, bytes]) -> bytes:
+    metadata = message.metadata
+    total = sha256(repr((node, metadata.message_type, metadata.group_id)).encode())
+    for name, record in sorted(message.content.items()):
+        if id(record) not in hashed:
+            hashed[id(record)] = _record_digest(record)
+        total.update(repr(name).encode() + hashed[id(record)])
+    return total.digest()
+
+
+def _record_digest(record: Mapping[str, Any]) -> bytes:
+    parts = sha256()
+    for name, value in sorted(record.items()):
+        if isinstance(value, Array):
+            parts.update(repr((name, value.dtype, tuple(value.shape), value.stype, len(value.data))).encode())
+            parts.update(value.data)
+        elif name != DIGEST:
+            values = value if isinstance(value, list) else [value]
+            parts.update(repr((name, [float(v) if isinstance(v, float) else v for v in values])).encode())
+    return parts.digest()
 
 
 def content_of(message: Message) -> Message:

@@ -40,6 +40,7 @@ from fedreach.runs.simulation import train_server
 
 LOG = getLogger("flwr")
 LOST_MEMORY = "it lost its state between rounds"
+ERASING = 2**24  # float32 has 24 significant bits: a number loses all of them in a sum with one that is so much larger
 
 
 class Answer(NamedTuple):
@@ -225,12 +226,38 @@ class OpenRound:
             answers |= restored
             lost = {client: reason for client, reason in lost.items() if client not in restored} | still_lost
         answers |= probed
+        for client, reason in self._find_erasing(request, answers).items():
+            self.registry.blame(f"client {client}", messages.ReplyError(reason))
+            del answers[client]
+            lost[client] = reason
         ids = np.array(sorted(answers), np.int64)
         missing = lost_replies(self.participation, ids, self.federation.seed, request.view.round, probe=request.probe)
         for client in missing.tolist():
             del answers[client]
             lost[client] = "its reply did not arrive"
         return answers, lost
+
+    def _find_erasing(self, request: AskUpdates, answers: Answers) -> Reasons:
+        """Return the clients whose update would erase the model in float32, and the reasons.
+
+        Such an update contains a number that exceeds `ERASING` times the largest number of the model plus the largest
+        number of the median of the other updates. Without other updates and with a model of zeros, there is no limit.
+        """
+        if self.federation.label_statistics.only_sum:
+            return {}
+        state, view = request.state, request.view
+        largest = {client: float(np.abs(answer.update).max(initial=0)) for client, answer in answers.items()}
+        found: Reasons = {}
+        for client, size in largest.items():
+            others = sorted(value for other, value in largest.items() if other != client)
+            model = state.models[int(state.clusters[view.rows(np.array([client]))[0]])]
+            limit = ERASING * (float(np.abs(model).max(initial=0)) + (others[(len(others) - 1) // 2] if others else 0))
+            if size > limit > 0:
+                found[client] = (
+                    f"its update contains numbers up to {size:.3g}, which would erase the model in float32; the limit "
+                    f"is {limit:.3g}, 2^24 times the numbers of the model and of other updates"
+                )
+        return found
 
     def _read_answer(self, request: AskUpdates, client: int, reply: Message) -> Answer:
         """Return the answer in a reply; raise a ReplyError if it is wrong."""

@@ -1,0 +1,573 @@
+"""Seeded schedules of faults for runs on Flower: a network of messages, and what a run must come to.
+
+`run_schedule(seed)` runs one federation in this process. A `Network` carries its messages on a virtual clock. By the
+seed it delays, loses, doubles, reorders, corrupts and replays them; clients leave, forget and come back; the server is
+killed and restarted on its run folder. The run must end in words (a `FedReachError`) or in the right model. That is the
+model of the simulator, bit for bit, if the simulator loses the replies that the run reports as lost. In addition, each
+client that was lost, blamed or absent must have met a fault.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import torch
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+from safetensors.numpy import load_file
+
+from fedreach._util.arrays import replace_fields
+from fedreach._util.errors import FedReachError
+from fedreach.data.splits import Population
+from fedreach.federation.state import FederationState, initial_state
+from fedreach.federation.steps import AskLosses, AskUpdates, finish_round, new_memory, memory_width, run_round
+from fedreach.federation.types import ClientResults
+from fedreach.flower import adaptation, clients, strategy
+from fedreach.flower.experiment import FlowerExperiment
+from fedreach.flower.rounds import OpenRound
+from fedreach.flower.strategy import FedReachStrategy
+from fedreach.runs.simulation import Simulation
+
+from ..conftest import rows  # noqa: TID252
+from .corruptions import LIES, REQUESTS, WAYS, copied, resealed
+from .faulty import digest
+from .same import SIX_CLIENTS, anew
+from .test_adaptation import adapted_without
+
+CLIENTS, ROUNDS, TIMEOUT, PATIENCE = 6, 6, 5.0, 60.0
+CALM_ROUND = ROUNDS - 1  # from this round on, calm schedules have no faults
+SMALL = (*SIX_CLIENTS, f"rounds={ROUNDS}", "evaluation.every=3")
+SPLITTING = "method.selection={name='clustered',first_round=2,eps1=1.0,eps2=0.0}"
+CONFIGURATIONS: dict[str, tuple[str, ...]] = {
+    "fedavg": (),
+    "scaffold": ("method.solver=scaffold",),
+    "feddyn": ("method.solver=feddyn", "method.server=average"),
+    "moon": ("method.loss={name='moon',mu=5.0}", "model=mlp"),
+    "power of choice": ("method.selection=power_of_choice",),
+    "minimax": ("method.selection={name='minimax',refresh=1}", "method.weighting=entropy"),
+    "label counts": ("method.selection=kl_filter",),
+    "disagreement": ("method.weighting=disagreement",),
+    "centered clipping": ("method.aggregation=centered_clipping", "methods.entropy.weighting=equal"),
+    "fedvarp": ("method.aggregation=fedvarp",),
+    "clusters": (SPLITTING, "method.solver=scaffold"),
+    "adaptation": ("method.adaptation={name='label_shift',guard=false}",),
+    "clipped": ("local.clip_norm=0.5", "method.selection=multinomial"),
+}
+CHURN = ("client left", "client restarted", "client forgot", "second node")
+MESSAGES = ("late", "lost", "doubled", "reordered", "corrupted reply", "corrupted request", "replayed", "error", "lie")
+SERVER = ("server killed",)
+KINDS = (*MESSAGES, *CHURN, *SERVER)
+HUNG_SECONDS, MAX_KILLS, MAX_RESTARTS = 50_000.0, 4, 3
+
+
+class Killed(BaseException):
+    """The server's process ends, as by a signal."""
+
+
+class Hung(BaseException):
+    """The run waits for more virtual seconds than any schedule needs."""
+
+
+class Clock:
+    """A clock that only advances when somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += max(seconds, 0.0)
+        if self.now > HUNG_SECONDS:
+            raise Hung
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a seed chooses: the configuration, the kinds of faults, and how often they occur."""
+
+    seed: int
+    configuration: str
+    kinds: tuple[str, ...]
+    rate: float  # probability of a fault at a message
+    is_calm: bool  # without faults from `CALM_ROUND` on
+
+    @classmethod
+    def of(cls, seed: int, configuration: str | None = None, kind: str | None = None) -> Plan:
+        rng = np.random.default_rng([seed, 1])
+        name = configuration or str(rng.choice([*CONFIGURATIONS]))
+        kinds = [kind] if kind else rng.choice(KINDS, size=rng.integers(1, 5), replace=False).tolist()
+        return cls(seed, name, tuple(kinds), float(rng.choice([0.03, 0.1, 0.25])), bool(rng.integers(2)))
+
+
+# ---- The network
+
+
+@dataclass(eq=False)
+class Node:
+    """A SuperNode: a client's state, and whether it runs and whether the link counts it as online."""
+
+    client: int
+    context: Context
+    runs: bool = True
+    seen_until: float = np.inf  # when the link notices that it does not run
+
+
+class Network(Grid):
+    """A grid in one process whose messages arrive later, changed, twice, in another order, or never."""
+
+    def __init__(self, app: ClientApp, clock: Clock, plan: Plan) -> None:
+        self.app, self.clock, self.plan, self.rng = app, clock, plan, np.random.default_rng([plan.seed, 2])
+        self.nodes: dict[int, Node] = {}
+        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        self.inbox: dict[str, list[Message]] = {}  # by request
+        self.history: list[Message] = []  # replies that were sent once
+        self.count = self.round = self.kills = 0
+        self.injected: Counter[str] = Counter()
+        self.disturbed: set[tuple[int, int]] = set()  # round, client
+        self.scores: dict[tuple[int, int], list[dict[str, Any]]] = {}  # honest evaluations, by round and client
+        self.is_quiet = False
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        for client in range(CLIENTS):
+            self.add_node(client)
+
+    # ---- Nodes
+
+    def add_node(self, client: int) -> None:
+        number = 1000 + 7 * len(self.nodes) if len(self.nodes) % 2 else 5000 - 11 * len(self.nodes)
+        config = {"partition-id": client, "num-partitions": CLIENTS}
+        self.nodes[number] = Node(client, Context(1, number, config, RecordDict(), {}))
+
+    def get_node_ids(self) -> Iterable[int]:
+        self.advance()
+        return [number for number, node in self.nodes.items() if node.runs or self.clock.now < node.seen_until]
+
+    def online_clients(self) -> set[int]:
+        return {node.client for node in self.nodes.values() if node.runs}
+
+    def churn(self) -> None:
+        """Let a node leave, restart, forget, or return; or start a second node of a client."""
+        if "client left" in self.plan.kinds or self.is_quiet:
+            for node in self.nodes.values():
+                if not node.runs and node.seen_until != -np.inf and self.clock.now >= node.seen_until and self.hits(3):
+                    node.runs, node.seen_until = True, np.inf  # with its state
+        number = int(self.rng.choice([*self.nodes]))
+        node = self.nodes[number]
+        if not node.runs:
+            return
+        if self.happens("client left", node.client):
+            node.runs, node.seen_until = False, self.clock.now + self.rng.choice([0.0, 30.0])
+        elif self.happens("client restarted", node.client):
+            node.runs, node.seen_until = False, -np.inf  # for good
+            self.add_node(node.client)
+        elif self.happens("client forgot", node.client):
+            node.context = Context(1, number, node.context.node_config, RecordDict(), {})
+        elif self.happens("second node", node.client):
+            self.add_node(node.client)
+
+    def calm_down(self) -> None:
+        """End all faults, and let each client have a node that runs."""
+        if not self.is_quiet:
+            self.clock.now += 2 * PATIENCE  # enough for nodes to be asked again
+        self.is_quiet = True
+        for client in set(range(CLIENTS)) - self.online_clients():
+            self.add_node(client)
+
+    # ---- Faults
+
+    def hits(self, times: float = 1.0) -> bool:
+        return bool(self.rng.random() < times * self.plan.rate)
+
+    def happens(self, kind: str, *disturbed: int) -> bool:
+        """Return whether a fault of this kind occurs now, and note the clients that it disturbs."""
+        if self.is_quiet or kind not in self.plan.kinds or not self.hits():
+            return False
+        self.injected[kind] += 1
+        self.disturbed |= {(self.round, client) for client in disturbed}
+        return True
+
+    def seconds(self, client: int) -> float:
+        """Return how long a message travels."""
+        if self.happens("late", client):
+            return float(self.rng.uniform(1.0, 4 * TIMEOUT))
+        return float(self.rng.uniform(0.0, 2.0 if self.happens("reordered") else 0.3))
+
+    # ---- Messages
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        names = []
+        for message in messages:
+            self.advance()
+            self.maybe_kill()
+            self.churn()
+            name = f"m{self.count}"
+            self.count += 1
+            names.append(name)
+            number = message.metadata.dst_node_id
+            request = message_from_proto(message_to_proto(message))
+            message.metadata.__dict__["_message_id"] = request.metadata.__dict__["_message_id"] = name
+            self.note_round(request)
+            client = self.nodes[number].client
+            if self.happens("lost", client):
+                continue
+            if self.happens("corrupted request", client):
+                request = REQUESTS[self.draw(REQUESTS)](self.rng, request)
+            for _ in range(1 + self.happens("doubled", client)):
+                self.later(self.seconds(client), lambda r=request, m=number: self.arrive(m, r))
+        return names
+
+    def note_round(self, request: Message) -> None:
+        config = request.content.config_records.get("config", {})
+        if request.metadata.message_type in ("train", "evaluate") and "server-round" in config:
+            self.round = int(config["server-round"])
+            if self.plan.is_calm and self.round >= CALM_ROUND - 1 and request.metadata.message_type == "evaluate":
+                self.calm_down()
+            if self.plan.is_calm and self.round >= CALM_ROUND:
+                self.calm_down()
+
+    def draw(self, choices: Iterable[str]) -> str:
+        return str(self.rng.choice([*choices]))
+
+    def arrive(self, number: int, request: Message) -> None:
+        """Let a node answer a request, and send the reply."""
+        node = self.nodes[number]
+        if not node.runs:
+            self.disturbed.add((self.round, node.client))
+            return
+        try:
+            reply = self.app(copied(request), node.context)
+        except Exception as error:
+            reply = Message(Error(code=2, reason=f"Traceback\n{type(error).__name__}: {error}"), reply_to=request)
+        reply = message_from_proto(message_to_proto(reply))
+        if not reply.has_error() and request.metadata.message_type == "evaluate":
+            asked = request.content.config_records.get("fedreach", {}).get("round", -1)
+            honest = self.scores.setdefault((int(asked), node.client), [])
+            honest.append(dict(reply.content.metric_records["metrics"]))
+        if self.happens("lost", node.client):
+            return
+        if self.happens("error", node.client):
+            reply = Message(Error(code=2, reason="OSError: disk gone"), reply_to=request)
+        elif not reply.has_error() and self.happens("corrupted reply", node.client):
+            reply = WAYS[self.draw(WAYS)](self.rng, reply)
+        elif not reply.has_error() and request.metadata.message_type != "query" and self.happens("lie", node.client):
+            reply = resealed(LIES[self.draw(LIES)](self.rng, reply))
+        replies = [reply] * (1 + self.happens("doubled", node.client))
+        if self.history and self.happens("replayed", node.client):
+            replies.insert(int(self.rng.integers(2)), self.replay(reply))
+            replies = replies[: int(self.rng.integers(1, 3))]
+        self.history.append(reply)
+        for each in replies:
+            name = request.metadata.message_id
+            self.later(self.seconds(node.client), lambda n=name, e=each: self.inbox.setdefault(n, []).append(copied(e)))
+
+    def replay(self, reply: Message) -> Message:
+        """Return an earlier reply, as it was or as if it were from another node or to the current request."""
+        old = copied(self.history[int(self.rng.integers(len(self.history)))])
+        self.disturbed.add((self.round, self.nodes[old.metadata.src_node_id].client))
+        way = self.rng.integers(3)
+        if way == 0:
+            old.metadata.__dict__.update(reply.metadata.__dict__)
+        elif way == 1:
+            old.metadata.__dict__["_src_node_id"] = int(self.rng.choice([77, *self.nodes]))
+            old.metadata.__dict__["_reply_to_message_id"] = reply.metadata.reply_to_message_id
+            self.disturbed |= {(self.round, client) for client in range(CLIENTS)}
+        return old
+
+    def later(self, seconds: float, do: Callable[[], None]) -> None:
+        self.count += 1
+        heapq.heappush(self.events, (self.clock.now + seconds, self.count, do))
+
+    def advance(self) -> None:
+        while self.events and self.events[0][0] <= self.clock.now:
+            heapq.heappop(self.events)[2]()
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        self.advance()
+        self.maybe_kill(0.1)
+        found = [reply for name in sorted(message_ids) for reply in self.inbox.pop(name, [])]
+        return [found[i] for i in self.rng.permutation(len(found))]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        return clients.send_and_wait(self, messages, TIMEOUT if timeout is None else timeout)
+
+    def maybe_kill(self, times: float = 1.0) -> None:
+        if self.kills < MAX_KILLS and self.rng.random() < times and self.happens("server killed"):
+            self.kills += 1
+            raise Killed
+
+    def set_run(self, run: object) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> object:
+        raise NotImplementedError
+
+    def create_message(self, *arguments: object) -> Message:
+        raise NotImplementedError
+
+
+# ---- What the server saw, and the same run in the simulator
+
+
+@dataclass
+class Seen:
+    """What the server of a run knew in each round, as the simulator needs it."""
+
+    views: dict[int, Any] = field(default_factory=dict)  # round -> view; 0: before the first
+    probes: dict[int, set[int]] = field(default_factory=dict)  # round -> clients whose reply to the probe counted
+    fits: list[set[int]] = field(default_factory=list)  # participants of each fit of the adaptation rule
+
+    def watch(self, server: FedReachStrategy) -> None:
+        """Note each view of the registry under the round that it is for."""
+        view = server.registry.view
+
+        def noted(participants: Any) -> Any:
+            number = 0 if server._snapshot is None else server._snapshot.state.round + 1
+            self.views[number] = view(participants)
+            return self.views[number]
+
+        server.registry.view = noted  # type: ignore[method-assign]
+
+
+@contextmanager
+def watched(seen: Seen, clock: Clock) -> Iterator[None]:
+    """Let the server use this clock, and note what is not in the run folder: replies to probes, and fits."""
+
+    class Watched(OpenRound):
+        def losses(self, request: AskLosses) -> Any:
+            answers = super().losses(request)
+            seen.probes[request.view.round] = {*answers}
+            return answers
+
+        def updates(self, request: AskUpdates) -> ClientResults:
+            answers = super().updates(request)
+            seen.probes[request.view.round] = {*answers.ids.tolist()}
+            return answers
+
+    class WatchedFit(adaptation.RemoteFit):
+        def fitted(self, record: Any, members: Any, *, cross: bool) -> Any:
+            fit = super().fitted(record, members, cross=cross)
+            seen.fits.append({*members} - fit.fitted.left.keys())
+            return fit
+
+    patches = (
+        mock.patch.object(clients, "time", clock),
+        mock.patch.object(strategy, "OpenRound", Watched),
+        mock.patch.object(adaptation, "RemoteFit", WatchedFit),
+    )
+    with patches[0], patches[1], patches[2]:
+        yield
+
+
+class Replay:
+    """The simulator as the backend of a round in which exactly these replies arrive."""
+
+    def __init__(self, simulation: Simulation, probed: set[int], counted: set[int]) -> None:
+        self.simulation, self.probed, self.counted = simulation, probed, counted
+        self.learnt = simulation.learnt
+
+    def losses(self, request: AskLosses) -> dict[int, float]:
+        return {client: loss for client, loss in self.simulation.losses(request).items() if client in self.probed}
+
+    def updates(self, request: AskUpdates) -> ClientResults:
+        reports = self.simulation.updates(request)
+        arrived = np.isin(reports.ids, [*(self.probed if request.probe else self.counted)])
+        return reports if arrived.all() else reports.only(arrived)
+
+
+class Outcome(NamedTuple):
+    """What a run comes to."""
+
+    weights: list[dict[int, float]]  # of the clients whose replies counted, by round
+    asked: list[set[int]]  # of the selected clients, by round
+    model: str  # digest
+
+
+def simulated(setup: FlowerExperiment, participants: list[int], seen: Seen, lines: list[dict[str, Any]]) -> Outcome:
+    """Return the outcome of the simulator if it loses the replies that the rows of a run report as lost."""
+    p = setup.data.population
+    unseen = np.setdiff1d(np.concatenate([p.participants, p.unseen]), participants)
+    data = replace(setup.data, population=Population(np.array(participants, np.int64), unseen))
+    made = setup.simulation
+    simulation = Simulation(made.federation, data, made.engine, ROUNDS)
+    federation, engine = simulation.federation, simulation.engine
+    sizes = simulation.first_view.num_examples
+    memory = new_memory(federation, len(sizes), memory_width(federation, engine.num_trainable, len(engine.initial)))
+
+    def view(number: int) -> Any:
+        known = seen.views[number].num_examples > 0
+        available = known & seen.views[number].available
+        return replace_fields(simulation.first_view, num_examples=np.where(known, sizes, 0), available=available)
+
+    state, weights, asked = initial_state(federation, engine.initial, view(0), memory), [], []
+    for line in lines:
+        of_round = replace_fields(view(line["round"]), loss=state.loss, round=state.round + 1)
+        backend = Replay(simulation, seen.probes.get(line["round"], set()), {*line["cohort"]})
+        requested: list[AskUpdates] = []
+
+        def updates(request: AskUpdates, backend: Replay = backend, requested: list[Any] = requested) -> ClientResults:
+            requested.append(request)
+            return Replay.updates(backend, request)
+
+        backend.updates = updates  # type: ignore[method-assign]
+        steps = run_round(federation, state, of_round, rounds=ROUNDS, summed=engine.weighted_sum)
+        state, report, _ = finish_round(steps, backend)
+        weights.append(weights_of(report.cohort, report.weights))
+        asked.append({client for r in requested if not r.probe for client in r.selection.ids.tolist()})
+    return Outcome(weights, asked, models(setup, state))
+
+
+def weights_of(cohort: Iterable[int], weights: Iterable[float]) -> dict[int, float]:
+    return {client: round(weight, 9) for client, weight in zip(cohort, weights, strict=True)}
+
+
+def models(setup: FlowerExperiment, state: FederationState) -> str:
+    """Return a digest of the models of a state."""
+    layout, adapted = setup.simulation.engine.layout, state.adapted(setup.simulation.federation)
+    views = [layout.views(torch.from_numpy(model.copy())) for model in adapted]
+    return " ".join(digest({name: view.numpy() for name, view in of_model.items()}) for of_model in views)
+
+
+def stored_models(folder: Path) -> str:
+    """Return a digest of the last models of a run folder."""
+    tensors = load_file(folder / "last.safetensors")
+    clusters = sorted({name.partition("/")[0] for name in tensors if "/" in name}, key=int) or [""]
+    heads = [f"{cluster}/" if cluster else "" for cluster in clusters]
+    return " ".join(
+        digest({name.removeprefix(head): array for name, array in tensors.items() if name.startswith(head)})
+        for head in heads
+    )
+
+
+# ---- A schedule and its ending
+
+
+class Ending(NamedTuple):
+    """How a schedule ends: right, in words, wrong, hung or with a traceback; and the reason."""
+
+    how: str
+    why: str
+    injected: Counter[str]
+
+
+@cache
+def experiment(configuration: str) -> FlowerExperiment:
+    return FlowerExperiment(overrides=(*SMALL, *CONFIGURATIONS[configuration]))
+
+
+@cache
+def app_of(configuration: str) -> ClientApp:
+    return experiment(configuration).client_app(kept_in_process=CLIENTS)
+
+
+def run_schedule(seed: int, configuration: str | None = None, kind: str | None = None) -> Ending:
+    """Run the schedule of a seed, in this configuration or with this kind of faults if they are given."""
+    plan, clock, seen = Plan.of(seed, configuration, kind), Clock(), Seen()
+    network, failures = Network(app_of(plan.configuration), clock, plan), list[str]()
+
+    def ending(how: str, why: str = "") -> Ending:
+        return Ending(how, f"{plan}: {why}", network.injected)
+
+    with TemporaryDirectory() as name, watched(seen, clock):
+        while True:
+            setup = anew(experiment(plan.configuration))
+            server = setup.strategy(Path(name), timeout=TIMEOUT, patience=PATIENCE)
+            seen.watch(server)
+            seen.fits.clear()
+            try:
+                server.run(network)
+                break
+            except Killed:
+                clock.sleep(1.0)
+            except Hung:
+                return ending("hung")
+            except FedReachError as error:
+                failures.append(str(error))
+                if len(failures) == MAX_RESTARTS or not str(error).strip():
+                    return ending("in words" if all(map(str.strip, failures)) else "traceback", failures[-1])
+                network.calm_down()  # somebody repairs the network, and runs the command again
+            except Exception as error:
+                return ending("traceback", f"{type(error).__name__}: {error}")
+        problems = list(differences(setup, Path(name), network, seen, had_failures=bool(failures)))
+    return ending("wrong", "; ".join(problems)) if problems else ending("right")
+
+
+def differences(
+    setup: FlowerExperiment, folder: Path, network: Network, seen: Seen, *, had_failures: bool
+) -> Iterator[str]:
+    """Yield what a finished run must not be."""
+    lines = rows(folder)[1:]
+    participants = json.loads((folder / "client_statistics.json").read_text())["participants"]
+    if json.loads((folder / "result.json").read_text())["status"] != "finished" or len(lines) != ROUNDS:
+        yield "it did not finish"
+        return
+    sizes = setup.data.train.sizes
+    for number, view in seen.views.items():
+        if any(known not in (0, sizes[client]) for client, known in zip(participants, view.num_examples, strict=True)):
+            yield f"round {number} has wrong numbers of examples: {view.num_examples}"
+    expected = simulated(setup, participants, seen, lines)
+    if expected.asked != [{*line["cohort"], *line["lost"]} for line in lines]:
+        yield f"it asked {[[*line['cohort'], *line['lost']] for line in lines]}, the simulator {expected.asked}"
+    elif expected.weights != [weights_of(line["cohort"], line["weights"]) for line in lines]:
+        yield "other weights than in the simulator"
+    elif expected.model != stored_models(folder):
+        yield "another model than in the simulator"
+    for line in lines:
+        for client in line["lost"]:
+            if (line["round"], client) not in network.disturbed:
+                yield f"client {client} was lost in round {line['round']} without a fault"
+        for who in line.get("refused") or {}:
+            number = int(re.findall(r"\d+", who)[0])
+            client = number if who.startswith("client") else network.nodes[number].client
+            if not any(disturbed == client for _, disturbed in network.disturbed):
+                yield f"{who} was blamed without a fault: {line['refused'][who]}"
+    if network.plan.is_calm and not had_failures:
+        available = {c for c, there in zip(participants, seen.views[ROUNDS].available, strict=True) if there}
+        if missing := set(participants) - available:
+            yield f"clients {sorted(missing)} are online, but not available in the last round"
+    yield from wrong_scores(folder, network)
+    yield from wrong_fit(setup, folder, seen)
+
+
+def wrong_scores(folder: Path, network: Network) -> Iterator[str]:
+    """Yield scores that their clients never reported."""
+    for line in rows(folder, "clients.jsonl") if (folder / "clients.jsonl").exists() else ():
+        if line["population"] != "participants":
+            continue
+        for client, loss in zip(line["ids"], line["loss"], strict=True):
+            honest = [scores["eval_loss"] for scores in network.scores.get((line["round"], client), [])]
+            if not any(abs(loss - value) < 1e-6 * max(1, abs(value)) for value in honest):
+                yield f"the loss {loss} of client {client} in round {line['round']} is not what it reported: {honest}"
+
+
+def wrong_fit(setup: FlowerExperiment, folder: Path, seen: Seen) -> Iterator[str]:
+    """Yield whether the state of the fitted rule is not that of its participants in the simulator."""
+    if not seen.fits:
+        return
+    tensors = load_file(folder / "adaptation.safetensors")
+    model = load_file(folder / "last.safetensors")
+    layout = setup.simulation.engine.layout
+    vector = np.concatenate([model[name].ravel() for name in layout.names])
+    participants = setup.data.population.participants
+    nobody = {*participants.tolist()} - seen.fits[0]  # that of the last model, the best follows
+    clusters = np.zeros(len(participants), np.int64)
+    fitted = adapted_without(setup, nobody).evaluate(vector[None], clusters, ROUNDS)[2]
+    for name, value in fitted[0].state.items():
+        if np.asarray(value).tobytes() != tensors[f"last/{name}"].tobytes():
+            yield f"{name} of the adaptation rule is not that of participants {seen.fits}"
