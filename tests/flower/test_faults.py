@@ -92,7 +92,10 @@ FAULTS: dict[str, tuple[Callable[[Message, Callable[[], Message]], Any], str]] =
         with_update(lambda u: u * 0 + np.float32(3e38)),
         r"'update' contains numbers up to 3e\+38",
     ),
-    "once 1e20": (with_update(one_huge_number), r"its update contains numbers up to 1e\+20, which would erase the model"),
+    "once 1e20": (
+        with_update(one_huge_number),
+        r"its update contains numbers up to 1e\+20, which would erase the model",
+    ),
     "one number more": (
         with_update(lambda u: np.append(u, u[:1])),
         r"its 'update' must be float32 \(650,\); got float",

@@ -338,7 +338,9 @@ class Simulation:
             terms: Mapping[str, Float32s] = {}
             if solver is not None:
                 assert state.memory is not None  # see `Simulation.start`
-                share = view.num_examples[rows[members]] / view.num_examples.mean()
+                share = (
+                    view.num_examples[rows[members]] / view.num_examples[view.num_examples > 0].mean()
+                )  # as on Flower
                 terms = solver.prepare(state.memory.read(rows[members]), state.solver[model], share)
             elif state.memory is not None:  # of the loss
                 terms = {LOSS_MEMORY: state.memory.read(rows[members])}
