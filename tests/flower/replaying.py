@@ -173,10 +173,8 @@ def differences(
     """Yield what a finished run must not be."""
     lines = rows(folder)[1:]
     participants = json.loads((folder / "client_statistics.json").read_text())["participants"]
-    if (
-        json.loads((folder / "result.json").read_text())["status"] != "finished"
-        or len(lines) != setup.experiment.rounds
-    ):
+    rounds = setup.experiment.rounds
+    if json.loads((folder / "result.json").read_text())["status"] != "finished" or len(lines) != rounds:
         yield "it did not finish"
         return
     sizes = setup.data.train.sizes
@@ -200,9 +198,7 @@ def differences(
             if not any(disturbed == client for _, disturbed in network.disturbed):
                 yield f"{who} was blamed without a fault: {line['refused'][who]}"
     if network.plan.is_calm and not had_failures:
-        available = {
-            c for c, there in zip(participants, seen.views[setup.experiment.rounds].available, strict=True) if there
-        }
+        available = {c for c, there in zip(participants, seen.views[rounds].available, strict=True) if there}
         if missing := set(participants) - available:
             yield f"clients {sorted(missing)} are online, but not available in the last round"
     yield from wrong_scores(folder, network)

@@ -1,10 +1,10 @@
-"""Seeded schedules of faults for runs on Flower: a network of messages, and what a run must come to.
+"""Seeded schedules of faults for runs on Flower: a network of messages on a virtual clock.
 
-`run_schedule(Plan.of(seed))` runs one federation in this process. A `Network` carries its messages on a virtual clock. By the
-seed it delays, loses, doubles, reorders, corrupts and replays them; clients leave, forget and come back; the server is
-killed and restarted on its run folder. The run must end in words (a `FedReachError`) or in the right model. That is the
-model of the simulator, bit for bit, if the simulator loses the replies that the run reports as lost. In addition, each
-client that was lost, blamed or absent must have met a fault.
+`run_schedule(Plan.of(seed))` runs one federation in this process. By the seed, a `Network` delays, loses, doubles,
+reorders, corrupts and replays its messages; clients leave, forget and come back; the server is killed and restarted on
+its run folder. The run must end in words (a `FedReachError`) or in the right model. That is the model of the simulator,
+bit for bit, if the simulator loses the replies that the run reports as lost. In addition, each client that was lost,
+blamed or absent must have met a fault (see `replaying`). A new configuration is one line of `CONFIGURATIONS`.
 """
 
 from __future__ import annotations

@@ -14,9 +14,11 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, Message
 from flwr.clientapp import ClientApp
 
+from fedreach._util.errors import ConfigError
 from fedreach.federation.secure_aggregation import FixedPoint, mean_of
 from fedreach.flower.app import share_labels
 from fedreach.flower.messages import ReplyError, array
+from fedreach.flower.strategy import FedReachStrategy
 from fedreach.report.write import write_report
 
 from ..conftest import rows  # noqa: TID252
@@ -172,6 +174,24 @@ def test_where_counts_are_told_nobody_is_asked_for_entropies_too(tmp_path: Path)
     grid = InProcess(app_of(method), range(CLIENTS))
     assert flower(experiment(method), grid, tmp_path) == undisturbed(method)
     assert [kind for _, kind in grid.sent].count("query.labels") == 4
+
+
+def test_a_client_that_claims_more_examples_than_the_limit_does_not_participate(tmp_path: Path) -> None:
+    def answering(asked: int, message: Message, answer: Callable[[], Message]) -> Any:
+        lies = (asked, message.metadata.message_type) == (3, "query")
+        return with_metric("num-examples", 2**40)(message, answer) if lies else answer()
+
+    made = experiment(FEDAVG).simulation
+    strategy = FedReachStrategy(
+        made.federation, made.engine.task.module, rounds=2, folder=tmp_path, timeout=0.4, max_examples=1000
+    )
+    grid = InProcess(app_of(FEDAVG), range(CLIENTS), answering=answering)
+    strategy.run(grid)
+    assert (3, "train") not in grid.sent
+    node = f"node {grid.node_of[3]}"
+    assert "client 3 must report at most 1000 training examples" in rows(tmp_path)[0]["refused"][node]
+    with pytest.raises(ConfigError, match=r"FedReachStrategy\.max_examples must be positive"):
+        FedReachStrategy(made.federation, made.engine.task.module, rounds=2, folder=tmp_path, max_examples=0)
 
 
 # --------------------------------------------------------------------------------------------------- evaluation

@@ -67,6 +67,7 @@ class ClientRegistry:
     timeout: float  # seconds that a client has for a reply
     population: Population | None = None  # None: all clients that are online at first participate
     sizes: Ints | None = None  # (n,) examples of each client, if the server knows them
+    max_examples: int | None = None  # training examples that a client may report; None: any number
     grid: Grid = field(init=False)
     run: str = ""  # its name, under which clients store what they keep
     known: dict[int, ClientStatistics] = field(default_factory=dict)  # an earlier process of the run may have asked
@@ -318,6 +319,11 @@ class ClientRegistry:
     def _check_examples(self, client: int, facts: ClientStatistics) -> None:
         """Reject numbers of examples that differ from those at the start of the run, or that the client cannot have."""
         before, held_out = self.known.get(client), facts.num_held_out
+        if self.max_examples is not None and facts.num_examples > self.max_examples:
+            raise messages.ReplyError(
+                f"client {client} must report at most {self.max_examples} training examples (max_examples); got "
+                f"{facts.num_examples}"
+            )
         if before is not None and (facts.num_examples, held_out) != (before.num_examples, before.num_held_out):
             raise messages.ReplyError(
                 f"client {client} reports {facts.num_examples} training and {held_out} held-out examples, but reported "

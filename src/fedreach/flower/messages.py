@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from torch import nn
 
 from fedreach._util.arrays import AnyArray, Float32s
@@ -199,7 +199,8 @@ def seal(message: Message, node: int, hashed: dict[int, bytes] | None = None) ->
 
 def check_digest(message: Message, node: int, *, required: bool) -> Message:
     """Return the message; raise AlteredError if its digest is wrong, or missing although it is required."""
-    digest = message.content.config_records.get(FEDREACH, {}).get(DIGEST)
+    own: Mapping[str, Any] = message.content.config_records.get(FEDREACH, {})
+    digest = own.get(DIGEST)
     if (digest is not None or required) and digest != _digest(message, node, {}):
         raise AlteredError("its content does not match its SHA-256 digest, so it was altered on the way")
     return message

@@ -87,6 +87,8 @@ class FedReachStrategy(Strategy):
             online.
         timeout: Time limit for each reply of a client, in seconds. A round with probes or restored client states sends
             several requests.
+        max_examples: Largest number of training examples that a client may report, which limits its weight; clients
+            that report more do not participate. None: no limit.
         evaluate_every: Number of rounds between evaluations by the clients. The last round is always evaluated.
         evaluate_training: Also score participants' training examples, as `train_accuracy`.
         engine: Engine for the server's test set and, if the server trains, for the server's data (see
@@ -124,6 +126,7 @@ class FedReachStrategy(Strategy):
         min_clients: int = 2,
         patience: float = 60.0,
         timeout: float = 600.0,
+        max_examples: int | None = None,
         evaluate_every: int = 1,
         evaluate_training: bool = False,
         engine: Engine | None = None,
@@ -138,6 +141,7 @@ class FedReachStrategy(Strategy):
         attackers: Attackers | None = None,
     ) -> None:
         limits = {"rounds": rounds, "min_clients": min_clients, "evaluate_every": evaluate_every, "timeout": timeout}
+        limits |= {} if max_examples is None else {"max_examples": max_examples}
         for option, value in {**limits, "patience": patience}.items():
             rule = "positive and finite" if option in limits else "finite and not negative"
             if not 0 <= value < math.inf or (value == 0 and option in limits):
@@ -181,7 +185,7 @@ class FedReachStrategy(Strategy):
         trusts = record is None or self.attackers.attack.claims_examples
         sizes = None if record is None or trusts else record.sizes
         terms = training_terms(federation, self.layout)
-        self.registry = ClientRegistry(federation, terms, timeout, population, sizes)
+        self.registry = ClientRegistry(federation, terms, timeout, population, sizes, max_examples)
         self.writer = ModelWriter(model, self.layout)
         # State of the run.
         self._open = ExitStack()  # the folder's lock
