@@ -1,6 +1,6 @@
 """Runs on Flower under seeded schedules of faults: how many end in the right model, and how many in words.
 
-    python benchmarks/schedules.py                  # 1,000 schedules: about ten minutes on one core
+    python benchmarks/schedules.py                  # 1,000 schedules: less than half an hour
     python benchmarks/schedules.py 100 --write      # the first 100, into docs/records/schedules.md
 
 It exits with status 1 if a run ended with a wrong model or a traceback, or hung, and prints the seed.
