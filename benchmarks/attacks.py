@@ -17,7 +17,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,25 +43,42 @@ RULES: Mapping[str, str] = {
     "mean": '{name = "mean"}',
     "median": '{name = "median", share = SHARE}',
     "multi_krum": '{name = "multi_krum", share = SHARE}',
+    "multi_krum, mixed": f'{{name = "multi_krum", share = SHARE, {MIXED}}}',
     "trimmed_mean, mixed": f'{{name = "trimmed_mean", share = SHARE, {MIXED}}}',
     "geometric_median, mixed": f'{{name = "geometric_median", share = SHARE, {MIXED}}}',
     "centered_clipping, mixed": f'{{name = "centered_clipping", share = SHARE, {MIXED}}}',
 }
 RECOMMENDED = "geometric_median, mixed"
-SHARES = (0.1, 0.3)
-DATA: Mapping[str, tuple[str, ...]] = {
-    "digits": (),
-    "cifar10": (
-        'data = {name = "cifar10"}',
-        'partition = {name = "dirichlet_by_class", clients = 400, alpha = 1.0}',
-        'model = {name = "lenet"}',
-        "local.lr = 0.05",
-        "rounds = 60",
-        "evaluation.every = 60",
+
+
+class Case(NamedTuple):
+    """A data set with the cells of its tables."""
+
+    options: tuple[str, ...] = ()
+    rules: tuple[str, ...] = tuple(rule for rule in RULES if rule != "multi_krum, mixed")
+    attacks: tuple[str, ...] = (*ATTACKS,)
+    shares: tuple[float, ...] = (0.1, 0.3)
+    honest_only: tuple[str, ...] = ()  # rules that are not attacked
+
+
+CIFAR = (
+    'data = {name = "cifar10"}',
+    'partition = {name = "dirichlet_by_class", clients = 400, alpha = 1.0}',
+    'model = {name = "lenet"}',
+    "local.lr = 0.05",
+    "rounds = 60",
+    "evaluation.every = 60",
+)
+CASES: Mapping[str, Case] = {
+    "digits": Case(),
+    "digits, 150 rounds": Case(
+        ("rounds = 150", "evaluation.every = 150"),
+        ("mean", "multi_krum, mixed", "trimmed_mean, mixed", RECOMMENDED),
+        ("none", "sign flip", "ALIE", "inner product"),
+        (0.3,),
     ),
+    "cifar10": Case(CIFAR, ("mean", RECOMMENDED), honest_only=("mean",)),
 }
-RULES_OF: Mapping[str, Sequence[str]] = {"digits": [*RULES], "cifar10": ["mean", RECOMMENDED]}
-HONEST_ONLY: Mapping[str, Sequence[str]] = {"digits": [], "cifar10": ["mean"]}  # rules that are not attacked
 
 
 class Scores(NamedTuple):
@@ -73,11 +90,11 @@ class Scores(NamedTuple):
 
 def measured(data: str, attack: str, share: float, seeds: range, out: Path) -> Scores:
     """Run one cell, or resume it, and return its scores."""
-    folder = out / data / f"{attack}, {share:g}".replace(" ", "_")
-    rules = [rule for rule in RULES_OF[data] if attack == "none" or rule not in HONEST_ONLY[data]]
+    case, folder = CASES[data], out / data / f"{attack}, {share:g}".replace(" ", "_")
+    rules = [rule for rule in case.rules if attack == "none" or rule not in case.honest_only]
     names = {rule: rule.replace(", ", "_") for rule in rules}
     methods = ", ".join(f"{name} = {{aggregation = {RULES[rule]}}}" for rule, name in names.items())
-    options = [*DATA[data], f"methods = {{{methods.replace('SHARE', f'{share:g}')}}}", f"seeds = {[*seeds]}"]
+    options = [*case.options, f"methods = {{{methods.replace('SHARE', f'{share:g}')}}}", f"seeds = {[*seeds]}"]
     options.append(f'baseline = "{names[rules[0]]}"')
     if ATTACKS[attack]:
         options.append(f"attack = {ATTACKS[attack][:-1]}, share = {share:g}}}")
@@ -118,8 +135,8 @@ def cell(scores: Mapping[int, float] | None, honest: Mapping[int, float]) -> str
 
 def text(data: str, cells: Mapping[tuple[str, float], Scores], seeds: range) -> str:
     """Return the section of the record about one data set."""
-    parts = []
-    for share in SHARES:
+    case, parts = CASES[data], []
+    for share in case.shares:
         honest = cells["none", share]
         reference = {"unadapted": honest.unadapted["mean"], "adapted": honest.adapted["mean"]}
         values = [float(np.mean([*scores.values()])) for scores in reference.values()]
@@ -133,14 +150,14 @@ def text(data: str, cells: Mapping[tuple[str, float], Scores], seeds: range) -> 
                 *(
                     f"{cell(scores.unadapted.get(rule), reference['unadapted'])} / "
                     f"{cell(scores.adapted.get(rule), reference['adapted'])}"
-                    for rule in RULES_OF[data]
+                    for rule in case.rules
                 ),
             ]
-            for attack in ATTACKS
+            for attack in case.attacks
             for scores in [cells[attack, share]]
         ]
-        parts.append(f"{intro}\n\n{table(['attack', *RULES_OF[data]], lines, left=1)}")
-    program = f"python benchmarks/attacks.py --seeds {len(seeds)} --write --data {data}"
+        parts.append(f"{intro}\n\n{table(['attack', *case.rules], lines, left=1)}")
+    program = f'python benchmarks/attacks.py --seeds {len(seeds)} --write --data "{data}"'
     return f"```text\n{program}\n```\n\n" + "\n\n".join(parts)
 
 
@@ -148,7 +165,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3, help="how many; default: %(default)s")
     parser.add_argument("--first", type=int, default=0, help="first seed; default: %(default)s")
-    parser.add_argument("--data", choices=[*DATA], default="digits", help="default: %(default)s")
+    parser.add_argument("--data", choices=[*CASES], default="digits", help="default: %(default)s")
     parser.add_argument("--out", type=Path, default=Path("runs/attacks"), help="default: %(default)s")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/records/attacks.md")
     arguments = parser.parse_args()
@@ -156,8 +173,8 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     cells = {
         (attack, share): measured(arguments.data, attack, share, seeds, arguments.out)
-        for attack in ATTACKS
-        for share in SHARES
+        for attack in CASES[arguments.data].attacks
+        for share in CASES[arguments.data].shares
     }
     section = text(arguments.data, cells, seeds)
     print(section)

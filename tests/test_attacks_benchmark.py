@@ -20,8 +20,8 @@ def test_differences_are_paired_by_seed(benchmark):
 
 
 def test_each_attack_and_rule_of_the_tables_is_run(benchmark, tmp_path, monkeypatch):
-    monkeypatch.setattr(benchmark, "RULES_OF", {"digits": ["mean", benchmark.RECOMMENDED]})
-    monkeypatch.setitem(benchmark.DATA, "digits", ("rounds = 2", "evaluation.every = 2"))
+    short = benchmark.Case(("rounds = 2", "evaluation.every = 2"), ("mean", benchmark.RECOMMENDED))
+    monkeypatch.setattr(benchmark, "CASES", {"digits": short})
     scores = benchmark.measured("digits", "sign flip x 10", 0.3, range(2), tmp_path)
     assert scores.adapted.keys() == {"mean", benchmark.RECOMMENDED}
     assert all(by_seed.keys() == {0, 1} for by_seed in scores.unadapted.values())
