@@ -21,6 +21,7 @@ def client_of(experiment: FlowerExperiment) -> ClientApp:
 @app.query("labels")
 @app.query("loss")
 @app.query("adaptation")
+@app.query("secure")
 @app.train()
 @app.evaluate()
 @app.evaluate("adaptation")
