@@ -68,6 +68,7 @@ CIFAR = (
     "local.lr = 0.05",
     "rounds = 60",
     "evaluation.every = 60",
+    "evaluation.examples_per_client = 40",
 )
 CASES: Mapping[str, Case] = {
     "digits": Case(),

@@ -56,7 +56,7 @@ def silent_about_the_question(message: Message, answer: Callable[[], Message]) -
 LIES: dict[str, tuple[Method, Lie, str]] = {
     "a round that was before": (FEDAVG, asked_before(round=1), "its reply must be for round 2; got round 1"),
     "another run": (FEDAVG, asked_before(run="x"), "it does not reply to a request of this run"),
-    "no run": (FEDAVG, silent_about_the_question, "its content does not match its SHA-256 digest"),
+    "no run": (FEDAVG, silent_about_the_question, "its content does not match its checksum"),
     "further than clipped steps": (CLIPPED, with_update(lambda u: 100 * u), "the norm of its update must be at most"),
 }
 

@@ -25,7 +25,7 @@ FOUND = {
     "a stale reply took the place of the true one": Plan(
         29, "adaptation", ("second node", "doubled", "replayed"), 0.1, is_calm=True
     ),
-    "FedDyn's weights depended on clients that the server had never met": Plan(
+    "FedDyn's mean in the simulator counted clients that the server had never met": Plan(
         143, "feddyn", ("replayed", "corrupted reply", "server killed", "client left"), 0.25, is_calm=True
     ),
 }
