@@ -22,7 +22,11 @@ TYPES = ("selection", "weighting", "solver", "loss", "server", "aggregation", "a
 OPTIONS: dict[str, dict[str, Any]] = {
     "discrete_laplace": {"epsilon": 1.0},
     "discrete_gaussian": {"epsilon": 1.0, "delta": 1e-3},
+    **dict.fromkeys(("dp_fedavg", "dp_ftrl"), {"clip": 1.0, "delta": 1e-5, "noise_multiplier": 1.0}),
+    "least_often": {"max_participations": 1},
 }
+NEEDED = {"dp_fedavg": {"selection": "poisson"}, "dp_ftrl": {"selection": "least_often"}}
+"""Name -> other components that it needs, besides equal weights."""
 OF_PARTS = ("product", "mix", "clip")  # weightings that add what their parts add
 NOTHING = "-"
 
@@ -70,7 +74,8 @@ def of_components() -> list[str]:
     for kind in TYPES:
         for name in table(kind):
             if name not in OF_PARTS:
-                rows.setdefault((kind, *cells(base, federation(**{kind: name}))), []).append(f"`{name}`")
+                needed = {**NEEDED[name], "weighting": "equal"} if name in NEEDED else {}
+                rows.setdefault((kind, *cells(base, federation(**{kind: name}, **needed))), []).append(f"`{name}`")
     for name in table("label_statistics"):
         if name not in ("exact", "secure_aggregation"):
             plain, _ = cells(base, federation(weighting="entropy", label_statistics=name))

@@ -207,7 +207,7 @@ TABLES = {
     "weighting": WEIGHTINGS,
     "solver": SOLVERS,
     "server": SERVERS,
-    "aggregation": AGGREGATIONS,
+    "aggregation": {name: rule for name, rule in AGGREGATIONS.items() if not name.startswith("dp_")},  # noise
     "loss": LOSSES,
 }
 OPTIONS = {

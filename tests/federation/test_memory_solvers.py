@@ -238,6 +238,8 @@ def test_with_one_step_c_i_is_the_gradient_at_the_broadcast_whatever_the_schedul
 class AsksAll(fr.Selection):
     """Has everybody train to be asked for its update, and then chooses the first."""
 
+    reads_updates = True
+
     def probe(self, state, view, k, rng):
         return Probe(view.ids, "update")
 

@@ -135,8 +135,8 @@ def trained(method: Method, data: Any) -> bool:
         size, own = np.array([facts.num_examples]), np.array([culprit])
         assert answer.steps == federation.local.steps_of(size, own, federation.seed, request.view.round)[0]
     else:
-        reports = round_.reports(found, lost, request.view)
-        assert reports.update.tobytes() == round_.reports(silent, silent_lost, request.view).update.tobytes()
+        reports = round_.reports(found, lost, request)
+        assert reports.update.tobytes() == round_.reports(silent, silent_lost, request).update.tobytes()
     return culprit in lost
 
 

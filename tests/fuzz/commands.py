@@ -62,6 +62,7 @@ STARTS: dict[str, list[list[str]]] = {
     "doctor": [["--out", "folder"], ["--out", "garbage"]],
     "verify": [["no-such"], ["--list"], ["garbage:x"]],
     "init": [[], ["folder/new"]],
+    "disclose": [[], ["garbage.toml"]],
 }
 LONG = ("verify", "compare", "run")
 """Commands that would work for long with names that are right: none is added to theirs."""

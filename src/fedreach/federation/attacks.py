@@ -278,8 +278,8 @@ class FalseLabels(Attack):
     """
 
     def label_counts(self, counts: Ints) -> Ints:
-        each, rest = divmod(int(counts.sum()), len(counts))
-        return each + (np.arange(len(counts)) < rest)
+        quotient, remainder = divmod(int(counts.sum()), len(counts))
+        return quotient + (np.arange(len(counts)) < remainder)
 
 
 @dataclass(frozen=True)
@@ -349,7 +349,7 @@ class Attackers:
 
         Example:
             >>> Attackers.draw(SignFlip(), np.arange(10, 30), 0.1, seed=0).clients
-            array([12, 21])
+            array([12, 20])
         """
         if not 0 < share < 1:
             raise ConfigError(f"attack.share must be above 0 and below 1; got {share:g}.")

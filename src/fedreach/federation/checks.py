@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 MAX_MAGNITUDE = 1e30  # largest number in an update; larger ones soon make the model infinite
 
 
-def invalid_update(update: AnyArray, most: float = MAX_MAGNITUDE) -> str:
-    """Return why the numbers of an update are invalid, or "". They must be finite and at most `most`.
+def invalid_update(update: AnyArray, limit: float = MAX_MAGNITUDE) -> str:
+    """Return why the numbers of an update are invalid, or "". They must be finite and at most `limit`.
 
     Example:
         >>> invalid_update(np.array([0.5, -2e30])), invalid_update(np.array([0.5]))
@@ -32,7 +32,7 @@ def invalid_update(update: AnyArray, most: float = MAX_MAGNITUDE) -> str:
     if not np.isfinite(update).all():
         return "is not finite"
     largest = float(np.abs(update).max(initial=0))
-    return f"contains numbers up to {largest:.3g}, which are too large" if largest > most else ""
+    return f"contains numbers up to {largest:.3g}, which are too large" if largest > limit else ""
 
 
 def too_long(local: LocalSGD, update: AnyArray, start: AnyArray, steps: int, lr: float) -> str:

@@ -243,7 +243,7 @@ def tree_sensitivity(rounds: int, participations: int, gap: int = 1) -> float:
     """
     squares = 0
     for level in range(rounds.bit_length()):
-        most = min(-(-(2**level) // gap), participations)
-        full, rest = divmod(min(participations, rounds), most)
-        squares += full * most**2 + rest**2
+        highest = min(-(-(2**level) // gap), participations)
+        full, remainder = divmod(min(participations, rounds), highest)
+        squares += full * highest**2 + remainder**2
     return math.sqrt(squares)

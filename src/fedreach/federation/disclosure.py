@@ -114,19 +114,21 @@ def _names(prefix: str, *names: str) -> tuple[str, ...]:
 def _before_training(federation: Federation) -> Iterator[Disclosed]:
     hides, noise = federation.label_statistics.only_sum, federation.label_statistics.adds_noise
     keys = _names("query/metrics", "client", "num-examples", "held-out-examples", "bits-per-example")
-    keys += _names("query/fedreach", "samples", *SETTINGS, *(("weighting", "public-key") if hides else ()))
+    keys += _names("query/fedreach", "samples", *SETTINGS, *(("weighting",) if hides else ()))
     yield Disclosed("id, numbers and format of examples, settings", "all clients", "first contact", "", keys)
     needs = sorted(federation.needs())
     if needs and not hides:  # the server computes entropies from counts
         what = f"{needs[0].replace('_', ' ')}{' with noise' * noise}"
         limit = "smaller epsilon" if noise else "noise; other components"
         yield Disclosed(what, "participants", "before round 1", limit, _names("query.labels/labels", needs[0]))
+    if hides:
+        what, limit = "public keys, encrypted shares; what unmasks a sum", "secure-roster, against a server that lies"
+        yield Disclosed(what, "participants", "each round", limit, ("query.secure/secure/content",))
     yield Disclosed("error message of its app", "all clients", "if it fails", "", ("error?",))
 
 
 def _of_tables(hides: bool) -> Iterator[Disclosed]:
     keys = _names("query.table", "metrics/client", "told/name", "told/columns", "told/classes")
-    keys += ("query.table/fedreach/public-key",) * hides
     limit = "data.columns.drop"
     yield Disclosed("name, names of columns and classes", "all clients", "first contact", limit, keys)
     keys = ("query.table/told/texts",)

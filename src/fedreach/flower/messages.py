@@ -194,15 +194,15 @@ def seal(message: Message, node: int, hashed: dict[int, bytes] | None = None) ->
         hashed: Digests of records by id, which this function extends; records that many messages share are then
             hashed once.
     """
-    own = message.content[FEDREACH] = ConfigRecord({**message.content.config_records.get(FEDREACH, {})})
-    own[DIGEST] = _digest(message, node, {} if hashed is None else hashed)
+    record = message.content[FEDREACH] = ConfigRecord({**message.content.config_records.get(FEDREACH, {})})
+    record[DIGEST] = _digest(message, node, {} if hashed is None else hashed)
     return message
 
 
 def check_digest(message: Message, node: int, *, required: bool) -> Message:
     """Return the message; raise AlteredError if its digest is wrong, or missing although it is required."""
-    own: Mapping[str, Any] = message.content.config_records.get(FEDREACH, {})
-    digest = own.get(DIGEST)
+    record: Mapping[str, Any] = message.content.config_records.get(FEDREACH, {})
+    digest = record.get(DIGEST)
     if (digest is not None or required) and digest != _digest(message, node, {}):
         raise AlteredError("its content does not match its checksum, so it was altered on the way")
     return message

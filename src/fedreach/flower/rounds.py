@@ -247,17 +247,17 @@ class OpenRound:
             return {}
         state, view = request.state, request.view
         largest = {client: float(np.abs(answer.update).max(initial=0)) for client, answer in answers.items()}
-        found: Reasons = {}
+        reasons: Reasons = {}
         for client, size in largest.items():
-            others = sorted(value for other, value in largest.items() if other != client)
+            sizes = sorted(value for sender, value in largest.items() if sender != client)
             model = state.models[int(state.clusters[view.rows(np.array([client]))[0]])]
-            limit = ERASING * (float(np.abs(model).max(initial=0)) + (others[(len(others) - 1) // 2] if others else 0))
+            limit = ERASING * (float(np.abs(model).max(initial=0)) + (sizes[(len(sizes) - 1) // 2] if sizes else 0))
             if size > limit > 0:
-                found[client] = (
+                reasons[client] = (
                     f"its update contains numbers up to {size:.3g}, which would erase the model in float32; the limit "
                     f"is {limit:.3g}, 2^24 times the numbers of the model and of other updates"
                 )
-        return found
+        return reasons
 
     def _read_answer(self, request: AskUpdates, client: int, reply: Message) -> Answer:
         """Return the answer in a reply; raise a ReplyError if it is wrong."""

@@ -74,9 +74,9 @@ def _lagrange_factors(places: tuple[int, ...], prime: int) -> list[int]:
     factors = []
     for place in places:
         numerator = denominator = 1
-        for other in places:
-            if other != place:
-                numerator, denominator = numerator * other % prime, denominator * (other - place) % prime
+        for x in places:
+            if x != place:
+                numerator, denominator = numerator * x % prime, denominator * (x - place) % prime
         factors.append(numerator * pow(denominator, -1, prime) % prime)
     return factors
 

@@ -200,8 +200,8 @@ class SecureClient:
     def __init__(self, context: Context, client: int, statistics: LabelStatistics) -> None:
         self.context, self.client, self.statistics = context, client, statistics
         self.roster = read_roster(context, client)
-        kept = context.state.config_records.get(SECURE)
-        self.kept = Kept() if kept is None else Kept.model_validate_json(str(kept["kept"]))
+        stored = context.state.config_records.get(SECURE)
+        self.kept = Kept() if stored is None else Kept.model_validate_json(str(stored["kept"]))
 
     def answer(self, request: ConfigRecord) -> ConfigRecord:
         """Return the reply to a request; a client replies once to each step of a sum.

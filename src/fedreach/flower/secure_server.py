@@ -135,16 +135,16 @@ class SecureSum:
         return dict(sorted(replies.items())), lost
 
     def _read_keys(self) -> Callable[[int, Mapping[str, Any]], PublicKeys]:
-        taken = set[str]()
+        used = set[str]()
 
         def read(client: int, content: Mapping[str, Any]) -> PublicKeys:
             keys = KEYS.validate_python(content, strict=True)
             pair = {keys.sealing, keys.masking}
             if len(pair) == 1 or not all(is_public_key(bytes.fromhex(key)) for key in pair):
                 raise messages.ReplyError("its keys for secure aggregation hide nothing")
-            if pair & taken:
+            if pair & used:
                 raise messages.ReplyError("its key for secure aggregation is also the key of another client")
-            taken.update(pair)
+            used.update(pair)
             bytes.fromhex(keys.signature)
             return keys
 
