@@ -278,7 +278,7 @@ class Recorder:
             which = f"any of the {empty_rounds}" if all_empty else f"the last {empty_rounds} of {len(lines)}"
             raise TrainingError(
                 f"No client's update counted in {which} rounds: all {lost} were lost or not finite. "
-                f"{STEADIER}, and choose {ANOTHER_FOLDER}."
+                f"{STEADIER}, or wait until clients are online. Then choose {ANOTHER_FOLDER}."
             )
 
     def _refuse_if_far_off(self) -> None:
