@@ -7,6 +7,7 @@ import io
 import math
 import re
 import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from fedreach._util.errors import ConfigError, nearest
+from fedreach._util.tables import visible
 from fedreach.report.numbers import TEMPLATES, number
 
 if TYPE_CHECKING:
@@ -95,7 +97,9 @@ def with_style(draw: Callable[P, R]) -> Callable[P, R]:
     def inside(*args: P.args, **kwargs: P.kwargs) -> R:
         import matplotlib
 
-        with matplotlib.rc_context(_settings(printed=style().printed)):
+        with matplotlib.rc_context(_settings(printed=style().printed)), warnings.catch_warnings():
+            # A name in a script that the fonts lack is complete in an SVG; other formats show boxes.
+            warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font", UserWarning)
             return draw(*args, **kwargs)
 
     return inside
@@ -187,12 +191,13 @@ LABEL_SHARE = 0.97  # share of a panel's height for the label of its y-axis: pro
 
 
 def shorten(name: str, length: int = 26) -> str:
-    """Return a name of at most `length` characters, shortened in the middle.
+    """Return a name of at most `length` characters, shortened in the middle, with `visible` control characters.
 
     Example:
         >>> shorten("my_experiments.policies:ByDistance", 20)
         'my_experim…yDistance'
     """
+    name = visible(name)
     if len(name) <= length:
         return name
     return f"{name[: length // 2]}…{name[len(name) - (length - 1) // 2 :]}"
@@ -257,7 +262,7 @@ def row_name(name: str) -> str:
     """Return the name of a row; a long name is shortened on the page, and wrapped to two lines in a paper."""
     if not style().printed:
         return shorten(name, ROW_NAME)
-    lines = wrap_words(name, ROW_LINE)
+    lines = wrap_words(visible(name), ROW_LINE)
     if len(lines) > MAX_LINES:
         name = shorten(name, MAX_LINES * ROW_LINE)
         lines = [name[:ROW_LINE], name[ROW_LINE:]]
@@ -330,19 +335,24 @@ def inline_svg(figure: Figure, name: str, title: str) -> str:
     svg = out.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'id="method(\d+)-', r'class="method m\1" id="method\1-', svg)
-    svg = re.sub(r'\bid="', f'id="{name}-', svg)
-    svg = re.sub(r'href="#', f'href="#{name}-', svg)
-    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
-    for colour, variable in _VARIABLES.items():
-        svg = svg.replace(colour, variable)
+    svg = re.sub("<[^>]*>", lambda tag: _adapt_tag(tag[0], name), svg)  # texts between tags keep what names contain
     box = re.search(r'viewBox="([^"]*)"', svg)
     opening = (
         f'<svg role="img" aria-labelledby="{name}-title" viewBox="{box[1] if box else ""}"'
         ' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
-        f'<title id="{name}-title">{html.escape(title)}</title>'
+        f'<title id="{name}-title">{html.escape(visible(title))}</title>'
     )
     return re.sub(r"<svg[^>]*>", lambda _: opening, svg, count=1)
+
+
+def _adapt_tag(tag: str, name: str) -> str:
+    tag = re.sub(r'id="method(\d+)-', r'class="method m\1" id="method\1-', tag)
+    tag = re.sub(r'\bid="', f'id="{name}-', tag)
+    tag = re.sub(r'href="#', f'href="#{name}-', tag)
+    tag = re.sub(r"url\(#", f"url(#{name}-", tag)
+    for colour, variable in _VARIABLES.items():
+        tag = tag.replace(colour, variable)
+    return tag
 
 
 def _lay_out(figure: Figure) -> None:
