@@ -14,11 +14,13 @@ from rich.console import Console
 from rich.file_proxy import FileProxy
 from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn
 
+from fedreach._util.tables import visible
+
 REFRESHES_PER_SECOND = 4.0
 COLUMNS = (
     TextColumn("{task.fields[text]}", markup=False),
     BarColumn(bar_width=None),
-    TextColumn("{task.fields[count]}"),
+    TextColumn("{task.fields[count]}", markup=False),
     TimeElapsedColumn(),
     TextColumn("{task.fields[after]}", markup=False),
 )
@@ -30,17 +32,17 @@ class Bar:
     def __init__(self, progress: Progress, text: str, total: int | None) -> None:
         self.progress = progress
         count = "" if total is None else f"0/{total}"
-        number = progress.add_task("", total=total, text=text, count=count, after="")
+        number = progress.add_task("", total=total, text=visible(text), count=count, after="")
         self.task: Task = next(task for task in progress.tasks if task.id == number)
 
     def show(self, done: int, total: int | None, after: str, count: str | None = None) -> None:
         """Set the progress, the text after the bar, and `count`, the progress as text (default: ``"done/total"``)."""
         self.task.completed, self.task.total = done, total
-        self.task.fields.update(count=f"{done}/{total}" if count is None else count, after=after)
+        self.task.fields.update(count=f"{done}/{total}" if count is None else visible(count), after=visible(after))
 
     def rename(self, text: str) -> None:
         """Set the text before the bar."""
-        self.task.fields["text"] = text
+        self.task.fields["text"] = visible(text)
 
     def close(self) -> None:
         """Remove the bar."""

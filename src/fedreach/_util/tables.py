@@ -55,6 +55,8 @@ def visible(text: str) -> str:
         >>> visible("ward\x1b[2J 7\u202e")
         'ward\\x1b[2J 7\\u202e'
     """
+    if text.isprintable():  # fast, as most texts are
+        return text
     return "".join(c.encode("unicode_escape").decode() if _commands(c) else c for c in text)
 
 

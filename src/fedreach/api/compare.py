@@ -11,6 +11,7 @@ from typing import Any
 
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError, TrainingError
+from fedreach._util.tables import visible_lines
 from fedreach.api import terminal
 from fedreach.api.comparison import Comparison
 from fedreach.data.datasets import Dataset, PartitionSpec
@@ -338,7 +339,7 @@ def compare(
     comparison = Comparison(run_call(data, methods, "compare", **arguments))
     if progress:
         for sentence in concerns(comparison.analysis.comparison):
-            print(f"Warning: {sentence}", file=sys.stderr)
+            print(visible_lines(f"Warning: {sentence}"), file=sys.stderr)
     return comparison
 
 

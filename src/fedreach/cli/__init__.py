@@ -31,7 +31,7 @@ from fedreach.cli import (
     run,
     verify,
 )
-from fedreach.cli.options import InterruptError, promise_json, say_json
+from fedreach.cli.options import InterruptError, echo, promise_json, say_json
 
 
 class Commands(click.Group):
@@ -89,6 +89,7 @@ def _errors_as_json(ctx: click.Context) -> Iterator[None]:
         yield
     except click.ClickException as error:
         say_json(ctx, error.format_message())
+        error.message = visible_lines(error.message)  # type: ignore[misc]  # click prints it
         raise
     except (FedReachError, MemoryError, OSError, click.exceptions.Exit, click.Abort):
         raise
@@ -98,8 +99,8 @@ def _errors_as_json(ctx: click.Context) -> Iterator[None]:
 
 
 def _end(ctx: click.Context, message: str, code: int) -> NoReturn:
-    click.secho("error: ", fg="red", bold=True, err=True, nl=False)
-    click.echo(visible_lines(message), err=True)
+    echo("error: ", err=True, color="red", end="")
+    echo(message, err=True)
     say_json(ctx, message)
     sys.exit(code)
 

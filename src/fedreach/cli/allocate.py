@@ -79,18 +79,18 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
     silent = quiet or as_json or not sys.stderr.isatty()
     try:
         table = read_clients(clients)
-        answer = plan(table, question, progress=lambda line: None if silent else click.echo(line, err=True))
+        answer = plan(table, question, progress=lambda line: None if silent else options.echo(line, err=True))
     except KeyboardInterrupt:
         raise InterruptError("Interrupted before the first plan was found.") from None
     record = planning.record(answer)
     if as_json:
         options.set_json(record)
     else:
-        click.echo(text(answer, record, options.width(), None if options.is_verbose() else MAX_LISTED))
+        options.echo(text(answer, record, options.width(), None if options.is_verbose() else MAX_LISTED))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(csv_text(record["clients"]), encoding="utf-8")
-        click.echo(f"Data    {out}", err=as_json)
+        options.echo(f"Data    {out}", err=as_json)
     if figure is not None:
         from fedreach.report.figures.clients import allocation
 

@@ -133,7 +133,7 @@ def print_outcome(status: ComparisonStatus, out: Path, figure_formats: tuple[str
     if status.finished:
         write([out], out, figure_formats, as_json)
     for job, cause in status.failed.items():
-        click.secho(f"failed: {job.label}: {cause}", fg="red", err=True)
+        options.echo(f"failed: {job.label}: {cause}", err=True, color="red")
     if status.failed and as_json:
         failed_runs = [
             {"method": job.method, "seed": job.seed, "folder": str(job.folder), "error": cause}

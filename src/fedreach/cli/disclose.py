@@ -55,4 +55,4 @@ def disclose(config: Path | None, overrides: tuple[str, ...], as_json: bool) -> 
             row.append(data.limit or "-")
     notes = ["A sum over one client is the data of this client."] if any(data.summed for data in methods) else []
     more = [] if options.is_verbose() else ["More    fedreach disclose --verbose"]
-    click.echo(text_table(header, rows, options.width(), left=len(header), note="\n".join(notes + more)))
+    options.echo(text_table(header, rows, options.width(), left=len(header), note="\n".join(notes + more)))

@@ -169,7 +169,6 @@ def doctor(out: Path, as_json: bool) -> None:
     Exits with status 1 if training is impossible, else with status 0, even if other checks fail.
     """
     from fedreach._util.errors import FedReachError
-    from fedreach._util.tables import visible_lines
 
     results = checks(out)
     broken = [check.name for check in results if check.core and not check.works]
@@ -178,8 +177,8 @@ def doctor(out: Path, as_json: bool) -> None:
     else:
         for check in results:
             mark = "ok" if check.works else ("BROKEN" if check.core else "missing")
-            click.echo(visible_lines(f"{mark:<7} {check.name:<16} {check.found}"))
+            options.echo(f"{mark:<7} {check.name:<16} {check.found}")
             if not check.works:
-                click.echo(visible_lines(f"{'':24} fix: {check.fix}"))
+                options.echo(f"{'':24} fix: {check.fix}")
     if broken:
         raise FedReachError(f"FedReach does not work on this machine. Fix first: {', '.join(broken)}.")

@@ -60,7 +60,7 @@ def export(
     if as_json:
         options.set_json(document)
         return
-    click.echo("\n".join(lines))
+    options.echo("\n".join(lines))
 
 
 def _rule(folder: Path, out: Path, chosen: options.ChosenModel, force: bool) -> tuple[dict[str, Any], list[str]]:

@@ -40,9 +40,9 @@ def list_(kind: str | None, as_json: bool) -> None:
     if as_json:
         options.set_json(rows)
     elif options.is_verbose():
-        click.echo(text(rows))
+        options.echo(text(rows))
     else:
-        click.echo(_names_text(rows, options.width()) if kind is None else _summaries_text(rows, options.width()))
+        options.echo(_names_text(rows, options.width()) if kind is None else _summaries_text(rows, options.width()))
 
 
 @click.command(
@@ -58,8 +58,8 @@ def init(folder: Path, as_json: bool) -> None:
     if as_json:
         options.set_json({"written": [str(path) for path in written]})
         return
-    click.echo("\n".join(f"Wrote {path}" for path in written))
-    click.echo(f"\nNext    fedreach compare {written[0]}")
+    options.echo("\n".join(f"Wrote {path}" for path in written))
+    options.echo(f"\nNext    fedreach compare {written[0]}")
 
 
 def entries(kinds: Sequence[str]) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError, FedReachError
 from fedreach._util.registry import COMPONENT_TYPES, METHOD, VERIFIED
+from fedreach._util.tables import visible_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -209,6 +210,16 @@ class InterruptError(FedReachError):
     exit_code = 130
 
 
+def echo(text: str, *, err: bool = False, color: str | None = None, end: str = "\n") -> None:
+    """Print a text with its control characters visible (see `visible_lines`), as names may contain any character."""
+    click.secho(f"{visible_lines(text)}{end}", fg=color, err=err, nl=False)
+
+
+def echo_file(text: str) -> None:
+    """Print the text of a file, such as CSV, to stdout: unchanged in a pipe, and as `echo` on a terminal."""
+    click.echo(visible_lines(text) if sys.stdout.isatty() else text, nl=False)
+
+
 def promise_json(context: click.Context) -> None:
     """Record in the context that the command prints one JSON document, even if it fails."""
     context.meta[JSON] = None
@@ -230,7 +241,7 @@ def say_json(context: click.Context, error: str | None = None) -> None:
         document = {**(document if isinstance(document, dict) else {}), "error": error}
     if document is not None:  # None in a process that only helps with another one's run
         finite = json.loads(json.dumps(document), parse_constant=lambda name: None)  # JSON has neither nan nor infinity
-        click.echo(json.dumps(finite))
+        echo(json.dumps(finite))
 
 
 def load(
@@ -292,7 +303,7 @@ def save_figure(figure: Figure, path: Path, *, as_json: bool) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     save(figure, path.with_suffix(""), [path.suffix[1:].lower()])
-    click.echo(f"Figure  {path}", err=as_json)
+    echo(f"Figure  {path}", err=as_json)
 
 
 def is_verbose() -> bool:

@@ -47,10 +47,10 @@ def partition(
     if as_json:
         options.set_json(record.to_json())
     else:
-        click.echo(_text(experiment, data, options.width()))
+        options.echo(_text(experiment, data, options.width()))
     if save is not None:
         data.partition.save(save)
-        click.echo(f"Saved   {save}", err=as_json)
+        options.echo(f"Saved   {save}", err=as_json)
     if plot is not None:
         from fedreach.report.figures.clients import partition_heatmap
 

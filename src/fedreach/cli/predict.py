@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from fedreach._util.errors import ConfigError
-from fedreach._util.tables import visible_lines
 from fedreach.cli import options
 
 
@@ -57,7 +56,7 @@ def predict(
         if as_json:
             options.set_json(model.expected.to_json())
         else:
-            click.echo(visible_lines(deployed.schema(model.expected)))
+            options.echo(deployed.schema(model.expected))
         return
     predictions, about = predict_file(model, file, client=client, label=label, unadapted=unadapted)
     text = deployed.format_csv(predictions, about, client)
@@ -69,8 +68,8 @@ def predict(
         options.set_json(document if out is not None else document | {"predictions": table})
         return
     if out is None:
-        click.echo(text, nl=False)
-    click.echo(
+        options.echo_file(text)
+    options.echo(
         "\n".join([*deployed.lines(predictions, about), *([] if out is None else ["", f"Wrote {out}"])]),
         err=out is None,
     )

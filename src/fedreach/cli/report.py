@@ -104,12 +104,12 @@ def write(
         files = [str(path) for path in (written.page, *written.tables, *written.figures, *written.paper)]
         options.set_json({**document, "page": str(written.page), "files": files})
         return
-    click.echo(text)
-    click.echo(f"\nReport  {written.page}" + "     All columns: --verbose" * (not options.is_verbose()))
-    click.echo(f"Data    {written.page.parent}/table.{{{','.join(path.suffix[1:] for path in written.tables)}}}")
+    options.echo(text)
+    options.echo(f"\nReport  {written.page}" + "     All columns: --verbose" * (not options.is_verbose()))
+    options.echo(f"Data    {written.page.parent}/table.{{{','.join(path.suffix[1:] for path in written.tables)}}}")
     for label, paths in (("Figures", written.figures), ("Paper", written.paper)):
         if paths:
-            click.echo(f"{label:<7} {paths[0].parent} ({len(paths)} files)")
+            options.echo(f"{label:<7} {paths[0].parent} ({len(paths)} files)")
 
 
 class _Report(NamedTuple):

@@ -122,7 +122,7 @@ def _table_overrides(data: Path, columns: Mapping[str, Any], participants: str |
     }
     if participants is None and not quiet:
         who = f"{count} of {len(table.owner_names)} clients (40%) participate, drawn by each seed"
-        click.echo(f"{who}; --participants chooses their number or names.", err=True)
+        options.echo(f"{who}; --participants chooses their number or names.", err=True)
     return [f"{key}={_toml(value)}" for key, value in set_.items()]
 
 
@@ -220,11 +220,11 @@ def print_result(folder: Path, result: Result, as_json: bool) -> None:
     width = options.width()
     outcome = "\n".join(folded(terminal.outcome_sentence(last, result), width))
     texts = [terminal.baselines_table(read, last, width), outcome, findings_text(analyse(read), width)]
-    click.echo("\n\n".join(filter(None, texts)))
-    click.echo(f"\nRun     {folder}")
+    options.echo("\n\n".join(filter(None, texts)))
+    options.echo(f"\nRun     {folder}")
     if options.is_verbose():
-        click.echo("\n".join(f"        {path}" for path in sorted(folder.glob("[!.]*"))))
-    click.echo(f"Next    fedreach report {folder}")
+        options.echo("\n".join(f"        {path}" for path in sorted(folder.glob("[!.]*"))))
+    options.echo(f"Next    fedreach report {folder}")
 
 
 def _explain(experiment: Experiment, base: Path, seed: int, folder: Path, as_json: bool) -> None:
@@ -235,8 +235,8 @@ def _explain(experiment: Experiment, base: Path, seed: int, folder: Path, as_jso
     if as_json:
         options.set_json({"engine": name, "why": why})
     else:
-        click.echo(terminal.summary(experiment.model_copy(update={"seeds": [seed]}), data))
-        click.echo(why)
+        options.echo(terminal.summary(experiment.model_copy(update={"seeds": [seed]}), data))
+        options.echo(why)
 
 
 def _ranks(*, alone: bool) -> AbstractContextManager[Ranks | None]:

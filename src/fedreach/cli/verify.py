@@ -47,13 +47,13 @@ def verify(
         if as_json:
             options.set_json(checks)
         else:
-            click.echo(checking.list_text(checks))
+            options.echo(checking.list_text(checks))
         return
     began, results = time.perf_counter(), []
     for result in checking.check_all(components, Path.cwd(), kind=kind, options=settings, without=without):
         results.append(result)
         if not as_json and (options.is_verbose() or components or not result.passed):
-            click.echo(checking.result_line(result))
+            options.echo(checking.result_line(result))
     seconds = time.perf_counter() - began
     failed, skipped = [r for r in results if not r.passed], [r for r in results if r.skipped]
     if as_json:
@@ -63,9 +63,9 @@ def verify(
         raise ConfigError(skipped[0].skipped)
     number = len(results) - len(skipped)
     if not (as_json or options.is_verbose() or components):
-        click.echo(checking.counts_text(results))
+        options.echo(checking.counts_text(results))
     if failed:
         raise FedReachError(f"{len(failed)} of {number} components fail{'s' if len(failed) == 1 else ''} a check.")
     if not as_json:
         left_out = f"; {len(skipped)} skipped, as libraries are missing" if skipped else ""
-        click.echo(f"All checks passed by {number} component{'s' * (number != 1)} in {seconds:.0f} s{left_out}.")
+        options.echo(f"All checks passed by {number} component{'s' * (number != 1)} in {seconds:.0f} s{left_out}.")
