@@ -378,6 +378,9 @@ def predictions(
         rows: Rows of a file.
         about: Description of the model, as in ``model.json``.
         new_adapter: Function that returns an adapter for a client. None: predict without adaptation.
+
+    Raises:
+        DataError: If a prediction is not finite, as of very large numbers; the message names the row and the column.
     """
     classes, shape, by_client = classes_of(about), (len(rows.samples), about["outputs"]), rows.by_client()
     predicted, unadapted = np.empty(shape), None if new_adapter is None else np.empty(shape)
@@ -385,10 +388,12 @@ def predictions(
     if new_adapter is None and len(rows.samples):
         for indices in by_client.values() if about["mixes"] else [np.arange(len(rows.samples))]:
             logits = model.logits(rows.samples[indices])
+            _check_finite(logits, rows, indices, about)
             predicted[indices] = logits if classes is None else np.exp(log_softmax(logits))
     elif new_adapter is not None and unadapted is not None:
         for name, indices in by_client.items():
             answers = model.answers(rows.samples[indices])
+            _check_finite(answers[0], rows, indices, about)
             adapter = new_adapter().fit(*answers)
             predicted[indices], decisions[name] = adapter.predict_proba(*answers), adapter.decision_
             unadapted[indices] = np.exp(log_softmax(answers[0]))
@@ -407,6 +412,21 @@ def predictions(
         None if new_adapter is None else tuple(decisions[name] for name in names),
         _scores(rows, predicted, unadapted, np.arange(len(predicted)), classes),
     )
+
+
+def _check_finite(outputs: Floats, rows: Rows, indices: Ints, about: Mapping[str, Any]) -> None:
+    """Raise DataError if outputs of these rows are not finite; name the cell furthest from the participants' mean."""
+    refused = indices[~np.isfinite(outputs).all(axis=1)]
+    if not len(refused):
+        return
+    row, cause, preparation = int(refused[0]), "", SampleFormat.of_json(about["name"], about).preparation
+    if preparation is not None:
+        values = np.asarray(rows.samples, np.float64)[refused]
+        mean, sd = np.array([(column.mean, column.sd) for column in preparation.used]).T
+        place, number = np.unravel_index(np.nan_to_num(abs(values - mean) / sd).argmax(), values.shape)
+        row, column = int(refused[place]), preparation.used[number]
+        cause = f": column {column.name!r} is {column.shown(float(values[place, number]))}, the most unusual cell"
+    raise DataError(f"The prediction for row {row} is not finite{cause}. Correct the row, or remove it.")
 
 
 def _scores(
