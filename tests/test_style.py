@@ -13,8 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fedreach"
 LIMITS = {
-    "lines of code": 37_340,  # goal: 31,000. 36,820 before notes for newcomers, untrusted folders and robust rules
-    "files": 235,
+    # Goal: 31,000. 37,340 before attacks, differential privacy, leavers of secure sums, and the list of what is learned.
+    "lines of code": 39_000,
+    "files": 244,  # 235 before them
     "entries at the top": 14,
     "percent of lines that import": 9.75,  # goal: 9
     "percent of names that say nothing": 0.2,
@@ -101,7 +102,7 @@ def figures(source: Path) -> dict[str, float]:
 
 
 DOC_LIMITS = {
-    "words": 18_500,
+    "words": 19_500,  # goal: 25,000. 18,500 before the pages on attacks and privacy
     "private phrases per 1,000 words": 0.5,
     "percent of sentences with more than 25 words": 0.4,
 }

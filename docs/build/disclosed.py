@@ -22,7 +22,7 @@ TYPES = ("selection", "weighting", "solver", "loss", "server", "aggregation", "a
 OPTIONS: dict[str, dict[str, Any]] = {
     "discrete_laplace": {"epsilon": 1.0},
     "discrete_gaussian": {"epsilon": 1.0, "delta": 1e-3},
-    **dict.fromkeys(("dp_fedavg", "dp_ftrl"), {"clip": 1.0, "delta": 1e-5, "noise_multiplier": 1.0}),
+    **{name: {"clip": 1.0, "delta": 1e-5, "noise_multiplier": 1.0} for name in ("dp_fedavg", "dp_ftrl")},
     "least_often": {"max_participations": 1},
 }
 NEEDED = {"dp_fedavg": {"selection": "poisson"}, "dp_ftrl": {"selection": "least_often"}}

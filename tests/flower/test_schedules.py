@@ -37,13 +37,13 @@ def check(ending: Ending) -> None:
 
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_each_configuration_survives_a_schedule(configuration: str) -> None:
     check(run_schedule(Plan.of(3, configuration)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_each_kind_of_fault_occurs_and_leaves_the_right_model(kind: str) -> None:
     ending = run_schedule(Plan.of(7, "scaffold", kind))
     check(ending)
