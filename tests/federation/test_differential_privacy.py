@@ -95,6 +95,39 @@ def test_published_epsilons_of_dp_ftrl_are_reproduced(noise, published):
     assert epsilon_of(tree(1600, 1), noise, 1e-6) < published  # by a newer conversion
 
 
+# The central-DP settings of pfl-research (github.com/apple/pfl-research, folder benchmarks), all with epsilon 2:
+# participants, cohort size of the noise, rounds, delta, and the noise multiplier of pfl 0.6.0's PLDPrivacyAccountant.
+PFL_SETTINGS = {
+    # image_classification: README.md ("CIFAR10 IID central DP"), configs/baseline.yaml, pytorch/train.py (population)
+    "cifar10": (1_000_000, 1000, 3000, 1e-6, 0.6327629089355469),
+    "stackoverflow": (1_000_000, 5000, 2000, 1e-6, 0.8638858795166016),  # lm/configs/baseline.yaml
+    # flair/configs/baseline.yaml; delta and population are the defaults of utils/argument_parsing.py
+    "flair": (10_000_000, 5000, 5000, 1e-5, 0.5454540252685547),
+}
+
+
+@pytest.mark.parametrize("name", PFL_SETTINGS)
+def test_the_published_epsilon_of_the_settings_of_pfl_is_reproduced(name):
+    n, cohort_size, rounds, delta, noise = PFL_SETTINGS[name]
+    assert epsilon_of(poisson(n, cohort_size, rounds, "pld"), noise, delta) == pytest.approx(2, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PFL_SETTINGS)
+def test_the_noise_for_the_settings_of_pfl_is_that_of_its_accountant(name):
+    n, cohort_size, rounds, delta, noise = PFL_SETTINGS[name]
+    assert noise_for(poisson(n, cohort_size, rounds, "pld"), 2.0, delta) == pytest.approx(noise, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PFL_SETTINGS)
+def test_the_stored_noise_of_the_settings_of_pfl_is_what_pfl_computes(name):
+    privacy = pytest.importorskip("pfl.privacy")
+    n, cohort_size, rounds, delta, noise = PFL_SETTINGS[name]
+    accountant = privacy.PLDPrivacyAccountant(rounds, cohort_size / n, "gaussian", epsilon=2.0, delta=delta)
+    assert accountant.noise_parameter == pytest.approx(noise, rel=0.002)  # pfl's tolerance is 0.001
+
+
 def delta_between(p, q, epsilon: float) -> float:
     """Return the smallest delta of two densities on the line."""
     x = np.linspace(-60, 60, 600_001)
