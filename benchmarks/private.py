@@ -146,7 +146,7 @@ def measure_pfl(run: RunData, out: Path, data: fr.FederatedData, noise: float | 
     net, seconds = train_with_pfl(run, out, data, noise)
     with torch.inference_mode():
         right = net(inputs(data, data.dataset.test_x)).argmax(1) == torch.from_numpy(data.dataset.test_y)
-    return {"accuracy": float(right.float().mean()), "seconds": seconds}
+    return {"accuracy": float(right.double().mean()), "seconds": seconds}
 
 
 def text_of_pfl(
