@@ -126,6 +126,7 @@ class Network(Grid):
         self.count = self.round = self.kills = 0
         self.injected: Counter[str] = Counter()
         self.disturbed: set[tuple[int, int]] = set()  # round, client
+        self.erasing: dict[int, int] = {}  # round -> client that sends 1e20
         self.scores: dict[tuple[int, int], list[dict[str, Any]]] = {}  # honest evaluations, by round and client
         self.is_quiet = False
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
@@ -251,7 +252,10 @@ class Network(Grid):
         elif not reply.has_error() and self.happens("corrupted reply", node.client):
             reply = WAYS[self.draw(WAYS)](self.rng, reply)
         elif not reply.has_error() and request.metadata.message_type != "query" and self.happens("lie", node.client):
-            reply = resealed(LIES[self.draw(LIES)](self.rng, reply))
+            way = self.draw(LIES)
+            if way == "1e20" and self.erasing.setdefault(self.round, node.client) != node.client:
+                way = "NaN"  # the limit does not hold if half of the clients of a round lie alike
+            reply = resealed(LIES[way](self.rng, reply))
         replies = [reply] * (1 + self.happens("doubled", node.client))
         if self.history and self.happens("replayed", node.client):
             replies.insert(int(self.rng.integers(2)), self.replay(reply))

@@ -242,6 +242,7 @@ class OpenRound:
 
         Such an update contains a number that exceeds `ERASING` times the largest number of the model plus the largest
         number of the median of the other updates. Without other updates and with a model of zeros, there is no limit.
+        If half of the clients of a round send such updates, the limit rises with them.
         """
         if self.federation.label_statistics.only_sum:
             return {}
