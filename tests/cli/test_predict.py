@@ -274,19 +274,19 @@ def test_names_of_clients_move_no_terminals_cursor(call: Call, tmp_path: Path) -
     assert "\\x1b[2Jelm  200" in call(rows, "--out", tmp_path / "p.csv").stdout
 
 
-def test_the_programs_json_is_json_also_where_a_number_is_none(
+def test_the_program_refuses_a_prediction_that_is_not_finite_and_its_json_is_json(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "rows.csv").write_text("a,label\n1e30,1\n", encoding="utf-8")
     diverged = Deployed(NUMBERS, lambda graph, x: [np.full((len(x), 1), np.inf, np.float32)], None, None, 10)
-    assert run_alone(diverged, [str(tmp_path / "rows.csv"), "--json"]) == 0
+    assert run_alone(diverged, [str(tmp_path / "rows.csv"), "--json"]) == 3
     told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert run_alone(diverged, ["--schema"]) == 0
     assert (
         capsys.readouterr().out
         == "features of shape (1,), float32, as array x of an .npz file, or one column per value\n"
     )
-    assert told["scores"] == {"mae": None, "rmse": None}
+    assert told == {"error": "The prediction for row 0 is not finite. Correct the row, or remove it."}
 
 
 @pytest.mark.parametrize("mixes", [False, True])
