@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from fedreach.evaluation.metrics import Metric as Metric
     from fedreach.federation import adaptation as adaptation
     from fedreach.federation import aggregation as aggregation
+    from fedreach.federation import attacks as attack  # noqa: F401
     from fedreach.federation import augmentations as augmentation  # noqa: F401
     from fedreach.federation import labels as label_statistics  # noqa: F401
     from fedreach.federation import losses as loss  # noqa: F401
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from fedreach.federation import solvers as solver  # noqa: F401
     from fedreach.federation import types as types
     from fedreach.federation import weighting as weighting
+    from fedreach.federation.attacks import Attack as Attack
     from fedreach.federation.augmentations import Augmentation as Augmentation
     from fedreach.federation.base import Adaptation as Adaptation
     from fedreach.federation.base import Aggregator as Aggregator
