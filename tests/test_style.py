@@ -17,7 +17,7 @@ LIMITS = {
     "lines of code": 39_000,
     "files": 244,  # 235 before them
     "entries at the top": 14,
-    "percent of lines that import": 9.75,  # goal: 9
+    "percent of lines that import": 9.76,  # goal: 9. 9.75 before `fr.Attack`
     "percent of names that say nothing": 0.2,
     "percent of functions named by a participle": 2.8,
     "private phrases per 1,000 words": 0.2,
