@@ -13,6 +13,7 @@ from fedreach.experiment.build import Builder
 from fedreach.experiment.load import load
 from fedreach.federation.aggregation import Mean
 from fedreach.federation.attacks import ALIE, ATTACKS, Attackers, InnerProduct, LabelFlip, Replay, SignFlip
+from fedreach.federation.checks import ERASING, erasing_updates
 from fedreach.federation.labels import Exact
 from fedreach.federation.robust import Median, MultiKrum
 from fedreach.federation.secure_aggregation import SecureAggregation
@@ -153,9 +154,33 @@ def test_updates_that_the_server_would_reject_are_lost_in_the_simulator():
     huge = simulation("attack.name=sign_flip", "attack.strength=1e35", "attack.share=0.9", "method.selection=full")
     sent = answers(huge)
     assert set(sent.lost) == set(huge.attackers.clients.tolist())
-    assert all("too large" in reason or "not finite" in reason for reason in sent.lost.values())
+    assert all("too large" in reason or "not finite" in reason or "erase" in reason for reason in sent.lost.values())
     clipped = simulation("attack.name=sign_flip", "attack.strength=100", "attack.share=0.9", "local.clip_norm=0.01")
     assert all("with gradients clipped to 0.01" in reason for reason in answers(clipped).lost.values())
+
+
+def test_replay_leaves_the_file_of_clients_memory_alone(tmp_path):
+    replayed = simulation("attack.name=replay", "attack.share=0.3", "method.solver=scaffold")
+    replayed = replace(replayed, memory_file=tmp_path / "memory.rows")
+    state = replayed.start()
+    for _ in range(3):
+        state = replayed.step(state).state
+    assert state.memory.read(np.arange(10)).any()
+    assert (tmp_path / "memory.rows").stat().st_size > 0  # a new table would have emptied it
+
+
+def test_an_update_that_would_erase_the_model_is_found_by_the_median_of_the_others():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        r = int(rng.integers(1, 7))
+        largest = rng.choice([0.0, 0.1, 0.1, 0.2, 1e7, 1e20], r)
+        models = rng.choice([0.0, 0.5], r)
+        expected = set()
+        for row in range(r):
+            others = sorted(np.delete(largest, row))
+            limit = ERASING * (models[row] + (others[(len(others) - 1) // 2] if others else 0))
+            expected |= {row} if largest[row] > limit > 0 else set()
+        assert set(erasing_updates(largest, models)) == expected
 
 
 def test_what_cannot_be_attacked_is_refused_before_the_first_round():

@@ -25,7 +25,7 @@ from fedreach.evaluation.metrics import AUROC, Metric, reject_metrics
 from fedreach.experiment import components
 from fedreach.experiment.schema import EvaluationSection, Experiment
 from fedreach.federation.adaptation.fitting import UNFITTED, next_query, no_held_out_error
-from fedreach.federation.attacks import Attack
+from fedreach.federation.attacks import Attackers
 from fedreach.federation.base import name_of
 from fedreach.federation.federation import Federation, check_federation_targets
 from fedreach.runs.simulation import Simulation, simulate
@@ -172,10 +172,13 @@ class Builder:
         module = build_model(self.model(), shape, outputs, seed=0, options=self.model_options())
         return Task.of(module, data, self.federation(seed))
 
-    def attack(self) -> Attack | None:
-        """Return the attack of malicious participants, if there is one."""
-        attack = self.experiment.attack
-        return None if attack is None else components.make("attack", attack, self.base)
+    def attackers(self, data: FederatedData, seed: int) -> Attackers:
+        """Return the malicious participants of a run with this seed."""
+        section = self.experiment.attack
+        if section is None:
+            return Attackers.nobody()
+        attack = components.make("attack", section, self.base)
+        return Attackers.draw(attack, data.population.participants, section.share, seed)
 
     def metrics(self) -> tuple[Metric, ...]:
         """Return the metrics that score models."""
@@ -229,6 +232,5 @@ class Builder:
             participation=components.make("participation", e.population.participation, self.base),
             drop_failing=e.run.on_failure == "drop",
             examined=examined,
-            attack=self.attack(),
-            malicious=0.1 if e.attack is None else e.attack.share,
+            attackers=self.attackers(data, federation.seed),
         )

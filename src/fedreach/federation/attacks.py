@@ -18,7 +18,7 @@ from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.base import Component, name_of
-from fedreach.federation.checks import invalid_update, too_long
+from fedreach.federation.checks import erasing_updates, invalid_update, too_long
 from fedreach.federation.federation import Federation
 from fedreach.federation.state import FederationState
 from fedreach.federation.types import ClientResults, ServerView
@@ -444,20 +444,21 @@ class Attackers:
     def only_valid(
         self, reports: ClientResults, federation: Federation, state: FederationState, view: ServerView, rounds: int
     ) -> ClientResults:
-        """Return the results without those of malicious clients that the server's checks reject.
+        """Return the results without those that the server's checks reject, as on Flower.
 
         Under secure aggregation, the server cannot check them.
         """
         if federation.label_statistics.only_sum:
             return reports
         assert reports.steps is not None  # clients that train as asked
-        local, p, reasons = federation.local, reports.trainable, dict[int, str]()
-        lr, models = local.lr_at(view.round, rounds), state.clusters[view.rows(reports.ids)]
+        local, p = federation.local, reports.trainable
+        lr, models = local.lr_at(view.round, rounds), state.models[state.clusters[view.rows(reports.ids)]]
+        largest, sizes = np.abs(reports.update).max(axis=1, initial=0), np.abs(models).max(axis=1, initial=0)
+        reasons = erasing_updates(largest.astype(np.float64), sizes.astype(np.float64))
         for row in np.flatnonzero(self.among(reports.ids)):
-            update, start = reports.update[row], state.models[models[row]]
-            wrong = invalid_update(update)
-            reason = f"its 'update' {wrong}" if wrong else ""
-            reason = reason or too_long(local, update[:p], start[:p], int(reports.steps[row]), lr)
-            if reason:
-                reasons[int(reports.ids[row])] = reason
-        return reports.without(reasons)
+            update, start = reports.update[row], models[row]
+            if wrong := invalid_update(update):
+                reasons[int(row)] = f"its 'update' {wrong}"
+            elif wrong := too_long(local, update[:p], start[:p], int(reports.steps[row]), lr):
+                reasons[int(row)] = wrong
+        return reports.without({int(reports.ids[row]): reason for row, reason in reasons.items()})

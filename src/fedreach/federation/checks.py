@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # -------------------- Checks of what clients return
 
 MAX_MAGNITUDE = 1e30  # largest number in an update; larger ones soon make the model infinite
+ERASING = 2**24  # float32 has 24 significant bits: a number loses all of them in a sum with one that is so much larger
 
 
 def invalid_update(update: AnyArray, limit: float = MAX_MAGNITUDE) -> str:
@@ -33,6 +34,32 @@ def invalid_update(update: AnyArray, limit: float = MAX_MAGNITUDE) -> str:
         return "is not finite"
     largest = float(np.abs(update).max(initial=0))
     return f"contains numbers up to {largest:.3g}, which are too large" if largest > limit else ""
+
+
+def erasing_updates(largest: Floats, models: Floats) -> dict[int, str]:
+    """Return the positions of the updates that would erase the model in float32, with the reasons.
+
+    Such an update contains a number that exceeds `ERASING` times the largest number of the model plus the largest
+    number of the median of the other updates. Without other updates and with a model of zeros, there is no limit. If
+    half of the clients of a round send such updates, the limit rises with them.
+
+    Args:
+        largest: (r,) largest absolute number of each update.
+        models: (r,) largest absolute number of the model that each client received.
+
+    Example:
+        >>> list(erasing_updates(np.array([0.1, 1e20, 0.2]), np.zeros(3)))
+        [1]
+    """
+    in_order, middle = np.sort(largest), (len(largest) - 2) // 2
+    if len(largest) > 1:  # without its own number, the median of a small update is the next number
+        models = models + np.where(largest <= in_order[middle], in_order[middle + 1], in_order[middle])
+    limits = ERASING * models
+    return {
+        int(row): f"its update contains numbers up to {largest[row]:.3g}, which would erase the model in float32; the "
+        f"limit is {limits[row]:.3g}, 2^24 times the numbers of the model and of other updates"
+        for row in np.flatnonzero((largest > limits) & (limits > 0))
+    }
 
 
 def too_long(local: LocalSGD, update: AnyArray, start: AnyArray, steps: int, lr: float) -> str:

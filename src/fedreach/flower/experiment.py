@@ -112,10 +112,7 @@ class FlowerExperiment(FlowerSetup):
     @cached_property
     def attackers(self) -> Attackers:
         """The malicious clients of the experiment."""
-        section, attack = self.experiment.attack, self.builder.attack()
-        if section is None or attack is None:
-            return Attackers.nobody()
-        return Attackers.draw(attack, self.data.population.participants, section.share, self.seed)
+        return self.builder.attackers(self.data, self.seed)
 
     def client_app(self, *, kept_in_process: int = 8) -> ClientApp:
         """Return the app of all clients (see `fedreach.flower.app.client_app`).

@@ -17,7 +17,7 @@ from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.engines.protocols import Engine
 from fedreach.federation.attacks import Attackers
 from fedreach.federation.base import name_of
-from fedreach.federation.checks import too_long
+from fedreach.federation.checks import erasing_updates, too_long
 from fedreach.federation.federation import Federation
 from fedreach.federation.participation import Participation
 from fedreach.federation.secure_aggregation import FixedPoint, mean_of
@@ -40,7 +40,6 @@ from fedreach.runs.simulation import train_server
 
 LOG = getLogger("flwr")
 LOST_MEMORY = "it lost its state between rounds"
-ERASING = 2**24  # float32 has 24 significant bits: a number loses all of them in a sum with one that is so much larger
 
 
 class Answer(NamedTuple):
@@ -238,27 +237,14 @@ class OpenRound:
         return answers, lost
 
     def _find_erasing(self, request: AskUpdates, answers: Answers) -> Reasons:
-        """Return the clients whose update would erase the model in float32, and the reasons.
-
-        Such an update contains a number that exceeds `ERASING` times the largest number of the model plus the largest
-        number of the median of the other updates. Without other updates and with a model of zeros, there is no limit.
-        If half of the clients of a round send such updates, the limit rises with them.
-        """
+        """Return the clients whose update would erase the model, and the reasons; see `erasing_updates`."""
         if self.federation.label_statistics.only_sum:
             return {}
-        state, view = request.state, request.view
-        largest = {client: float(np.abs(answer.update).max(initial=0)) for client, answer in answers.items()}
-        reasons: Reasons = {}
-        for client, size in largest.items():
-            sizes = sorted(value for sender, value in largest.items() if sender != client)
-            model = state.models[int(state.clusters[view.rows(np.array([client]))[0]])]
-            limit = ERASING * (float(np.abs(model).max(initial=0)) + (sizes[(len(sizes) - 1) // 2] if sizes else 0))
-            if size > limit > 0:
-                reasons[client] = (
-                    f"its update contains numbers up to {size:.3g}, which would erase the model in float32; the limit "
-                    f"is {limit:.3g}, 2^24 times the numbers of the model and of other updates"
-                )
-        return reasons
+        clients = sorted(answers)
+        largest = np.array([np.abs(answers[client].update).max(initial=0) for client in clients], np.float64)
+        clusters = request.state.clusters[request.view.rows(np.array(clients, np.int64))]
+        models = np.abs(request.state.models).max(axis=1, initial=0)[clusters].astype(np.float64)
+        return {clients[row]: reason for row, reason in erasing_updates(largest, models).items()}
 
     def _read_answer(self, request: AskUpdates, client: int, reply: Message) -> Answer:
         """Return the answer in a reply; raise a ReplyError if it is wrong."""

@@ -182,8 +182,7 @@ class FedReachStrategy(Strategy):
         self.identity = identity or identity_of(federation, model, name, rounds, inputs, self.shelf)
         self.recorder = Recorder(self.folder, federation, self.layout, stop_if_diverged=False)
         # Malicious clients may claim examples that they do not have, even if this server knows better.
-        trusts = record is None or self.attackers.attack.claims_examples
-        sizes = None if record is None or trusts else record.sizes
+        sizes = None if record is None or self.attackers.attack.claims_examples else record.sizes
         terms = training_terms(federation, self.layout)
         self.registry = ClientRegistry(federation, terms, timeout, population, sizes, max_examples)
         self.writer = ModelWriter(model, self.layout)

@@ -23,7 +23,7 @@ from fedreach.engines.models.state import constant_bytes
 from fedreach.engines.protocols import LOSS_MEMORY, Engine, Precision, Task
 from fedreach.evaluation.evaluator import mean_of
 from fedreach.federation.accounting import check_run
-from fedreach.federation.attacks import Attack, Attackers
+from fedreach.federation.attacks import Attackers
 from fedreach.federation.base import name_of
 from fedreach.federation.costs import FittingCost, fitting_cost, with_radio
 from fedreach.federation.federation import Federation
@@ -198,8 +198,11 @@ class Simulation:
 
     def start(self) -> FederationState:
         """Return the state before the first round."""
+        return self._start(self.memory_file)
+
+    def _start(self, memory_file: Path | None) -> FederationState:
         width = memory_width(self.federation, self.engine.num_trainable, len(self.engine.initial))
-        memory = new_memory(self.federation, len(self.first_view.ids), width, self.memory_file)
+        memory = new_memory(self.federation, len(self.first_view.ids), width, memory_file)
         return initial_state(self.federation, self.engine.initial, self.first_view, memory)
 
     def step(self, state: FederationState) -> RoundOutcome:
@@ -325,7 +328,7 @@ class Simulation:
     def _replay(self, view: ServerView, ids: Ints, rows: Ints, trained: LocalUpdates) -> None:
         """Replace the updates and losses of malicious clients by those of round 1."""
         malicious = self.attackers.among(ids)
-        first = self._train(self.start(), replace(view, round=1), ids[malicious], rows[malicious])
+        first = self._train(self._start(None), replace(view, round=1), ids[malicious], rows[malicious])
         trained.update[malicious], trained.loss[malicious] = first.update, first.loss
 
     def _train(self, state: FederationState, view: ServerView, ids: Ints, rows: Ints) -> LocalUpdates:
@@ -401,8 +404,7 @@ def simulate(
     participation: Participation | None = None,
     drop_failing: bool = False,
     examined: bool = False,
-    attack: Attack | None = None,
-    malicious: float = 0.1,
+    attackers: Attackers | None = None,
 ) -> Simulation:
     """Return the simulation of a federation, with a model and an engine for its data.
 
@@ -420,15 +422,12 @@ def simulate(
         participation: Availability of clients in a round. Default: all are available.
         drop_failing: Drop clients with an update that is not finite (see `Simulation`).
         examined: Skip the check that the engine supports the model (see `fedreach.engines.choice.build_engine`).
-        attack: Attack of malicious participants. None: all clients are honest.
-        malicious: Share of the participants that are malicious, if there is an attack.
+        attackers: Malicious participants. None: all clients are honest.
     """
-    attackers = Attackers.nobody()
-    if attack is not None:
-        attackers = Attackers.draw(attack, data.population.participants, malicious, federation.seed)
-        if attack.changes_labels:
-            index, classes = data.train.of(attackers.clients)[0], data.dataset.example_classes
-            data = replace(data, labels=attackers.training_labels(data.labels, index, classes))
+    attackers = Attackers.nobody() if attackers is None else attackers
+    if attackers.attack.changes_labels:
+        index, classes = data.train.of(attackers.clients)[0], data.dataset.example_classes
+        data = replace(data, labels=attackers.training_labels(data.labels, index, classes))
     module = build_model(
         model,
         data.dataset.sample_shape,
