@@ -27,6 +27,8 @@ import time
 import numpy as np
 from flwr.app import Array
 
+from fedreach.flower.messages import seal
+
 app = ClientApp()
 
 
@@ -48,7 +50,7 @@ def spoil(message: Message, context: Context) -> Message:
     if fault == "shape":
         update = update[:-3]
     reply.content["update"]["update"] = Array(update)
-    return reply
+    return seal(reply, reply.metadata.src_node_id)  # a faulty client computes the digest of what it sends
 """
 
 

@@ -72,7 +72,8 @@ def client_app(
         kept_in_process: Number of clients whose data and model stay loaded if one process runs many clients.
         metrics: Metrics in addition to loss and accuracy or mean absolute error, the same as for the strategy (see
             `fedreach.evaluation.metrics`).
-        mods: Flower mods to apply to every message.
+        mods: Flower mods to apply to every message. Code that changes replies must be a mod: the server rejects a reply
+            that was changed after the app returned it.
         attack: Function of a client's id that returns its attack, or None for honest clients.
 
     Example:
