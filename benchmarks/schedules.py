@@ -3,12 +3,14 @@
     python benchmarks/schedules.py                  # 1,000 schedules: less than half an hour
     python benchmarks/schedules.py 100 --write      # the first 100, into docs/records/schedules.md
 
-It exits with status 1 if a run ended with a wrong model or a traceback, or hung, and prints the seed.
+Endings are kept in --out, so an interrupted benchmark resumes. Remove the file after a change of the code. The program
+exits with status 1 if a run ended with a wrong model or a traceback, or hung, and prints the seed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import sys
 from collections import Counter
@@ -53,17 +55,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("count", nargs="?", type=int, default=1000, help="number of schedules (default: 1000)")
     parser.add_argument("--first", type=int, default=0, help="first seed (default: 0)")
+    parser.add_argument("--out", type=Path, default=Path("runs/schedules.jsonl"), help="default: %(default)s")
     parser.add_argument("--write", action="store_true", help="put the table into docs/records/schedules.md")
     arguments = parser.parse_args()
     from tests.flower.schedules import KINDS, Plan, run_schedule
 
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    endings = []
-    for seed in range(arguments.first, arguments.first + arguments.count):
-        ending = run_schedule(Plan.of(seed))
-        endings.append((ending.how, ending.injected))
-        if ending.how != "right":
-            print(f"{ending.how}: {ending.why}", file=sys.stderr, flush=True)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    lines = arguments.out.read_text(encoding="utf-8").splitlines() if arguments.out.exists() else []
+    finished = {entry["seed"]: entry for entry in map(json.loads, lines)}
+    endings: list[tuple[str, Counter[str]]] = []
+    with arguments.out.open("a", encoding="utf-8") as file:
+        for seed in range(arguments.first, arguments.first + arguments.count):
+            if seed not in finished:
+                ending = run_schedule(Plan.of(seed))
+                finished[seed] = {"seed": seed, "how": ending.how, "why": ending.why, "injected": ending.injected}
+                print(json.dumps(finished[seed]), file=file, flush=True)
+            entry = finished[seed]
+            endings.append((entry["how"], Counter(entry["injected"])))
+            if entry["how"] != "right":
+                print(f"seed {seed}, {entry['how']}: {entry['why']}", file=sys.stderr, flush=True)
     text = table(endings, KINDS)
     print(text)
     if arguments.write:
