@@ -40,7 +40,8 @@ def replace_fields(value: T, **changes: object) -> T:
         unknown = ", ".join(sorted(changes.keys() - fields.keys()))
         raise TypeError(f"{type(value).__name__} has no field {unknown}.")
     copy = object.__new__(type(value))
-    copy.__dict__.update({name: had[name] for name in fields}, **changes)
+    # A cached property is stored among the fields and may depend on a changed field.
+    copy.__dict__.update(had if len(had) == len(fields) else {name: had[name] for name in fields}, **changes)
     return copy
 
 
