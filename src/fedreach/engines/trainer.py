@@ -93,8 +93,7 @@ def _correction(solver: Any, size: int, scale: float | None) -> Tensor:
     if solver.is_stateful:
         prepared = solver.prepare(memory[None], {}, np.ones(1))
         terms = {name: torch.from_numpy(np.array(rows[0])) for name, rows in prepared.items()}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # a solver may draw random numbers
+    with seeded_generators(0):  # a solver may draw random numbers
         corrected: Tensor = solver.correct(*map(torch.from_numpy, (gradient, params, broadcast)), **terms)
     return corrected
 
