@@ -47,6 +47,15 @@ def test_a_run_shows_what_the_adapted_model_scores(fedreach: Command, home: Path
     assert "with run" not in done.stdout
 
 
+def test_a_run_of_the_default_file_is_not_refused_for_methods_that_it_does_not_run(
+    fedreach: Command, refused: Refused, home: Path
+) -> None:
+    robust = ["--set", "method.aggregation=median", "--set", "method.weighting=equal"]
+    assert fedreach("run", *robust, *FAST, "--out", "r", "-q").exit_code == 0
+    assert "methods.entropy" in refused(2, "compare", *robust)
+    assert "ByEntropy" in refused(2, "run", "--method", "entropy", *robust)
+
+
 @pytest.mark.parametrize("name", ["rows.csv", "rows.parquet", "rows.tsv"])
 def test_a_table_in_place_of_an_experiment_file_is_told_with_its_option(
     refused: Refused, home: Path, name: str

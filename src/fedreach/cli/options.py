@@ -250,8 +250,13 @@ def load(
     device: str | None = None,
     tracked: Sequence[str] = (),
     default: Path | None = None,
+    *,
+    alone: bool = False,
 ) -> tuple[Experiment, Path]:
-    """Return the experiment and the folder that its files are relative to; without a file, load `default`."""
+    """Return the experiment and the folder that its files are relative to; without a file, load `default`.
+
+    With `alone`, the methods of the default file are ignored.
+    """
     from fedreach.experiment.components import folder_of
     from fedreach.experiment.load import load
 
@@ -259,7 +264,7 @@ def load(
         overrides = [*overrides, f"engine.device={device}"]
     if tracked:
         overrides = [*overrides, f"run.trackers={json.dumps(tracked)}"]
-    return load(config, overrides, default), folder_of(config)
+    return load(config, overrides, default, alone=alone), folder_of(config)
 
 
 def first_seed_data(experiment: Experiment, base: Path, *, shared: bool = False) -> FederatedData:

@@ -56,12 +56,15 @@ def load_experiment(
     tracked: Sequence[str],
     *,
     quiet: bool,
+    alone: bool = False,
     data: Path | None,
     targets: Sequence[str],
     participants: str | None,
     **columns: str | None,
 ) -> tuple[Experiment, Path]:
     """Return the experiment of a command with `add_table_options`, and the folder that its files are relative to.
+
+    With `alone`, the methods of the default file are ignored.
 
     Raises:
         ConfigError: If an option is given without the options that it requires, or if a column or client is missing.
@@ -92,7 +95,7 @@ def load_experiment(
         *(["participants"] if participants is not None else []),
     ]:
         raise ConfigError(f"--{table_options[0]} needs --data, a table in a .csv or .parquet file.")
-    return options.load(config, overrides, device, tracked, default=template)
+    return options.load(config, overrides, device, tracked, template, alone=alone)
 
 
 def _table_overrides(data: Path, columns: Mapping[str, Any], participants: str | None, *, quiet: bool) -> list[str]:
@@ -175,7 +178,9 @@ def run(
     from fedreach.runs.schema import CHECKPOINT
 
     with _ranks(alone=explain) as ranks:
-        experiment, base = load_experiment(config, overrides, device, tracked, quiet=quiet or as_json, **table)
+        experiment, base = load_experiment(
+            config, overrides, device, tracked, quiet=quiet or as_json, alone=method is None, **table
+        )
         seed = experiment.seeds[0] if seed is None else seed
         folder = out or Path("runs") / f"{experiment.name}-{method or 'run'}-seed-{seed}"
         is_helper = ranks is not None and ranks.rank > 0

@@ -229,7 +229,9 @@ LONGEST_NAME = 100  # bytes of a name that becomes a folder
 FOLDER_NAME = f"no slash, no control character, no leading dot, no name of a device, at most {LONGEST_NAME} bytes"
 
 
-def load(source: Path | None, overrides: Sequence[str] = (), default: Path | None = None) -> Experiment:
+def load(
+    source: Path | None, overrides: Sequence[str] = (), default: Path | None = None, *, alone: bool = False
+) -> Experiment:
     """Read and check an experiment.
 
     Args:
@@ -237,6 +239,7 @@ def load(source: Path | None, overrides: Sequence[str] = (), default: Path | Non
         overrides: Options ``"a.b=c"``, where c is a TOML value or a word without quotes. Paths in overrides are
             relative to the current folder. Paths in the experiment are relative to `folder_of(source)`.
         default: Default file; None: `DEFAULT`.
+        alone: Ignore the methods of the default file, which a run of `[method]` does not use.
 
     Raises:
         ConfigError: If the experiment is invalid. The message lists all mistakes.
@@ -248,6 +251,8 @@ def load(source: Path | None, overrides: Sequence[str] = (), default: Path | Non
     base, named_file = folder_of(source), source
     source = (default or DEFAULT) if source is None else source
     raw = read(source)
+    if alone and named_file is None:
+        raw = {key: value for key, value in raw.items() if key not in ("methods", "baseline")}
     check_plain(raw, str(source))
     if source.suffix != ".json":
         raw.setdefault("name", name_after(source.with_suffix(""), "experiment"))
