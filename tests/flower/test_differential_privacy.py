@@ -25,7 +25,7 @@ from fedreach.flower.secure_server import SecureSum
 
 from .faulty import flower, simulated
 from .in_process import Answering, InProcess
-from .same import rows_of
+from .same import anew, rows_of
 
 EXPERIMENT = """
 name = "private"
@@ -167,6 +167,31 @@ def test_the_sums_that_the_server_unmasks_have_noise_that_nobody_can_repeat(
     assert stored["server"]["participations"] == 3
     assert stored["server"]["epsilon"] > stored["epsilon"]
     assert "The sums that the server sees are" in stored["statement"]
+
+
+def test_a_server_that_was_killed_after_it_saw_a_sum_does_not_get_a_second_sum_of_the_round(
+    secure: FlowerExperiment, tmp_path: Path
+) -> None:
+    """The mean of two sums of the same updates would have half of the noise."""
+    grid, sums = InProcess(secure.client_app(), range(6)), list[int]()
+
+    class Killing(SecureSum):
+        def total(self, words):
+            total = super().total(words)
+            sums.append(len(sums))
+            if len(sums) == 2:
+                raise KeyboardInterrupt
+            return total
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedreach.flower.rounds.SecureSum", Killing)
+        with pytest.raises(KeyboardInterrupt):
+            secure.strategy(tmp_path / "run", timeout=5, patience=5).run(grid)
+        anew(secure).strategy(tmp_path / "run", timeout=5, patience=5).run(grid)
+    assert len(sums) == 3  # of rounds 1, 2 and 3: the second attempt at round 2 had no sum
+    rows = rows_of(tmp_path / "run")
+    assert [len(row["cohort"]) for row in rows] == [0, 5, 0, 5]
+    assert all("is already in a sum" in reason for reason in rows[2]["refused"].values())
 
 
 def test_a_client_with_another_clipping_norm_is_refused(secure: FlowerExperiment, tmp_path: Path) -> None:

@@ -300,10 +300,10 @@ def guarantee(
     server = None
     if setting.secure:
         replies = federation.label_statistics.needed_replies
-        shares = [replies(clients) / clients for clients in range(MIN_CLIENTS, participants + 1)]
-        least = noise * math.sqrt(min(shares, default=1.0))
-        worst = replace(setting, sampling="full", participations=participations or setting.participations)
-        server = ServerGuarantee(epsilon_of(worst, least, rule.delta), least, worst.participations)
+        share = min((replies(clients) / clients for clients in range(MIN_CLIENTS, participants + 1)), default=1.0)
+        sums = replace(setting, sampling="full", participations=participations or setting.participations)
+        sum_noise = noise * math.sqrt(share)
+        server = ServerGuarantee(epsilon_of(sums, sum_noise, rule.delta), sum_noise, sums.participations)
     options = asdict(setting)
     tree = options.pop("tree")
     del options["secure"]
@@ -349,8 +349,8 @@ def spent(federation: Federation, state: State, participants: int, rounds: int) 
     """Return the record of the guarantee after some rounds, given the aggregator's state; None without privacy."""
     if not federation.is_private:
         return None
-    most = int(state["participations"].max()) if "participations" in state else None
-    reached = guarantee(federation, participants, rounds, float(state["noise_multiplier"][0]), most)
+    participations = int(state["participations"].max()) if "participations" in state else None
+    reached = guarantee(federation, participants, rounds, float(state["noise_multiplier"][0]), participations)
     record = {name: value for name, value in asdict(reached).items() if value is not None}
     return {**record, "statement": reached.statement}
 

@@ -209,8 +209,8 @@ class DPFedAvg(PrivateAggregator):
         limit = self.clip / self.unit - math.sqrt(len(numbers)) / 2  # positive, since C is at least 2^30 units
         clipped = np.rint(numbers * (limit / max(float(np.linalg.norm(numbers)), limit)))
         noise = self._noise_multiplier(state) * self.clip / self.unit / math.sqrt(clients)
-        whole = clipped + np.rint(noise * rng.standard_normal(len(numbers)))
-        return np.asarray(whole.astype(np.int64).view(np.uint64))
+        noisy = clipped + np.rint(noise * rng.standard_normal(len(numbers)))
+        return np.asarray(noisy.astype(np.int64).view(np.uint64))
 
     def mean_of_shares(self, state: State, total: Words, replied: int, clients: int) -> Floats:
         """Return the (d,) sum of the shares of `replied` of the `clients` clients, divided by the expected cohort size.
