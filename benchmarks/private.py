@@ -36,6 +36,7 @@ from fedreach.engines.models.networks import build
 from fedreach.evaluation.statistics import run_paired_test, spread
 from fedreach.federation.aggregation import Mean
 from fedreach.federation.differential_privacy import DPFTRL, DPFedAvg
+from fedreach.federation.labels import SecureAggregation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.robust import NormBound
 from fedreach.federation.selection import LeastOften
@@ -51,6 +52,10 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "no privacy": {"aggregation": Mean()},
     "clipping only": {"aggregation": NormBound(bound=CLIP)},
     "dp_fedavg, ε = 8": {"aggregation": DPFedAvg(clip=CLIP, delta=DELTA, epsilon=8.0)},
+    "dp_fedavg, ε = 8, secure aggregation": {
+        "aggregation": DPFedAvg(clip=CLIP, delta=DELTA, epsilon=8.0),
+        "label_statistics": SecureAggregation(),
+    },
     "dp_fedavg, ε = 8, adaptive clipping": {
         "aggregation": DPFedAvg(clip=CLIP, delta=DELTA, epsilon=8.0, quantile=0.5, count_noise=10.0)
     },

@@ -53,6 +53,19 @@ def test_the_result_and_the_report_state_the_guarantee(file: Path) -> None:
     assert statement in find(analyse(read([folder]))).bullets
 
 
+def test_with_secure_aggregation_the_result_and_the_report_state_both_guarantees(file: Path) -> None:
+    overrides = ["method.label_statistics=secure_aggregation", "method.selection=full"]
+    result = run(load(file, overrides), seed=0, folder=file.parent / "run", base=file.parent)
+    assert result is not None
+    stored = RunFolder(file.parent / "run").required(Result).privacy
+    assert stored is not None
+    assert stored == result.privacy
+    assert (stored["cohort_size"], stored["server"]["participations"]) == (8, 2)
+    assert stored["server"]["noise_multiplier"] == pytest.approx(2 * math.sqrt(5 / 7))  # the worst cohort of up to 8
+    assert stored["server"]["epsilon"] > stored["epsilon"]
+    assert stored["statement"] in find(analyse(read([file.parent / "run"]))).bullets
+
+
 @pytest.mark.parametrize(
     "option", ["evaluation.patience=3", "budget.megabytes=1.0", "population.refit=true"], ids=lambda option: option
 )

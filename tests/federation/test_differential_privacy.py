@@ -417,7 +417,18 @@ def test_a_run_with_a_budget_is_not_extended():
             {"server": Safari(), "aggregation": DPFTRL(clip=1.0, delta=DELTA, epsilon=1.0), "selection": LeastOften(5)},
             "Safari trains without clients in some rounds",
         ),
-        ({"label_statistics": SecureAggregation()}, "the server cannot clip the updates"),
+        (
+            {"label_statistics": SecureAggregation(), "aggregation": replace(RULE, quantile=0.5)},
+            "secure aggregation hides which updates are clipped",
+        ),
+        (
+            {
+                "label_statistics": SecureAggregation(),
+                "aggregation": DPFTRL(clip=1.0, delta=DELTA, epsilon=1.0),
+                "selection": LeastOften(5),
+            },
+            "only the server can add the noise of a tree",
+        ),
         ({"aggregation": HalfNoise(clip=1.0, delta=DELTA, epsilon=1.0)}, "its noise is unknown to the accounting"),
         ({"aggregation": DPFTRL(clip=1.0, delta=DELTA, epsilon=1.0)}, "a client may participate in every round"),
     ],

@@ -183,6 +183,11 @@ CASES |= {f"{case}, labels read": (*CASES[case], ENTROPY) for case in CASES if c
 CASES |= {
     "losses of a batch": ("method.selection={name='power_of_choice', loss='batch', batch_size=8}",),
     "a probe of clients that store a vector": ("method.selection=minimax", "method.solver=scaffold"),
+    "noise of clients": (
+        f"method.aggregation={{name='dp_fedavg', {OPTIONS['dp_fedavg']}}}",
+        "method.selection=full",
+        "method.weighting=equal",
+    ),
     "more metrics": ("evaluation.metrics=['macro_f1', 'auroc']",),
     "counts and entropies": ("method.selection=kl_filter", ENTROPY),
     "noise, counts and entropies": (
@@ -240,7 +245,7 @@ def test_the_server_receives_what_the_list_names(case: str, tmp_path: Path, monk
     check_run(tmp_path, setup_of(tmp_path, *CASES[case]))
 
 
-@pytest.mark.parametrize("case", later("weighting entropy"))
+@pytest.mark.parametrize("case", later("weighting entropy", "noise of clients"))
 def test_the_server_receives_what_the_list_names_of_secure_aggregation(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

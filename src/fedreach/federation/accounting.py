@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,15 @@ import numpy as np
 
 from fedreach._util.errors import ConfigError
 from fedreach.federation.base import name_of
-from fedreach.federation.differential_privacy import DPFTRL, DPFedAvg, PrivateAggregator, tree_sensitivity
+from fedreach.federation.differential_privacy import (
+    DPFTRL,
+    SECURE_NOISE,
+    DPFedAvg,
+    PrivateAggregator,
+    tree_sensitivity,
+)
 from fedreach.federation.participation import Always, Participation
+from fedreach.federation.secure_aggregation import MIN_CLIENTS
 from fedreach.federation.selection.random import Full, LeastOften, Poisson, Uniform
 from fedreach.federation.types import NO_STATE, State
 from fedreach.federation.weighting import Equal
@@ -41,6 +48,7 @@ class Setting:
         gap: Smallest number of rounds from one participation of a client to its next.
         tree: Noise of a binary tree.
         accountant: ``"pld"`` or ``"rdp"``.
+        secure: Secure aggregation, with noise of the clients.
     """
 
     sampling: str
@@ -51,14 +59,31 @@ class Setting:
     tree: bool
     accountant: str
     gap: int = 1
+    secure: bool = False
 
     @property
     def neighbors(self) -> str:
-        """The two sets of clients that the guarantee compares."""
-        return {
-            "uniform": "one client is replaced",
-            "least_often": "the updates of one client are replaced by zeros",
-        }.get(self.sampling, "one client is added or removed")
+        """The two sets of clients that the guarantee compares.
+
+        Under secure aggregation, a client that is added could let a whole sum succeed, and change its noise. So its
+        updates become zeros, and cohorts, replies and noise remain. Sampling has the same effect as for added clients.
+        """
+        if self.sampling == "uniform":
+            return "one client is replaced"
+        by_zeros = self.secure or self.sampling == "least_often"
+        return "the updates of one client are replaced by zeros" if by_zeros else "one client is added or removed"
+
+    @property
+    def revealing(self) -> float:
+        """Probability, at most, that a sum over two clients shows that a client was drawn.
+
+        A sum needs two clients. If the others of a cohort are exactly one, the client decides whether there is a sum.
+        Each round adds the probability of this to delta. Else all is as without secure aggregation.
+        """
+        if not self.secure or self.sampling != "poisson":
+            return 0.0
+        q, others = self.cohort_size / self.participants, self.participants - 1
+        return self.rounds * q * others * q * (1 - q) ** max(others - 1, 0)
 
     def event(self, noise_multiplier: float) -> Any:
         """Return the event of dp-accounting for all rounds."""
@@ -144,6 +169,33 @@ def _dp_accounting() -> Any:
 
 
 @dataclass(frozen=True)
+class ServerGuarantee:
+    """Guarantee of the sums of secure aggregation, with the same delta as the models.
+
+    The server knows the cohorts, so sampling hides nothing. It sees the noise of the clients alone, of which at least t
+    of n are in a sum (see `LabelStatistics.needed_replies`). So the noise multiplier is at least z sqrt(t / n).
+    """
+
+    epsilon: float
+    noise_multiplier: float
+    participations: int  # largest number of a client
+    neighbors: str = "the updates of one client are replaced by zeros"
+
+    @property
+    def statement(self) -> str:
+        """The guarantee with its assumption."""
+        return (
+            f" The sums that the server sees are (ε = {_rounded_up(self.epsilon):g})-private, with the same δ, if "
+            f"{self.neighbors} (at most {self.participations} rounds of a client; noise {self.noise_multiplier:.4g} x "
+            "clip). No client reveals its noise."
+        )
+
+
+def _rounded_up(epsilon: float) -> float:
+    return math.ceil(1000 * epsilon) / 1000
+
+
+@dataclass(frozen=True)
 class Guarantee:
     """Guarantee of a run and its assumptions, as stored in its result."""
 
@@ -160,6 +212,7 @@ class Guarantee:
     mechanism: str
     neighbors: str
     accountant: str
+    server: ServerGuarantee | None = None  # under secure aggregation, also of the sums that the server sees
 
     @property
     def statement(self) -> str:
@@ -169,11 +222,15 @@ class Guarantee:
             "uniform": f"{self.cohort_size} of {self.participants} clients without replacement",
             "full": f"all {self.participants} clients",
         }.get(self.sampling, f"each client in at most {self.participations}, {self.gap} apart")
-        epsilon = math.ceil(1000 * self.epsilon) / 1000
+        server = "" if self.server is None else self.server.statement
+        if self.server is not None and self.sampling == "poisson":
+            server += " No single client decides whether a round has enough replies."
+        replies = ", replies" if server else ""
         return (
-            f"The models are (ε = {epsilon:g}, δ = {self.delta:g})-private if {self.neighbors} "
+            f"The models are (ε = {_rounded_up(self.epsilon):g}, δ = {self.delta:g})-private if {self.neighbors} "
             f"({self.rounds} rounds, {cohorts}; {self.mechanism} noise {self.noise_multiplier:.4g} x clip; "
-            f"{self.accountant.upper()}). Losses, scores and the choice of the best round are not covered."
+            f"{self.accountant.upper()}).{server} Losses, scores{replies} and the choice of the best round are not "
+            "covered."
         )
 
 
@@ -196,11 +253,16 @@ def setting_of(federation: Federation, participants: int, rounds: int) -> Settin
         isinstance(rule, DPFTRL),
         "rdp" if sampling == "uniform" else rule.accountant,
         gap,
+        federation.distributed_noise is not None,
     )
 
 
 def guarantee(
-    federation: Federation, participants: int, rounds: int, noise_multiplier: float | None = None
+    federation: Federation,
+    participants: int,
+    rounds: int,
+    noise_multiplier: float | None = None,
+    participations: int | None = None,
 ) -> Guarantee:
     """Return the guarantee of a run.
 
@@ -210,18 +272,44 @@ def guarantee(
         rounds: Number of rounds.
         noise_multiplier: Noise multiplier of the rounds. Default: that of the aggregator, or the smallest for its
             epsilon.
+        participations: Largest number of rounds in which a client was asked, if the run knows it. Default: as many as
+            the selection allows.
+
+    Raises:
+        ConfigError: If secure aggregation cannot have this noise, or if cohorts are too small for it.
     """
     rule, setting = federation.aggregation, setting_of(federation, participants, rounds)
     assert isinstance(rule, PrivateAggregator)
+    delta = rule.delta - setting.revealing
+    if delta <= 0:
+        raise ConfigError(
+            "With secure aggregation and selection = 'poisson', the probability that a client decides whether a sum "
+            f"has two clients must be below delta = {rule.delta:g}; got {setting.revealing:.2g}. Raise the cohort "
+            "size, or use selection = 'full' or 'least_often'."
+        )
     noise = noise_multiplier or rule.noise_multiplier
     if noise is None:
         assert rule.epsilon is not None  # because the noise multiplier is not set
-        noise = noise_for(setting, rule.epsilon, rule.delta)
+        noise = noise_for(setting, rule.epsilon, delta)
     rule.check_noise(noise, setting.cohort_size)
+    if setting.secure and not SECURE_NOISE[0] <= noise <= SECURE_NOISE[1]:
+        raise ConfigError(
+            f"With secure aggregation, the noise multiplier of {name_of(rule)} must be from {SECURE_NOISE[0]:g} to "
+            f"{SECURE_NOISE[1]:g}, the range of its whole numbers; got {noise:g}. Change epsilon or noise_multiplier."
+        )
+    server = None
+    if setting.secure:
+        replies = federation.label_statistics.needed_replies
+        share = min((replies(clients) / clients for clients in range(MIN_CLIENTS, participants + 1)), default=1.0)
+        sums = replace(setting, sampling="full", participations=participations or setting.participations)
+        sum_noise = noise * math.sqrt(share)
+        server = ServerGuarantee(epsilon_of(sums, sum_noise, rule.delta), sum_noise, sums.participations)
     options = asdict(setting)
     tree = options.pop("tree")
+    del options["secure"]
     return Guarantee(
-        epsilon=epsilon_of(setting, noise, rule.delta),
+        server=server,
+        epsilon=epsilon_of(setting, noise, delta),
         delta=rule.delta,
         noise_multiplier=noise,
         clip=rule.clip,
@@ -245,6 +333,8 @@ def private_state(federation: Federation, participants: int, rounds: int | None,
     assert rounds is not None  # simulations and servers know it
     planned = guarantee(federation, participants, rounds)
     state = {"noise_multiplier": np.array([planned.noise_multiplier]), "cohort_size": np.array([planned.cohort_size])}
+    if planned.server is not None:
+        state["participations"] = np.zeros(participants, np.int64)
     if secret:
         state["secret"] = np.random.SeedSequence().generate_state(4)
     return state
@@ -259,8 +349,10 @@ def spent(federation: Federation, state: State, participants: int, rounds: int) 
     """Return the record of the guarantee after some rounds, given the aggregator's state; None without privacy."""
     if not federation.is_private:
         return None
-    reached = guarantee(federation, participants, rounds, float(state["noise_multiplier"][0]))
-    return {**asdict(reached), "statement": reached.statement}
+    participations = int(state["participations"].max()) if "participations" in state else None
+    reached = guarantee(federation, participants, rounds, float(state["noise_multiplier"][0]), participations)
+    record = {name: value for name, value in asdict(reached).items() if value is not None}
+    return {**record, "statement": reached.statement}
 
 
 # -------------------- What the accounting does not cover is rejected
@@ -304,10 +396,15 @@ def check_components(federation: Federation) -> None:
             f"{why} {name_of(federation.solver)} keeps sums of unclipped updates. Use a solver without state, such as "
             "'fedavg' or 'fedprox'."
         )
-    if federation.label_statistics.only_sum:
+    if federation.label_statistics.only_sum and not isinstance(rule, DPFedAvg):
         raise ConfigError(
-            f"{why} the server cannot clip the updates that secure aggregation hides. Use label_statistics = 'exact', "
-            "or another aggregation."
+            f"{why} only the server can add the noise of a tree, and secure aggregation hides updates from it. Use "
+            "label_statistics = 'exact', or aggregation = 'dp_fedavg'."
+        )
+    if federation.distributed_noise is not None and federation.distributed_noise.quantile is not None:
+        raise ConfigError(
+            f"{why} secure aggregation hides which updates are clipped. Remove `quantile`, or use label_statistics = "
+            "'exact'."
         )
     for component in federation.components.values():
         for part in component.with_inner():

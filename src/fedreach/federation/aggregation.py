@@ -27,7 +27,7 @@ from fedreach.federation.types import State
 class Mean(Aggregator):
     """Weighted mean of the updates, sum_i w_i u_i.
 
-    Use when: you need a baseline, or secure aggregation, which does not support any other aggregator.
+    Use when: you need a baseline, or secure aggregation, which supports no other built-in aggregator but `dp_fedavg`.
 
     Example:
         >>> update = np.array([[1, 2], [3, 6]], np.float32)

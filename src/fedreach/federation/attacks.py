@@ -367,6 +367,12 @@ class Attackers:
 
     def check(self, federation: Federation, *, on_flower: bool = False) -> None:
         """Raise ConfigError if the federation does not support the attack."""
+        if (self.attack.changes_updates or self.attack.replays) and federation.distributed_noise is not None:
+            raise ConfigError(
+                f"attack {name_of(self.attack)} changes updates, which clients of {name_of(federation.aggregation)} "
+                "with secure aggregation clip themselves; a malicious client would not. Choose an attack on data, such "
+                "as 'label_flip'."
+            )
         if not self.attack.colludes:
             return
         if on_flower and federation.has_memory:

@@ -2,7 +2,7 @@
 
 A client that joins or leaves changes the sum of the clipped updates by at most the clipping norm. The server adds noise
 in proportion to this norm and divides by the expected cohort size, which does not depend on the clients of the round.
-`fedreach.federation.accounting` computes the noise and the guarantee.
+With secure aggregation, the clients do both. `fedreach.federation.accounting` computes the noise and the guarantee.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, weighted_sum
-from fedreach._util.errors import ConfigError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.base import Aggregator
 from fedreach.federation.robust import UpdateRows
+from fedreach.federation.secure_aggregation import NO_SUM, Words
 from fedreach.federation.types import State
 
 
@@ -81,6 +82,13 @@ def clipped_sum(update: Float32s, lengths: Floats, clip: float) -> Floats:
 # -------------------- Independent noise in each round
 
 
+SECURE_NOISE = (1e-4, 1e4)
+"""Smallest and largest noise multiplier with secure aggregation.
+
+The noise of each of up to 2^20 clients is then at least 100 units, and the sum of their words stays below 2^62.
+"""
+
+
 @dataclass(frozen=True)
 class DPFedAvg(PrivateAggregator):
     """DP-FedAvg (McMahan et al., 2018): mean of clipped updates with Gaussian noise that is new in each round.
@@ -99,8 +107,12 @@ class DPFedAvg(PrivateAggregator):
     not clipped, C <- C exp(-clip_rate (b - quantile)). The noise of the count has standard deviation `count_noise`. So
     that both together have the noise multiplier z, the noise of the updates is (z^-2 - (2 count_noise)^-2)^(-1/2) C.
 
-    Use when: the model must not reveal whether a client participated, and the server may see single updates. The noise
-    of the mean decreases with the cohort size, so use hundreds of clients in a round.
+    With secure aggregation, each client clips its update and adds its part of the noise, see `noisy_share`. A second
+    guarantee then covers the sums that the server sees. The clipping norm is constant.
+
+    Use when: the model must not reveal whether a client participated. Use secure aggregation if the server must not
+    learn it from single updates either. The noise of the mean decreases with the cohort size, so use hundreds of
+    clients in a round.
 
     Args:
         clip: Clipping norm C, positive; with `quantile`, its initial value. Choose about the median length of updates.
@@ -154,6 +166,74 @@ class DPFedAvg(PrivateAggregator):
             state = {**state, "clip": np.array([clip * change])}
         total = clipped_sum(update, lengths, clip) + noise * clip * rng.standard_normal(update.shape[1])
         return total / cohort_size, state
+
+    # ---- With secure aggregation
+
+    @property
+    def unit(self) -> float:
+        """Unit of the numbers in a sum of secure aggregation, the largest power of two up to C / 2^30."""
+        return math.ldexp(1.0, math.frexp(self.clip)[1] - 31)
+
+    def noisy_share(self, state: State, update: Float32s, clients: int, rng: np.random.Generator) -> Words:
+        """Return a client's contribution to the sum: its clipped update with its part of the noise, as (d,) words.
+
+        In units of `unit`, with the n clients of the cohort::
+
+            q_i = round(u_i min(1, (C - sqrt(d) / 2) / ||u_i||)),   share_i = q_i + round(N(0, z^2 C^2 / n I))
+
+        Rounding changes a length by at most sqrt(d) / 2, so q_i is at most C long. The sum of k shares is a function of
+        the Gaussian mechanism sum_i q_i + N(0, k z^2 C^2 / n I), so its accounting holds: let s be the standard
+        deviation of a client's noise, and U_i uniform on (-1/2, 1/2). round(N) has the probabilities that N + U has as
+        densities at whole numbers. By Poisson's summation formula, its characteristic function is the sum over m of
+        f(t + 2 pi m), where f belongs to N + U. f is below exp(-pi^2 s^2 / 2) where |t| > pi. So up to such terms, the
+        sum of k rounded numbers is distributed as round(N_1 + ... + N_k + U_1 + ... + U_(k-1)). s is at least 100
+        units, see `SECURE_NOISE`, so these terms are below 10^-20000.
+
+        Args:
+            update: (d,) update of the client.
+            clients: Number n of clients in the cohort.
+            rng: Generator that only the client knows.
+
+        Raises:
+            ComponentError: If the update is not finite.
+
+        Example:
+            >>> rule = DPFedAvg(clip=1.0, delta=1e-5, noise_multiplier=1e-4)  # next to no noise: (3, 4) / 5
+            >>> words = rule.noisy_share({}, np.array([3, 4], np.float32), 100, np.random.default_rng(0))
+            >>> (words.view(np.int64) * rule.unit).round(3)
+            array([0.6, 0.8])
+        """
+        numbers = update.astype(np.float64) / self.unit
+        if not np.isfinite(numbers).all():
+            raise ComponentError("Under secure aggregation, an update must be finite. Lower local.lr.")
+        limit = self.clip / self.unit - math.sqrt(len(numbers)) / 2  # positive, since C is at least 2^30 units
+        clipped = np.rint(numbers * (limit / max(float(np.linalg.norm(numbers)), limit)))
+        noise = self._noise_multiplier(state) * self.clip / self.unit / math.sqrt(clients)
+        noisy = clipped + np.rint(noise * rng.standard_normal(len(numbers)))
+        return np.asarray(noisy.astype(np.int64).view(np.uint64))
+
+    def mean_of_shares(self, state: State, total: Words, replied: int, clients: int) -> Floats:
+        """Return the (d,) sum of the shares of `replied` of the `clients` clients, divided by the expected cohort size.
+
+        Raises:
+            ComponentError: If valid shares cannot have this sum.
+        """
+        numbers = total.view(np.int64).astype(np.float64)
+        largest = 2.0**31 * (1 + 40 * self._noise_multiplier(state) / math.sqrt(clients))  # of a share
+        if np.abs(numbers).max(initial=0) > replied * largest:
+            raise ComponentError(NO_SUM)
+        return np.asarray(numbers * (self.unit / self._number(state, "cohort_size", clients)))
+
+    def missing_noise(self, state: State, replied: int, clients: int, d: int, rng: np.random.Generator) -> Floats:
+        """Return the (d,) noise that the server adds to the mean for clients of the cohort that did not reply.
+
+        With it, the models have the noise z C in each round, also if a sum is lost or nobody was asked. Otherwise the
+        amount of noise would show how many clients were in the cohort, and sampling would hide no client.
+        """
+        missing = 1 - replied / clients if clients else 1.0
+        noise = self._noise_multiplier(state) * self.clip / self.unit * math.sqrt(missing)
+        scale = self.unit / self._number(state, "cohort_size", max(clients, 1))
+        return np.asarray(np.rint(noise * rng.standard_normal(d)) * scale)
 
 
 # -------------------- Noise of a binary tree over the rounds

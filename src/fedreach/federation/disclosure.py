@@ -114,7 +114,8 @@ def _names(prefix: str, *names: str) -> tuple[str, ...]:
 def _before_training(federation: Federation) -> Iterator[Disclosed]:
     hides, noise = federation.label_statistics.only_sum, federation.label_statistics.adds_noise
     keys = _names("query/metrics", "client", "num-examples", "held-out-examples", "bits-per-example")
-    keys += _names("query/fedreach", "samples", *SETTINGS, *(("weighting",) if hides else ()))
+    own_settings = ["weighting"] * hides + ["aggregation"] * (federation.distributed_noise is not None)
+    keys += _names("query/fedreach", "samples", *SETTINGS, *own_settings)
     yield Disclosed("id, numbers and format of examples, settings", "all clients", "first contact", "", keys)
     needs = sorted(federation.needs())
     if needs and not hides:  # the server computes entropies from counts
@@ -153,6 +154,8 @@ def _of_reports(federation: Federation) -> Iterator[Disclosed]:
     yield Disclosed(report, "cohort", "each round", limit, _names("train/metrics", *numbers))
     limit = "larger cohort" if hides else "secure aggregation"
     what, name = ("update times weight, weight", "masked") if hides else ("update", "update")
+    if federation.distributed_noise is not None:
+        what, limit = "clipped update with noise", "larger noise"
     yield Disclosed(what, "cohort", "each round", limit, (f"train/{name}/{name}",), hides)
     yield Disclosed("examples and label counts, in part", "cohort", "each round", limit, summed=hides)
     if federation.has_memory and not hides:

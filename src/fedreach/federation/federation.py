@@ -13,6 +13,7 @@ from fedreach._util.arrays import replace_fields
 from fedreach._util.component import wrong_base
 from fedreach._util.errors import ComponentError, ConfigError, require
 from fedreach._util.registry import COMPONENT_TYPES, import_object
+from fedreach._util.streams import generator
 from fedreach.federation import accounting
 from fedreach.federation.adaptation.base import Unadapted
 from fedreach.federation.aggregation import Mean
@@ -30,12 +31,12 @@ from fedreach.federation.base import (
     Weighting,
     name_of,
 )
-from fedreach.federation.differential_privacy import PrivateAggregator
+from fedreach.federation.differential_privacy import DPFedAvg, PrivateAggregator
 from fedreach.federation.labels import Exact
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
 from fedreach.federation.secure_aggregation import SecureAggregation, weighted_mean_of_shares
-from fedreach.federation.types import ClientResults, ServerView
+from fedreach.federation.types import NO_STATE, ClientResults, ServerView, State
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.wireless.radio import Radio
 from fedreach.wireless.rules import AllocationRule
@@ -114,7 +115,7 @@ class Federation:
                     raise ConfigError(
                         f"{hidden}, but {name_of(component)} reads labels, updates or measurements of single clients."
                     )
-        if not self.aggregation.linear:
+        if not self.aggregation.linear and self.distributed_noise is None:
             raise ConfigError(
                 f"{hidden}, but {name_of(self.aggregation)} is not a weighted sum. Use 'mean', or another `linear` "
                 "aggregator."
@@ -135,6 +136,12 @@ class Federation:
     def is_private(self) -> bool:
         """Whether the model is differentially private for each client."""
         return isinstance(self.aggregation, PrivateAggregator)
+
+    @property
+    def distributed_noise(self) -> DPFedAvg | None:
+        """The aggregation, if clients clip their updates and add the noise, under secure aggregation; else None."""
+        rule = self.aggregation
+        return rule if self.label_statistics.only_sum and isinstance(rule, DPFedAvg) else None
 
     @property
     def adapts(self) -> bool:
@@ -283,19 +290,29 @@ def visible_view(federation: Federation, view: ServerView) -> ServerView:
     return replace(view, label_counts=None, label_entropy=None)
 
 
-def visible_reports(federation: Federation, reports: ClientResults) -> ClientResults:
+def visible_reports(federation: Federation, reports: ClientResults, aggregation: State = NO_STATE) -> ClientResults:
     """Return the client results that the server sees.
 
     Under secure aggregation the server sees the weighted mean of the updates. Of each client it sees only the number of
     examples, the loss and the requested steps. `update` then has shape (r, 0), and measurements, labels and notes are
     missing.
+
+    Args:
+        federation: Federation with its components.
+        reports: Results of the clients.
+        aggregation: State of the aggregation.
     """
     if not federation.label_statistics.only_sum or reports.secure_mean is not None:
         return reports
-    mean = None
-    if len(reports.ids):
+    mean, clients, rule = None, len(reports.ids) + len(reports.lost), federation.distributed_noise
+    if len(reports.ids) and rule is not None:
+        total = np.zeros(reports.update.shape[1], np.uint64)
+        for client, update in zip(reports.ids.tolist(), reports.update, strict=True):
+            total += rule.noisy_share(aggregation, update, clients, simulated_noise(federation, reports.round, client))
+        mean = rule.mean_of_shares(aggregation, total, len(reports.ids), clients)
+    elif len(reports.ids):
         raw = np.asarray(federation.weighting.raw(reports.metrics))
-        mean = weighted_mean_of_shares(raw, reports.update, len(reports.ids) + len(reports.lost))
+        mean = weighted_mean_of_shares(raw, reports.update, clients)
     return replace(
         reports,
         update=reports.update[:, :0],
@@ -305,3 +322,8 @@ def visible_reports(federation: Federation, reports: ClientResults) -> ClientRes
         note=None,
         secure_mean=mean,
     )
+
+
+def simulated_noise(federation: Federation, round_: int, client: int) -> np.random.Generator:
+    """Return the generator of a simulated client's noise; on Flower, each client has an unpredictable one."""
+    return generator(federation.seed, "client-noise", round_, client)

@@ -125,7 +125,7 @@ def conclude_round(
     loss = state.loss.copy()
     if np.count_nonzero(view.probed):
         loss = np.where(view.probed & ~np.isnan(view.loss), view.loss, loss)
-    visible = visible_reports(federation, reports)
+    visible = visible_reports(federation, reports, state.aggregation[0])
     observed = federation.selection.observe(state.selection, visible)
     after: dict[str, Any] = {"round": state.round + 1, "loss": loss, "selection": observed, "holds": holds}
     if len(reports.ids) == 0 and not federation.is_private:
@@ -220,8 +220,15 @@ def _update_model(
         if weights.sum() == 0:
             return params, (server_state, solver_state, aggregated), sent
         weights, visible = weights / weights.sum(), visible_reports(federation, reports)
-    mean = visible.secure_mean
-    if mean is None and summed is not None and federation.aggregation.linear:
+    mean, distributed = visible.secure_mean, federation.distributed_noise
+    if distributed is not None:
+        replied, clients = len(reports.ids), len(reports.ids) + len(reports.lost)
+        rng = generator(seed_of(federation, aggregated), "aggregate", state.round + 1, model)
+        missing = distributed.missing_noise(aggregated, replied, clients, len(params), rng)
+        mean = missing if mean is None else mean + missing
+        asked = np.isin(view.ids, [*reports.ids.tolist(), *reports.lost])
+        aggregated = {**aggregated, "participations": aggregated["participations"] + asked}
+    elif mean is None and summed is not None and federation.aggregation.linear:
         mean = summed(weights, reports.update)
     elif mean is None and federation.aggregation.remembers_updates:
         mean, aggregated, sent = _with_last(federation, state, view, model, weights, reports)

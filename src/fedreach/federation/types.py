@@ -161,7 +161,9 @@ class ClientResults:
     note: Float32s | None = None  # (r, p) the second message, where the solver sends one: the change of its memory
     round: int = 1
     probe: bool = False  # whether these are answers to a probe
-    secure_mean: Floats | None = None  # (d,) weighted mean from secure aggregation; then `update` is (r, 0)
+    # (d,) from secure aggregation, where `update` is (r, 0): the weighted mean, or if clients add noise, their sum
+    # divided by the expected cohort size
+    secure_mean: Floats | None = None
 
     @property
     def trained(self) -> Float32s:

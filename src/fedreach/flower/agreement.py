@@ -131,6 +131,7 @@ def training_terms(federation: Federation, layout: Layout) -> dict[str, str]:
     digest = hashlib.sha256(shapes.encode()).hexdigest()[:12]
     names = ["solver", "local", "loss", "augmentation", "adaptation", "label_statistics", "seed"]
     names += ["weighting"] * federation.label_statistics.only_sum  # each client computes its own weight
+    names += ["aggregation"] * (federation.distributed_noise is not None)  # and clips and adds noise
     terms = {name: describe_component(getattr(federation, name)) for name in names}
     terms["measurements"] = describe_component(federation.measurements())
     return terms | {"model": f"{layout.size} numbers, {layout.num_trainable} of them trained, {digest}"}

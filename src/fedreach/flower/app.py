@@ -84,6 +84,7 @@ def client_app(
         ...     return ClientData((np.zeros((5, 4), np.float32), [0, 1, 0, 1, 1]), num_classes=2)
         >>> app = client_app(tiny_federation(), "linear", load)
     """
+    messages.refuse_unknown_noise(federation)
     app = ClientApp(mods=[_check_and_seal, *mods])
 
     def load(context: Context) -> LocalClient:
@@ -159,7 +160,11 @@ def client_app(
             if messages.DRAWS in request:
                 work = work._replace(metrics={**work.metrics, messages.DRAWS: float(_whole(request, messages.DRAWS))})
             name, masker = messages.MASKED, SecureClient(context, local.client, federation.label_statistics)
-            words = share(local.raw_weight(work), work.update, FixedPoint(masker.cohort_size))
+            if federation.distributed_noise is not None:
+                rng = local.noise_generator(round_)
+                words = federation.distributed_noise.noisy_share({}, work.update, masker.cohort_size, rng)
+            else:
+                words = share(local.raw_weight(work), work.update, FixedPoint(masker.cohort_size))
             subject = str(request[messages.RUN]), round_
             values = masker.mask(message.content.config_records[SECURE], {"": {name: words}}, subject)[""][name]
         else:

@@ -250,6 +250,10 @@ class LocalClient:
         (outputs,) = self.engine.outputs(params, update, self.ids, before=before)
         return measure_outputs(measurements, outputs, self.federation.seed, round_, self.client)
 
+    def noise_generator(self, round_: int) -> np.random.Generator:
+        """Return the generator of the client's noise in a round, which neither the server nor other clients know."""
+        return fresh()
+
     def raw_weight(self, work: TrainingResult) -> float:
         """Return the weight of the client, up to a common factor, from a weighting with a method `raw`."""
         metrics = {name: np.array([value]) for name, value in work.metrics.items()}

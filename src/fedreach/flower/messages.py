@@ -256,12 +256,29 @@ def arrays_of(record: ArrayRecord) -> dict[str, AnyArray]:
     return {name: array.numpy() for name, array in record.items()}
 
 
+def refuse_unknown_noise(federation: Federation) -> None:
+    """Reject an epsilon if clients add the noise, because they would have to trust the server with the amount.
+
+    Raises:
+        ConfigError: If the aggregation has no noise multiplier.
+    """
+    rule = federation.distributed_noise
+    if rule is not None and rule.noise_multiplier is None:
+        raise ConfigError(
+            f"{name_of(rule)} with secure aggregation on Flower must have noise_multiplier, so that clients, which add "
+            f"the noise, know its amount; got epsilon = {rule.epsilon}. Remove epsilon, and set the noise_multiplier "
+            "that a simulation reports."
+        )
+
+
 def refuse_without_secure_aggregation_support(federation: Federation) -> None:
     """Reject components that secure aggregation on Flower does not support.
 
     Raises:
-        ConfigError: If the federation has clusters of clients, a solver with client state, or a cohort of one.
+        ConfigError: If the federation has clusters of clients, a solver with client state, a cohort of one, or noise
+            that clients do not know.
     """
+    refuse_unknown_noise(federation)
     reason = None
     if federation.cohort_size < MIN_CLIENTS:
         reason = f"a sum over one client reveals its report. Set cohort_size to at least {MIN_CLIENTS}"

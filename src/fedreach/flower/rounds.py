@@ -266,9 +266,8 @@ class OpenRound:
         size, ids = np.array([count]), np.array([client])
         steps = int(federation.local.steps_of(size, ids, federation.seed, view.round)[0])
         if hides:
-            words = messages.array(
-                messages.arrays(reply, messages.MASKED), messages.MASKED, (layout.size + 1,), np.uint64
-            )
+            shape = (layout.size + (federation.distributed_noise is None),)  # and the weight
+            words = messages.array(messages.arrays(reply, messages.MASKED), messages.MASKED, shape, np.uint64)
             return Answer(words, numbers, steps)
         start = state.models[int(state.clusters[view.rows(ids)[0]])]
         if messages.UPDATE in reply.content.array_records:
@@ -289,7 +288,11 @@ class OpenRound:
             try:
                 words = {client: {"": {messages.MASKED: answer.update}} for client, answer in answers.items()}
                 total = self.secure.total(words)[""][messages.MASKED]
-                mean = mean_of(total, FixedPoint(len(self.secure.cohort)), len(answers))
+                rule, clients = self.federation.distributed_noise, len(self.secure.cohort)
+                if rule is not None:
+                    mean = rule.mean_of_shares(request.state.aggregation[0], total, len(answers), clients)
+                else:
+                    mean = mean_of(total, FixedPoint(clients), len(answers))
             except messages.LostError as error:
                 lost, answers = lost | dict.fromkeys(sorted(answers), str(error)), {}
             except ComponentError as error:  # one client sent nonsense, but the sum does not show which
