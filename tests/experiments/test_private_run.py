@@ -13,8 +13,8 @@ from fedreach.experiment.run import run
 from fedreach.report.findings import find
 from fedreach.report.overview import analyse
 from fedreach.report.read import read
-from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import Result
+from fedreach.runs.folder import ADAPTATION_FILE, RunFolder
+from fedreach.runs.schema import AdaptationRecord, Result
 
 FILE = """
 rounds = 2
@@ -51,6 +51,34 @@ def test_the_result_and_the_report_state_the_guarantee(file: Path) -> None:
         f"The models are (ε = {math.ceil(1000 * stored['epsilon']) / 1000:g}, δ = 1e-05)-private"
     )
     assert statement in find(analyse(read([folder]))).bullets
+
+
+ADAPTED = """
+[methods.unadapted]
+[methods.adapted]
+adaptation = "bbse"
+"""
+
+
+def test_methods_with_a_fitted_rule_have_their_own_noise_and_training(tmp_path: Path) -> None:
+    budget = FILE.replace("noise_multiplier = 2.0", "epsilon = 4.0")
+    (tmp_path / "adapted.toml").write_text(budget + ADAPTED, encoding="utf-8")
+    experiment, runs = load(tmp_path / "adapted.toml"), {}
+    for method in ("unadapted", "adapted"):
+        options = {"seed": 0, "base": tmp_path, "method": method, "twin": tmp_path / "unadapted"}
+        run(experiment.resolved(method), folder=tmp_path / method, **options)
+        runs[method] = RunFolder(tmp_path / method)
+    unadapted, adapted = (folder.required(Result).privacy or {} for folder in runs.values())
+    assert all(3.96 < record["epsilon"] <= 4 for record in (unadapted, adapted))
+    assert adapted["noise_multiplier"] > 1.01 * unadapted["noise_multiplier"]
+    assert adapted["statement"].startswith("The models with the adaptation rule are (ε = ")
+    assert "adaptation rule" not in unadapted["statement"]
+    record = runs["adapted"].required(AdaptationRecord)
+    assert [*record.rounds] == ["last"]  # and not the best model, which would need a second fit
+    assert "participant_adapted_accuracy" not in record.columns["last"]
+    state = runs["adapted"].read_tensors(ADAPTATION_FILE)
+    assert state is not None
+    assert abs(state[0]["last/n"][0] - 8) > 0.01  # a sum of 8 participants, with noise
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedreach._util.errors import ConfigError
+from fedreach.federation.adaptation.fitting import SumNoise
 from fedreach.federation.base import name_of
 from fedreach.federation.differential_privacy import DPFTRL, DPFedAvg, PrivateAggregator, tree_sensitivity
 from fedreach.federation.participation import Always, Participation
@@ -26,6 +27,7 @@ ORDERS = [*range(2, 33), 40, 48, 64, 96, 128]  # of RDP; dp-accounting warns abo
 PLD_INTERVAL = 1e-3  # of the losses of PLD; epsilon is an upper bound for any interval
 MIN_NOISE = 0.01  # noise multiplier whose epsilon is above any budget
 MAX_PLD_EPSILON = 50.0  # above it, RDP decides, because PLD needs much memory
+ADAPTATION_SHARE = 0.25  # share of epsilon that the fit of an adaptation rule alone would spend
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Setting:
         gap: Smallest number of rounds from one participation of a client to its next.
         tree: Noise of a binary tree.
         accountant: ``"pld"`` or ``"rdp"``.
+        adaptation_noise: Noise multiplier of the fit of an adaptation rule. None: no fit.
     """
 
     sampling: str
@@ -51,17 +54,25 @@ class Setting:
     tree: bool
     accountant: str
     gap: int = 1
+    adaptation_noise: float | None = None
 
     @property
     def neighbors(self) -> str:
         """The two sets of clients that the guarantee compares."""
         return {
             "uniform": "one client is replaced",
-            "least_often": "the updates of one client are replaced by zeros",
+            "least_often": "what one client sends is replaced by zeros",
         }.get(self.sampling, "one client is added or removed")
 
     def event(self, noise_multiplier: float) -> Any:
-        """Return the event of dp-accounting for all rounds."""
+        """Return the event of dp-accounting for all rounds and the fit of the adaptation rule."""
+        training = self._training(noise_multiplier)
+        if self.adaptation_noise is None:
+            return training
+        dp, change = _dp_accounting(), 2 if self.sampling == "uniform" else 1  # all participants contribute, once
+        return dp.ComposedDpEvent([training, dp.GaussianDpEvent(self.adaptation_noise / change)])
+
+    def _training(self, noise_multiplier: float) -> Any:
         dp = _dp_accounting()
         if self.tree:
             return dp.GaussianDpEvent(noise_multiplier / tree_sensitivity(self.rounds, self.participations, self.gap))
@@ -160,6 +171,7 @@ class Guarantee:
     mechanism: str
     neighbors: str
     accountant: str
+    adaptation_noise: float | None = None  # noise multiplier of the fit of the adaptation rule; None: no fit
 
     @property
     def statement(self) -> str:
@@ -170,9 +182,12 @@ class Guarantee:
             "full": f"all {self.participants} clients",
         }.get(self.sampling, f"each client in at most {self.participations}, {self.gap} apart")
         epsilon = math.ceil(1000 * self.epsilon) / 1000
+        rule, fit = "", ""
+        if self.adaptation_noise is not None:
+            rule, fit = " with the adaptation rule", f", for the rule {self.adaptation_noise:.4g} x bound"
         return (
-            f"The models are (ε = {epsilon:g}, δ = {self.delta:g})-private if {self.neighbors} "
-            f"({self.rounds} rounds, {cohorts}; {self.mechanism} noise {self.noise_multiplier:.4g} x clip; "
+            f"The models{rule} are (ε = {epsilon:g}, δ = {self.delta:g})-private if {self.neighbors} "
+            f"({self.rounds} rounds, {cohorts}; {self.mechanism} noise {self.noise_multiplier:.4g} x clip{fit}; "
             f"{self.accountant.upper()}). Losses, scores and the choice of the best round are not covered."
         )
 
@@ -199,21 +214,47 @@ def setting_of(federation: Federation, participants: int, rounds: int) -> Settin
     )
 
 
-def guarantee(
-    federation: Federation, participants: int, rounds: int, noise_multiplier: float | None = None
-) -> Guarantee:
+def needs_fit(federation: Federation) -> bool:
+    """Return whether the adaptation rule is fitted to sums over participants."""
+    return federation.adapts and federation.adaptation.query(NO_STATE) is not None
+
+
+def _adaptation_noise(federation: Federation, setting: Setting) -> float | None:
+    """Return the noise multiplier of the fit of the adaptation rule, set or for its share of epsilon; None: no fit."""
+    rule = federation.aggregation
+    assert isinstance(rule, PrivateAggregator)
+    if not needs_fit(federation):
+        return None
+    if rule.epsilon is None:
+        return rule.adaptation_noise
+    fit = Setting("full", setting.participants, setting.participants, 1, 1, tree=False, accountant=rule.accountant)
+    change = 2 if setting.sampling == "uniform" else 1
+    return change * noise_for(fit, ADAPTATION_SHARE * rule.epsilon, rule.delta)
+
+
+def sum_noise(federation: Federation, state: State) -> SumNoise | None:
+    """Return the noise for the fit of the rule, given the aggregator's state; None without privacy or a fit."""
+    if not federation.is_private or not needs_fit(federation):
+        return None
+    return SumNoise(float(state["adaptation_noise"][0]), seed_of(federation, state))
+
+
+def guarantee(federation: Federation, participants: int, rounds: int, state: State = NO_STATE) -> Guarantee:
     """Return the guarantee of a run.
 
     Args:
         federation: Federation with a `PrivateAggregator`.
         participants: Number of participants.
         rounds: Number of rounds.
-        noise_multiplier: Noise multiplier of the rounds. Default: that of the aggregator, or the smallest for its
-            epsilon.
+        state: State of the aggregator, with the noise multipliers of the run. Default: those of the aggregator, or the
+            smallest for its epsilon.
     """
     rule, setting = federation.aggregation, setting_of(federation, participants, rounds)
     assert isinstance(rule, PrivateAggregator)
-    noise = noise_multiplier or rule.noise_multiplier
+    known = {name: float(state[name][0]) for name in ("noise_multiplier", "adaptation_noise") if name in state}
+    fit_noise = known.get("adaptation_noise") or _adaptation_noise(federation, setting)
+    setting = replace(setting, adaptation_noise=fit_noise)
+    noise = known.get("noise_multiplier") or rule.noise_multiplier
     if noise is None:
         assert rule.epsilon is not None  # because the noise multiplier is not set
         noise = noise_for(setting, rule.epsilon, rule.delta)
@@ -245,6 +286,8 @@ def private_state(federation: Federation, participants: int, rounds: int | None,
     assert rounds is not None  # simulations and servers know it
     planned = guarantee(federation, participants, rounds)
     state = {"noise_multiplier": np.array([planned.noise_multiplier]), "cohort_size": np.array([planned.cohort_size])}
+    if planned.adaptation_noise is not None:
+        state["adaptation_noise"] = np.array([planned.adaptation_noise])
     if secret:
         state["secret"] = np.random.SeedSequence().generate_state(4)
     return state
@@ -259,7 +302,7 @@ def spent(federation: Federation, state: State, participants: int, rounds: int) 
     """Return the record of the guarantee after some rounds, given the aggregator's state; None without privacy."""
     if not federation.is_private:
         return None
-    reached = guarantee(federation, participants, rounds, float(state["noise_multiplier"][0]))
+    reached = guarantee(federation, participants, rounds, state)
     return {**asdict(reached), "statement": reached.statement}
 
 
@@ -316,10 +359,18 @@ def check_components(federation: Federation) -> None:
                     f"{why} {name_of(component)} reads labels, updates or measurements of single clients. Choose "
                     "another component."
                 )
-    if federation.adapts and federation.adaptation.query(NO_STATE) is not None:
+    if not needs_fit(federation):
+        return
+    if not federation.adaptation.has_bounded_sums:
         raise ConfigError(
-            f"{why} {name_of(federation.adaptation)} is fitted to sums over participants without noise. Use "
-            "adaptation = 'none', or a rule without a fit."
+            f"{why} {name_of(federation.adaptation)} is fitted to sums over participants that have no bound, such as "
+            "those of calibration, strength and safeguard. Use adaptation = 'bbse' or 'rlls', or { name = "
+            "'label_shift', calibration = 'none', strength = 1.0, pseudo_counts = 1.0, guard = false }."
+        )
+    if rule.epsilon is None and rule.adaptation_noise is None:
+        raise ConfigError(
+            f"{why} {name_of(federation.adaptation)} is fitted to sums over participants, whose noise is not set. Set "
+            "aggregation.adaptation_noise, such as 5.0, or `epsilon` instead of `noise_multiplier`."
         )
 
 
