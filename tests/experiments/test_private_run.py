@@ -76,9 +76,15 @@ def test_methods_with_a_fitted_rule_have_their_own_noise_and_training(tmp_path: 
     record = runs["adapted"].required(AdaptationRecord)
     assert [*record.rounds] == ["last"]  # and not the best model, which would need a second fit
     assert "participant_adapted_accuracy" not in record.columns["last"]
-    state = runs["adapted"].read_tensors(ADAPTATION_FILE)
-    assert state is not None
-    assert abs(state[0]["last/n"][0] - 8) > 0.01  # a sum of 8 participants, with noise
+    assert any("with the adaptation rule" in bullet for bullet in find(analyse(read([tmp_path / "adapted"]))).bullets)
+
+
+def test_the_rule_of_a_run_is_fitted_to_noisy_sums_with_equal_weight_of_each_participant(file: Path) -> None:
+    overrides = ["method.adaptation=bbse", "method.aggregation.adaptation_noise=0.001"]
+    run(load(file, overrides), seed=0, folder=file.parent / "run", base=file.parent)
+    stored = RunFolder(file.parent / "run").read_tensors(ADAPTATION_FILE)
+    assert stored is not None
+    assert 1e-6 < abs(stored[0]["last/n"][0] - 8) < 0.03  # 8 participants, 10 classes: standard deviation 0.0045
 
 
 @pytest.mark.parametrize(

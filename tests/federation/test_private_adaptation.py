@@ -266,5 +266,5 @@ class Twice(BBSE):
 def test_a_rule_with_a_second_exchange_is_rejected_before_a_second_sum():
     people = [participant(np.random.default_rng(seed)) for seed in range(3)]
     assert fit(Twice(), people).exchanges == 2
-    with pytest.raises(ComponentError, match="but not one exchange"):
+    with pytest.raises(ComponentError, match="Twice needs more than 1 exchange"):
         fit(Twice(), people, noise=SumNoise(1.0, seed=0))

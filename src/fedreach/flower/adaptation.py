@@ -30,9 +30,9 @@ from fedreach.federation.adaptation.fitting import (
     FittedRule,
     SumNoise,
     after_exchange,
+    most_exchanges,
     next_query,
     plain_sum,
-    refuse_further_exchange,
 )
 from fedreach.federation.base import Adaptation, name_of
 from fedreach.federation.costs import fitting_cost
@@ -143,12 +143,11 @@ class RemoteFit:
         """Return the fit of each set; or the participants that did not reply, the reasons, and the exchange."""
         rule, fits, session, number = self.federation.adaptation, [UNFITTED] * len(sets), uuid4().hex, 0
         while True:
-            next_queries = {fit: next_query(rule, fitted) for fit, fitted in enumerate(fits)}
+            most = most_exchanges(self.noise)
+            next_queries = {fit: next_query(rule, fitted, most) for fit, fitted in enumerate(fits)}
             queries = {fit: query for fit, query in next_queries.items() if query is not None}
             if not queries:
                 return fits, {}, number
-            if self.noise is not None:
-                refuse_further_exchange(rule, fits[0])
             number += 1
             sums, lost = self._exchange(record, Exchange(session, number, sets, queries))
             if lost:

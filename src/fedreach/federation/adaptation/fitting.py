@@ -93,7 +93,7 @@ class SumNoise:
         """Return the noisy sums by name, given the contributions of participants and their numbers of examples."""
         rng, sums = generator(self.seed, "adaptation"), dict[str, Floats]()
         deviation = self.multiplier * math.sqrt(len(answers[0]))
-        for name, values in answers[0].items():
+        for name, values in sorted(answers[0].items()):  # on Flower they arrive in another order
             total = deviation * rng.standard_normal(values.size)
             for answer, m in zip(answers, examples, strict=True):
                 x = np.clip(answer[name].ravel() / m, -1, 1)  # so that no square overflows
@@ -126,7 +126,7 @@ def fit(
         0
     """
     held_out, fitted = list(participants), UNFITTED
-    while (query := next_query(rule, fitted)) is not None:
+    while (query := next_query(rule, fitted, most_exchanges(noise))) is not None:
         if not held_out:
             raise no_held_out_error(rule)
         answers = [check_contribution(rule, rule.contribute(query, *participant)) for participant in held_out]
@@ -138,19 +138,9 @@ def fit(
         if noise is None:
             sums: State = {name: summed([answer[name] for answer in answers]) for name in shapes}
         else:
-            refuse_further_exchange(rule, fitted)
             sums = noise.sums(answers, [len(participant.labels) for participant in held_out])
         fitted = after_exchange(rule, fitted, query, sums)
     return fitted
-
-
-def refuse_further_exchange(rule: Adaptation, fitted: FittedRule) -> None:
-    """Raise an error after the first exchange, because the accounting of differential privacy covers one."""
-    if fitted.exchanges:
-        raise ComponentError(
-            f"{name_of(rule)} has `has_bounded_sums = True`, but not one exchange. Remove the attribute, "
-            "and use the rule without differential privacy."
-        )
 
 
 def no_held_out_error(rule: Adaptation) -> DataError:
@@ -161,15 +151,20 @@ def no_held_out_error(rule: Adaptation) -> DataError:
     )
 
 
-def next_query(rule: Adaptation, fitted: FittedRule) -> State | None:
+def most_exchanges(noise: SumNoise | None) -> int:
+    """Return the largest number of exchanges; the accounting of differential privacy covers one."""
+    return MAX_EXCHANGES if noise is None else 1
+
+
+def next_query(rule: Adaptation, fitted: FittedRule, most: int = MAX_EXCHANGES) -> State | None:
     """Return the query of the next exchange; None once the rule is fitted.
 
     Raises:
-        ComponentError: If the exchanges do not end.
+        ComponentError: If there would be more than `most` exchanges.
     """
     query = rule.query(fitted.state)
-    if query is not None and fitted.exchanges == MAX_EXCHANGES:
-        raise ComponentError(f"{name_of(rule)} is not fitted after {MAX_EXCHANGES} exchanges with the participants.")
+    if query is not None and fitted.exchanges == most:
+        raise ComponentError(f"{name_of(rule)} needs more than {most} exchange(s) with the participants to be fitted.")
     return query
 
 
