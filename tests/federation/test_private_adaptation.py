@@ -18,6 +18,7 @@ from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.adaptation.methods import BBSE, RLLS, OraclePrior
 from fedreach.federation.differential_privacy import DPFTRL, DPFedAvg
 from fedreach.federation.federation import Federation
+from fedreach.federation.labels import SecureAggregation
 from fedreach.federation.round import refers_to_length
 from fedreach.federation.selection import Full, LeastOften, Poisson, Uniform
 from fedreach.federation.types import NO_STATE, Outputs
@@ -31,8 +32,8 @@ NOISY = DPFedAvg(clip=0.5, delta=DELTA, noise_multiplier=1.5, adaptation_noise=3
 BUDGET = DPFedAvg(clip=0.5, delta=DELTA, epsilon=4.0)
 
 
-def private(rule=NOISY, selection=None, adaptation=None) -> Federation:
-    changes = {"aggregation": rule, "selection": selection or Poisson(), "weighting": Equal()}
+def private(rule=NOISY, selection=None, adaptation=None, **changes) -> Federation:
+    changes |= {"aggregation": rule, "selection": selection or Poisson(), "weighting": Equal()}
     return replace(tiny_federation(), adaptation=adaptation or BBSE(), **changes)
 
 
@@ -237,6 +238,7 @@ def test_the_result_has_the_noise_of_the_run_and_not_of_a_new_plan():
             )
         ),
         ({"rule": replace(NOISY, adaptation_noise=None)}, "Set aggregation.adaptation_noise"),
+        ({"label_statistics": SecureAggregation()}, "the server cannot clip the"),
     ],
     ids=repr,
 )

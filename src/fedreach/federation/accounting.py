@@ -239,22 +239,28 @@ def sum_noise(federation: Federation, state: State) -> SumNoise | None:
     return SumNoise(float(state["adaptation_noise"][0]), seed_of(federation, state))
 
 
-def guarantee(federation: Federation, participants: int, rounds: int, state: State = NO_STATE) -> Guarantee:
+def guarantee(
+    federation: Federation,
+    participants: int,
+    rounds: int,
+    noise_multiplier: float | None = None,
+    *,
+    adaptation_noise: float | None = None,
+) -> Guarantee:
     """Return the guarantee of a run.
 
     Args:
         federation: Federation with a `PrivateAggregator`.
         participants: Number of participants.
         rounds: Number of rounds.
-        state: State of the aggregator, with the noise multipliers of the run. Default: those of the aggregator, or the
-            smallest for its epsilon.
+        noise_multiplier: Noise multiplier of the rounds. Default: that of the aggregator, or the smallest for its
+            epsilon.
+        adaptation_noise: Likewise, of the fit of the adaptation rule.
     """
     rule, setting = federation.aggregation, setting_of(federation, participants, rounds)
     assert isinstance(rule, PrivateAggregator)
-    known = {name: float(state[name][0]) for name in ("noise_multiplier", "adaptation_noise") if name in state}
-    fit_noise = known.get("adaptation_noise") or _adaptation_noise(federation, setting)
-    setting = replace(setting, adaptation_noise=fit_noise)
-    noise = known.get("noise_multiplier") or rule.noise_multiplier
+    setting = replace(setting, adaptation_noise=adaptation_noise or _adaptation_noise(federation, setting))
+    noise = noise_multiplier or rule.noise_multiplier
     if noise is None:
         assert rule.epsilon is not None  # because the noise multiplier is not set
         noise = noise_for(setting, rule.epsilon, rule.delta)
@@ -302,7 +308,9 @@ def spent(federation: Federation, state: State, participants: int, rounds: int) 
     """Return the record of the guarantee after some rounds, given the aggregator's state; None without privacy."""
     if not federation.is_private:
         return None
-    reached = guarantee(federation, participants, rounds, state)
+    fit_noise = float(state["adaptation_noise"][0]) if needs_fit(federation) else None
+    noise = float(state["noise_multiplier"][0])
+    reached = guarantee(federation, participants, rounds, noise, adaptation_noise=fit_noise)
     return {**asdict(reached), "statement": reached.statement}
 
 
@@ -366,6 +374,11 @@ def check_components(federation: Federation) -> None:
             f"{why} {name_of(federation.adaptation)} is fitted to sums over participants that have no bound, such as "
             "those of calibration, strength and safeguard. Use adaptation = 'bbse' or 'rlls', or { name = "
             "'label_shift', calibration = 'none', strength = 1.0, pseudo_counts = 1.0, guard = false }."
+        )
+    if federation.label_statistics.only_sum:
+        raise ConfigError(
+            f"{why} the server cannot clip the sums of {name_of(federation.adaptation)}, which secure aggregation "
+            "hides. Use label_statistics = 'exact', or adaptation = 'none'."
         )
     if rule.epsilon is None and rule.adaptation_noise is None:
         raise ConfigError(
