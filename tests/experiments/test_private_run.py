@@ -13,8 +13,8 @@ from fedreach.experiment.run import run
 from fedreach.report.findings import find
 from fedreach.report.overview import analyse
 from fedreach.report.read import read
-from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import Result
+from fedreach.runs.folder import ADAPTATION_FILE, RunFolder
+from fedreach.runs.schema import AdaptationRecord, Result
 
 FILE = """
 rounds = 2
@@ -64,6 +64,41 @@ def test_with_secure_aggregation_the_result_and_the_report_state_both_guarantees
     assert stored["server"]["noise_multiplier"] == pytest.approx(2 * math.sqrt(5 / 7))  # the worst cohort of up to 8
     assert stored["server"]["epsilon"] > stored["epsilon"]
     assert stored["statement"] in find(analyse(read([file.parent / "run"]))).bullets
+
+
+ADAPTED = """
+[methods.unadapted]
+[methods.adapted]
+adaptation = "bbse"
+"""
+
+
+def test_methods_with_a_fitted_rule_have_their_own_noise_and_training(tmp_path: Path) -> None:
+    budget = FILE.replace("noise_multiplier = 2.0", "epsilon = 4.0")
+    (tmp_path / "adapted.toml").write_text(budget + ADAPTED, encoding="utf-8")
+    experiment, runs = load(tmp_path / "adapted.toml"), {}
+    for method in ("unadapted", "adapted"):
+        options = {"seed": 0, "base": tmp_path, "method": method, "twin": tmp_path / "unadapted"}
+        run(experiment.resolved(method), folder=tmp_path / method, **options)
+        runs[method] = RunFolder(tmp_path / method)
+    unadapted, adapted = (folder.required(Result).privacy or {} for folder in runs.values())
+    assert all(3.96 < record["epsilon"] <= 4 for record in (unadapted, adapted))
+    assert adapted["noise_multiplier"] > 1.01 * unadapted["noise_multiplier"]
+    assert adapted["statement"].startswith("The models with the adaptation rule are (ε = ")
+    assert "adaptation rule" not in unadapted["statement"]
+    record = runs["adapted"].required(AdaptationRecord)
+    assert [*record.rounds] == ["last"]  # and not the best model, which would need a second fit
+    assert "participant_adapted_accuracy" not in record.columns["last"]
+    bullets = find(analyse(read([tmp_path / "adapted"]))).bullets
+    assert adapted["statement"] in bullets[:2]  # which a run prints
+
+
+def test_the_rule_of_a_run_is_fitted_to_noisy_sums_with_equal_weight_of_each_participant(file: Path) -> None:
+    overrides = ["method.adaptation=bbse", "method.aggregation.adaptation_noise=0.001"]
+    run(load(file, overrides), seed=0, folder=file.parent / "run", base=file.parent)
+    stored = RunFolder(file.parent / "run").read_tensors(ADAPTATION_FILE)
+    assert stored is not None
+    assert 1e-6 < abs(stored[0]["last/n"][0] - 8) < 0.03  # 8 participants, 10 classes: standard deviation 0.0045
 
 
 @pytest.mark.parametrize(

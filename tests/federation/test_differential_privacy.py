@@ -412,7 +412,7 @@ def test_a_run_with_a_budget_is_not_extended():
         ({"selection": LeastOften()}, "Set selection.max_participations"),
         ({"solver": Scaffold()}, "Scaffold keeps sums of unclipped updates"),
         ({"server": FedDF()}, "FedDF reads labels, updates or measurements of single clients"),
-        ({"adaptation": LabelShift()}, "LabelShift is fitted to sums over participants without noise"),
+        ({"adaptation": LabelShift()}, "LabelShift is fitted to sums over participants that have no bound"),
         (
             {"server": Safari(), "aggregation": DPFTRL(clip=1.0, delta=DELTA, epsilon=1.0), "selection": LeastOften(5)},
             "Safari trains without clients in some rounds",

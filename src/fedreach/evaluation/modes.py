@@ -15,7 +15,7 @@ from fedreach.evaluation.evaluator import Group, mean_interval
 from fedreach.evaluation.metrics import expected_calibration_error
 from fedreach.evaluation.scores import HARM_POINTS, worst_decile
 from fedreach.federation.adaptation.base import log_softmax
-from fedreach.federation.adaptation.fitting import FittedRule, HeldOut, fit
+from fedreach.federation.adaptation.fitting import FittedRule, HeldOut, SumNoise, fit, plain_sum
 from fedreach.federation.base import Adaptation
 from fedreach.federation.costs import FittingCost
 from fedreach.federation.types import Outputs, State
@@ -289,6 +289,9 @@ class AdaptationScorer(Protocol):
     @property
     def rule(self) -> Adaptation: ...
 
+    @property
+    def noise(self) -> SumNoise | None: ...
+
     def evaluate(
         self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
     ) -> tuple[dict[str, float], list[dict[str, Any]], list[FittedRule]]:
@@ -313,6 +316,8 @@ class AdaptationEvaluator:
         max_samples: Largest number of examples per client; FedReach uses the first examples. Default: all examples.
         inputs: Numbers of inputs for the modes ``adapted_N``, see `adapt_and_score`.
         summed: Function that sums client statistics, see `fedreach.federation.adaptation.fitting.fit`.
+        noise: Noise of these sums with differential privacy. Participants are then not scored, because the accounting
+            covers one fit.
         cost: Function that returns the simulated cost of fitting. Its arguments are the number of examples of each
             client that fits the rule, the bytes per client in each exchange, and the round. Default: no cost.
     """
@@ -324,6 +329,7 @@ class AdaptationEvaluator:
     inputs: Sequence[int] = ()
     summed: Callable[[Sequence[Floats]], Floats] | None = None
     cost: Callable[[Mapping[int, int], Sequence[int], int], FittingCost | None] | None = None
+    noise: SumNoise | None = None
 
     def evaluate(
         self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
@@ -341,7 +347,7 @@ class AdaptationEvaluator:
             member_ids = held_out.ids[client_clusters == number] if (client_clusters == number).any() else held_out.ids
             fitting_clients = {int(c): self._client(model, "true", int(c), places[int(c)]) for c in member_ids}
             fitted.append(self._add_cost(self._fit(fitting_clients), fitting_clients, round_))
-            if (client_clusters == number).any():
+            if self.noise is None and (client_clusters == number).any():
                 for fold in folds(list(fitting_clients)):
                     fitting_others = {client: other for client, other in fitting_clients.items() if client not in fold}
                     members = [fitting_clients[client] for client in fold]
@@ -367,7 +373,7 @@ class AdaptationEvaluator:
     def _fit(self, fitting_clients: Mapping[int, Client]) -> FittedRule:
         counts = self.data.label_counts()
         participants = [HeldOut(c.outputs, c.labels, counts[c.id].astype(np.float64)) for c in fitting_clients.values()]
-        return fit(self.rule, participants) if self.summed is None else fit(self.rule, participants, self.summed)
+        return fit(self.rule, participants, self.summed or plain_sum, self.noise)
 
     def _add_cost(self, fitted: FittedRule, fitting_clients: Mapping[int, Client], round_: int) -> FittedRule:
         examples = {client: len(fitting_client.labels) for client, fitting_client in fitting_clients.items()}

@@ -238,6 +238,8 @@ def each_round_of(
                 recorder = Recorder(
                     run_folder, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop"
                 )
+                if simulation.federation.is_private:
+                    twin = None  # the noise of its training depends on its own fit
                 is_taken = adaptation and twin and take_training(recorder, RunFolder(twin), record, identity)
                 spec = RunSpec(
                     record=record,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedreach._util.errors import ConfigError
+from fedreach.federation.adaptation.fitting import SumNoise
 from fedreach.federation.base import name_of
 from fedreach.federation.differential_privacy import (
     DPFTRL,
@@ -33,6 +34,7 @@ ORDERS = [*range(2, 33), 40, 48, 64, 96, 128]  # of RDP; dp-accounting warns abo
 PLD_INTERVAL = 1e-3  # of the losses of PLD; epsilon is an upper bound for any interval
 MIN_NOISE = 0.01  # noise multiplier whose epsilon is above any budget
 MAX_PLD_EPSILON = 50.0  # above it, RDP decides, because PLD needs much memory
+ADAPTATION_SHARE = 0.25  # share of epsilon that the fit of an adaptation rule alone would spend
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Setting:
         tree: Noise of a binary tree.
         accountant: ``"pld"`` or ``"rdp"``.
         secure: Secure aggregation, with noise of the clients.
+        adaptation_noise: Noise multiplier of the fit of an adaptation rule. None: no fit.
     """
 
     sampling: str
@@ -60,6 +63,7 @@ class Setting:
     accountant: str
     gap: int = 1
     secure: bool = False
+    adaptation_noise: float | None = None
 
     @property
     def neighbors(self) -> str:
@@ -71,7 +75,7 @@ class Setting:
         if self.sampling == "uniform":
             return "one client is replaced"
         by_zeros = self.secure or self.sampling == "least_often"
-        return "the updates of one client are replaced by zeros" if by_zeros else "one client is added or removed"
+        return "what one client sends is replaced by zeros" if by_zeros else "one client is added or removed"
 
     @property
     def revealing(self) -> float:
@@ -86,7 +90,14 @@ class Setting:
         return self.rounds * q * others * q * (1 - q) ** max(others - 1, 0)
 
     def event(self, noise_multiplier: float) -> Any:
-        """Return the event of dp-accounting for all rounds."""
+        """Return the event of dp-accounting for all rounds and the fit of the adaptation rule."""
+        training = self._training(noise_multiplier)
+        if self.adaptation_noise is None:
+            return training
+        dp, change = _dp_accounting(), 2 if self.sampling == "uniform" else 1  # all participants contribute, once
+        return dp.ComposedDpEvent([training, dp.GaussianDpEvent(self.adaptation_noise / change)])
+
+    def _training(self, noise_multiplier: float) -> Any:
         dp = _dp_accounting()
         if self.tree:
             return dp.GaussianDpEvent(noise_multiplier / tree_sensitivity(self.rounds, self.participations, self.gap))
@@ -213,6 +224,7 @@ class Guarantee:
     neighbors: str
     accountant: str
     server: ServerGuarantee | None = None  # under secure aggregation, also of the sums that the server sees
+    adaptation_noise: float | None = None  # noise multiplier of the fit of the adaptation rule; None: no fit
 
     @property
     def statement(self) -> str:
@@ -222,15 +234,18 @@ class Guarantee:
             "uniform": f"{self.cohort_size} of {self.participants} clients without replacement",
             "full": f"all {self.participants} clients",
         }.get(self.sampling, f"each client in at most {self.participations}, {self.gap} apart")
+        rule, fit = "", ""
+        if self.adaptation_noise is not None:
+            rule, fit = " with the adaptation rule", f", for the rule {self.adaptation_noise:.4g} x bound"
         server = "" if self.server is None else self.server.statement
         if self.server is not None and self.sampling == "poisson":
             server += " No single client decides whether a round has enough replies."
         replies = ", replies" if server else ""
         return (
-            f"The models are (ε = {_rounded_up(self.epsilon):g}, δ = {self.delta:g})-private if {self.neighbors} "
-            f"({self.rounds} rounds, {cohorts}; {self.mechanism} noise {self.noise_multiplier:.4g} x clip; "
-            f"{self.accountant.upper()}).{server} Losses, scores{replies} and the choice of the best round are not "
-            "covered."
+            f"The models{rule} are (ε = {_rounded_up(self.epsilon):g}, δ = {self.delta:g})-private if "
+            f"{self.neighbors} ({self.rounds} rounds, {cohorts}; {self.mechanism} noise {self.noise_multiplier:.4g} x "
+            f"clip{fit}; {self.accountant.upper()}).{server} Losses, scores{replies} and the choice of the best round "
+            "are not covered."
         )
 
 
@@ -257,12 +272,39 @@ def setting_of(federation: Federation, participants: int, rounds: int) -> Settin
     )
 
 
+def needs_fit(federation: Federation) -> bool:
+    """Return whether the adaptation rule is fitted to sums over participants."""
+    return federation.adapts and federation.adaptation.query(NO_STATE) is not None
+
+
+def _adaptation_noise(federation: Federation, setting: Setting) -> float | None:
+    """Return the noise multiplier of the fit of the adaptation rule, set or for its share of epsilon; None: no fit."""
+    rule = federation.aggregation
+    assert isinstance(rule, PrivateAggregator)
+    if not needs_fit(federation):
+        return None
+    if rule.epsilon is None:
+        return rule.adaptation_noise
+    fit = Setting("full", setting.participants, setting.participants, 1, 1, tree=False, accountant=rule.accountant)
+    change = 2 if setting.sampling == "uniform" else 1
+    return change * noise_for(fit, ADAPTATION_SHARE * rule.epsilon, rule.delta)
+
+
+def sum_noise(federation: Federation, state: State) -> SumNoise | None:
+    """Return the noise for the fit of the rule, given the aggregator's state; None without privacy or a fit."""
+    if not federation.is_private or not needs_fit(federation):
+        return None
+    return SumNoise(float(state["adaptation_noise"][0]), seed_of(federation, state))
+
+
 def guarantee(
     federation: Federation,
     participants: int,
     rounds: int,
     noise_multiplier: float | None = None,
     participations: int | None = None,
+    *,
+    adaptation_noise: float | None = None,
 ) -> Guarantee:
     """Return the guarantee of a run.
 
@@ -274,12 +316,14 @@ def guarantee(
             epsilon.
         participations: Largest number of rounds in which a client was asked, if the run knows it. Default: as many as
             the selection allows.
+        adaptation_noise: Likewise, of the fit of the adaptation rule.
 
     Raises:
         ConfigError: If secure aggregation cannot have this noise, or if cohorts are too small for it.
     """
     rule, setting = federation.aggregation, setting_of(federation, participants, rounds)
     assert isinstance(rule, PrivateAggregator)
+    setting = replace(setting, adaptation_noise=adaptation_noise or _adaptation_noise(federation, setting))
     delta = rule.delta - setting.revealing
     if delta <= 0:
         raise ConfigError(
@@ -335,6 +379,8 @@ def private_state(federation: Federation, participants: int, rounds: int | None,
     state = {"noise_multiplier": np.array([planned.noise_multiplier]), "cohort_size": np.array([planned.cohort_size])}
     if planned.server is not None:
         state["participations"] = np.zeros(participants, np.int64)
+    if planned.adaptation_noise is not None:
+        state["adaptation_noise"] = np.array([planned.adaptation_noise])
     if secret:
         state["secret"] = np.random.SeedSequence().generate_state(4)
     return state
@@ -350,7 +396,9 @@ def spent(federation: Federation, state: State, participants: int, rounds: int) 
     if not federation.is_private:
         return None
     participations = int(state["participations"].max()) if "participations" in state else None
-    reached = guarantee(federation, participants, rounds, float(state["noise_multiplier"][0]), participations)
+    fit_noise = float(state["adaptation_noise"][0]) if needs_fit(federation) else None
+    noise = float(state["noise_multiplier"][0])
+    reached = guarantee(federation, participants, rounds, noise, participations, adaptation_noise=fit_noise)
     record = {name: value for name, value in asdict(reached).items() if value is not None}
     return {**record, "statement": reached.statement}
 
@@ -413,10 +461,23 @@ def check_components(federation: Federation) -> None:
                     f"{why} {name_of(component)} reads labels, updates or measurements of single clients. Choose "
                     "another component."
                 )
-    if federation.adapts and federation.adaptation.query(NO_STATE) is not None:
+    if not needs_fit(federation):
+        return
+    if not federation.adaptation.has_bounded_sums:
         raise ConfigError(
-            f"{why} {name_of(federation.adaptation)} is fitted to sums over participants without noise. Use "
-            "adaptation = 'none', or a rule without a fit."
+            f"{why} {name_of(federation.adaptation)} is fitted to sums over participants that have no bound, such as "
+            "those of calibration, strength and safeguard. Use adaptation = 'bbse' or 'rlls', or { name = "
+            "'label_shift', calibration = 'none', strength = 1.0, pseudo_counts = 1.0, guard = false }."
+        )
+    if federation.label_statistics.only_sum:
+        raise ConfigError(
+            f"{why} the server cannot clip the sums of {name_of(federation.adaptation)}, which secure aggregation "
+            "hides. Use label_statistics = 'exact', or adaptation = 'none'."
+        )
+    if rule.epsilon is None and rule.adaptation_noise is None:
+        raise ConfigError(
+            f"{why} {name_of(federation.adaptation)} is fitted to sums over participants, whose noise is not set. Set "
+            "aggregation.adaptation_noise, such as 5.0, or `epsilon` instead of `noise_multiplier`."
         )
 
 

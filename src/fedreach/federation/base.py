@@ -379,6 +379,7 @@ class Adaptation(Component):
     needs_features: bool = False  # a model without a last linear layer is rejected before it is trained
     keeps_bias: bool = False  # takes the model's mean prediction for right, not the participants' class prior
     labels: int = 0  # number of labeled examples that `with_labels` is handed, at most
+    has_bounded_sums: bool = False  # has one exchange, and each array of `contribute`, divided by m, has norm 1 at most
     knows_prior: bool = False
     learns_labels: bool = False
     learns_more_labels: bool = False

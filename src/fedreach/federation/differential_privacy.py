@@ -37,9 +37,15 @@ class PrivateAggregator(Aggregator):
     epsilon: Annotated[float | None, "(0, 1000]"] = None
     noise_multiplier: Annotated[float | None, "(0, inf)"] = None
     accountant: Literal["pld", "rdp"] = "pld"
+    adaptation_noise: Annotated[float | None, "(0, inf)"] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.epsilon is not None and self.adaptation_noise is not None:
+            raise ConfigError(
+                f"{type(self).__name__}.adaptation_noise is computed from `epsilon`; got {self.adaptation_noise}. "
+                "Remove it, or set `noise_multiplier` instead of `epsilon`."
+            )
         if (self.epsilon is None) == (self.noise_multiplier is None):
             raise ConfigError(
                 f"{type(self).__name__} must have either `epsilon` or `noise_multiplier`; got "
@@ -100,8 +106,8 @@ class DPFedAvg(PrivateAggregator):
 
     m is constant: `cohort_size` for the selections `poisson`, `uniform` and `least_often`, all participants for `full`.
     A round without replies has the same noise. All models of the run together are (epsilon, delta)-differentially
-    private for each client with all its data. Losses, scores and the choice of the best round are not covered. See
-    "Differential privacy" on the security page.
+    private for each client with all its data, together with the adaptation rule. Losses, scores and the choice of the
+    best round are not covered. See "Differential privacy" on the security page.
 
     With `quantile`, the clipping norm follows this quantile of the lengths. With the noisy share b of updates that are
     not clipped, C <- C exp(-clip_rate (b - quantile)). The noise of the count has standard deviation `count_noise`. So
@@ -117,9 +123,12 @@ class DPFedAvg(PrivateAggregator):
     Args:
         clip: Clipping norm C, positive; with `quantile`, its initial value. Choose about the median length of updates.
         delta: Delta of the guarantee, in (0, 1). Choose it far below 1 / number of participants.
-        epsilon: Epsilon of the guarantee after all rounds. FedReach computes the noise multiplier before round 1.
+        epsilon: Epsilon of the guarantee after all rounds and the fit of the adaptation rule. FedReach computes the
+            noise multipliers before round 1.
         noise_multiplier: Noise multiplier z, instead of `epsilon`.
         accountant: ``"pld"``, or ``"rdp"``, with a larger epsilon. The selection `uniform` always uses ``"rdp"``.
+        adaptation_noise: Noise multiplier of the sums to which an adaptation rule is fitted, with `noise_multiplier`.
+            With `epsilon`, FedReach computes it so that the fit alone would spend a quarter of epsilon.
         quantile: Target share of updates that are not clipped, in (0, 1). None: constant clipping norm.
         clip_rate: Learning rate of the clipping norm, positive.
         count_noise: Standard deviation of the noise of the count, above z / 2. None: cohort size / 20, as in the paper.
@@ -258,6 +267,7 @@ class DPFTRL(PrivateAggregator):
         epsilon: Epsilon of the guarantee after all rounds. FedReach computes the noise multiplier before round 1.
         noise_multiplier: Noise multiplier z of a node, instead of `epsilon`.
         accountant: ``"pld"``, or ``"rdp"``, with a larger epsilon.
+        adaptation_noise: Option of `DPFedAvg`.
 
     Raises:
         ConfigError: If a value is out of range, or if not exactly one of `epsilon` and `noise_multiplier` is set.

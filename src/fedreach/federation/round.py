@@ -13,7 +13,7 @@ from fedreach._util.errors import ComponentError
 from fedreach._util.row_store import RowTable
 from fedreach._util.streams import generator
 from fedreach.federation import checks
-from fedreach.federation.accounting import seed_of
+from fedreach.federation.accounting import needs_fit, seed_of
 from fedreach.federation.base import name_of
 from fedreach.federation.costs import count_bytes, count_constants, round_cost
 from fedreach.federation.differential_privacy import PrivateAggregator
@@ -307,6 +307,8 @@ def refers_to_length(federation: Federation, rounds: int, longer: int | None = N
         return "local.schedule 'cosine' spreads its decay over all rounds of a run"
     if isinstance(federation.aggregation, PrivateAggregator) and federation.aggregation.epsilon is not None:
         return f"{name_of(federation.aggregation)} spreads its epsilon over all rounds of a run"
+    if federation.is_private and needs_fit(federation):
+        return f"{name_of(federation.aggregation)} accounts for one fit of the adaptation rule, after the last round"
     if federation.selection.declares("reads_length"):
         return f"the selection {name_of(federation.selection)} depends on the number of rounds"
     checked_rounds = [*range(1, min(rounds, CHECKED_ROUNDS) + 1), rounds]

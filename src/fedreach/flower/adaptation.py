@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach._util.errors import TrainingError
+from fedreach._util.files import digest_of
 from fedreach.engines.protocols import Engine
 from fedreach.evaluation.modes import (
     DECISIONS,
@@ -24,7 +25,15 @@ from fedreach.evaluation.modes import (
     scored_count,
     tabulate_scores,
 )
-from fedreach.federation.adaptation.fitting import UNFITTED, FittedRule, after_exchange, next_query, plain_sum
+from fedreach.federation.adaptation.fitting import (
+    UNFITTED,
+    FittedRule,
+    SumNoise,
+    after_exchange,
+    most_exchanges,
+    next_query,
+    plain_sum,
+)
 from fedreach.federation.base import Adaptation, name_of
 from fedreach.federation.costs import fitting_cost
 from fedreach.federation.federation import Federation
@@ -35,7 +44,7 @@ from fedreach.flower.clients import ClientModel, ClientRegistry
 from fedreach.flower.messages import ModelWriter
 from fedreach.flower.secure_server import IncompleteError, SecureSum
 from fedreach.runs.adaptation import adaptation_table, write_adaptation
-from fedreach.runs.folder import RunFolder
+from fedreach.runs.folder import PRIVATE_FIT, RunFolder
 
 LOG = getLogger("flwr")
 
@@ -70,6 +79,7 @@ class RemoteFit:
 
     federation: Federation
     registry: ClientRegistry
+    noise: SumNoise | None = None  # of sums over participants, with differential privacy
     held_out: dict[int, int] = field(default_factory=dict, init=False)  # participant -> its number of held-out examples
 
     def holding_out(self, participants: Sequence[int]) -> list[int]:
@@ -133,7 +143,8 @@ class RemoteFit:
         """Return the fit of each set; or the participants that did not reply, the reasons, and the exchange."""
         rule, fits, session, number = self.federation.adaptation, [UNFITTED] * len(sets), uuid4().hex, 0
         while True:
-            next_queries = {fit: next_query(rule, fitted) for fit, fitted in enumerate(fits)}
+            most = most_exchanges(self.noise)
+            next_queries = {fit: next_query(rule, fitted, most) for fit, fitted in enumerate(fits)}
             queries = {fit: query for fit, query in next_queries.items() if query is not None}
             if not queries:
                 return fits, {}, number
@@ -176,6 +187,9 @@ class RemoteFit:
         if secure is not None:
             return self._secure_sums(secure, answers)
         members = {fit: [answers[client][fit] for client in exchange.sets[fit]] for fit in exchange.queries}
+        if self.noise is not None:
+            examples = [self.held_out[client] for client in exchange.sets[0]]
+            return {fit: dict(self.noise.sums(parts, examples)) for fit, parts in members.items()}, {}
         return {
             fit: {name: plain_sum([part[name] for part in parts]) for name in parts[0]}
             for fit, parts in members.items()
@@ -236,6 +250,8 @@ class RemoteAdaptation:
         writer: Writer of models into messages.
         engine: Engine of the server for the test set. None: no test set.
         inputs: Numbers of inputs for additional adaptations of clients.
+        folder: Run folder.
+        noise: Noise of the sums with differential privacy.
     """
 
     federation: Federation
@@ -243,6 +259,8 @@ class RemoteAdaptation:
     writer: ModelWriter
     engine: Engine | None
     inputs: Sequence[int] = ()
+    folder: RunFolder | None = None
+    noise: SumNoise | None = None
     adapted: tuple[Float32s, list[FittedRule], ScoresByPopulation] | None = field(
         default=None, init=False
     )  # the last model
@@ -268,7 +286,7 @@ class RemoteAdaptation:
         model_of_client = dict(zip(participants, model_numbers, strict=True))
         shares = (np.bincount(model_numbers, minlength=count) / len(participants)).tolist()
         records = [self.writer.record(model) for model in models]
-        fit = RemoteFit(self.federation, self.registry)
+        fit = RemoteFit(self.federation, self.registry, self.noise)
         contributors, fitted = fit.holding_out(participants), list[FittedRule]()
         unseen_clients = self.registry.nodes_of(self.registry.unseen())
         # The part of the data that a client adapts on, and the state of the rule.
@@ -276,7 +294,7 @@ class RemoteAdaptation:
         joined = {"participant": [], "unseen": [], "test": []}
         for number, record in enumerate(records):
             members = [client for client in contributors if model_of_client[client] == number]
-            rule_fit = fit.fitted(record, members or contributors, cross=bool(members))
+            rule_fit = self._fitted(fit, record, members or contributors, models[number], cross=bool(members))
             state = rule_fit.fitted.state
             states |= {ClientModel(c, number): ("held_out", without) for c, without in rule_fit.without.items()}
             states |= {ClientModel(client, number): ("both", state) for client in unseen_clients}
@@ -308,6 +326,23 @@ class RemoteAdaptation:
         joined["unseen"] = [(shares[task.model], scores[task]) for task in unseen if task.client in complete]
         self.adapted = models.copy(), fitted, joined
         return *tabulate_scores(joined), fitted
+
+    def _fitted(
+        self, fit: RemoteFit, record: ArrayRecord, members: Sequence[int], model: Float32s, *, cross: bool
+    ) -> RuleFit:
+        """Return the fit of the rule; with privacy, that of an interrupted attempt, because each fit spends epsilon."""
+        if self.noise is None:
+            return fit.fitted(record, members, cross=cross)
+        assert self.folder is not None  # a run has one
+        of_model, stored = digest_of({"model": model}, {}), self.folder.read_tensors(PRIVATE_FIT)
+        if stored is not None and stored[1]["model"] == of_model:
+            left = {int(client): exchange for client, exchange in stored[1]["left"].items()}
+            return RuleFit(FittedRule(stored[0], tuple(stored[1]["sent"]), stored[1]["down"], left=left), {})
+        rule_fit = fit.fitted(record, members, cross=False)
+        fitted = rule_fit.fitted
+        about = {"model": of_model, "sent": fitted.sent, "down": fitted.bytes_down, "left": dict(fitted.left)}
+        self.folder.write_tensors(PRIVATE_FIT, fitted.state, about)
+        return rule_fit
 
     def _add_cost(
         self, fitted: FittedRule, members: Sequence[int], held_out: Mapping[int, int], round_: int
@@ -357,8 +392,10 @@ def _select_modes(scores: AdaptationScores, modes: Sequence[str]) -> AdaptationS
     return AdaptationScores({mode: scores.modes[mode] for mode in modes}, scores.noted, scores.inputs)
 
 
-def adapt_clients(adaptation: RemoteAdaptation, folder: RunFolder) -> None:
+def adapt_clients(adaptation: RemoteAdaptation) -> None:
     """Fit the rule for the last and the best model of a run; write and log the scores of adapted clients."""
+    folder = adaptation.folder
+    assert folder is not None  # a run has one
     adaptation.registry.meet()
     write_adaptation(folder, adaptation.writer.layout, adaptation)
     for line in adaptation_table(folder):

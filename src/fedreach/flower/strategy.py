@@ -29,7 +29,7 @@ from fedreach.engines.models.state import constant_arrays, copy_module, set_cons
 from fedreach.engines.protocols import Engine
 from fedreach.evaluation.metrics import Metric, additional_metrics
 from fedreach.experiment.naming import PickleStore
-from fedreach.federation.accounting import check_run
+from fedreach.federation.accounting import check_run, sum_noise
 from fedreach.federation.attacks import Attackers
 from fedreach.federation.costs import with_radio
 from fedreach.federation.federation import Federation
@@ -428,7 +428,8 @@ class FedReachStrategy(Strategy):
     def _serve(self) -> None:
         if self.adapts:
             channels = self.registry, self.writer, self.engine, self.inputs
-            adapt_clients(RemoteAdaptation(self.federation, *channels), self.folder)
+            noise = sum_noise(self.federation, self._now.state.aggregation[0])
+            adapt_clients(RemoteAdaptation(self.federation, *channels, self.folder, noise))
 
     def _close(self, row: RoundRow, timing: Timing, replies: Iterable[Message]) -> Mapping[str, float]:
         """Write the row of a round, with the evaluation if clients were asked for one, and a checkpoint."""

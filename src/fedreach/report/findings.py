@@ -190,10 +190,10 @@ def find(analysis: Analysis) -> Findings:
     bullets = [
         _comparison_sentence(analysis, rows),
         _gap_sentence(comparison.score, best) if len(comparison.methods) == 1 else "",
+        *_privacy_sentences(comparison),
         _adaptation_sentence(analysis),
         _power_sentence(comparison, [contrast.judged for contrast in analysis.contrasts["last"]]),
         *target_sentences(comparison, rows),
-        *_privacy_sentences(comparison),
     ]
     warnings = [
         _several_sentence(comparison),

@@ -39,6 +39,7 @@ from fedreach.runs.schema import (
 
 JSON_LINE = json.JSONEncoder(allow_nan=False)  # `json.dumps` would create one per row
 ADAPTATION_FILE = "adaptation.safetensors"
+PRIVATE_FIT = "private_fit.safetensors"  # of an adaptation rule on Flower, which an interrupted run does not repeat
 LAST, BEST, REFIT = "last.safetensors", "best.safetensors", "refit.safetensors"
 CONSTANTS = "constants.safetensors"
 ROW_FILES = (RoundRow.FILE, ClientLine.FILE)
@@ -46,7 +47,7 @@ RESUMED = (*ROW_FILES, FederationRecord.FILE, CONSTANTS, BEST)
 """The files that a checkpoint lists, in addition to tables of rows."""
 LISTED = (*RESUMED, LAST, REFIT, AdaptationRecord.FILE, ADAPTATION_FILE, AdaptedLine.FILE, BaselinesRecord.FILE)
 """The files that the result lists. `run.json` is not listed, because a run that resumes elsewhere writes it again."""
-SIGNED = (CHECKPOINT, REFIT)
+SIGNED = (CHECKPOINT, REFIT, PRIVATE_FIT)
 """Files of arrays that may be read before a manifest lists them; like records, they end with their own digest."""
 R = TypeVar("R", bound=Record)
 

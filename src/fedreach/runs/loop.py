@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ from fedreach._util.arrays import Float32s
 from fedreach._util.errors import ANOTHER_FOLDER, STEADIER, TrainingError
 from fedreach.evaluation.evaluator import Evaluator
 from fedreach.evaluation.modes import AdaptationEvaluator
+from fedreach.federation.accounting import sum_noise
 from fedreach.federation.state import FederationState
 from fedreach.runs.adaptation import write_adaptation
 from fedreach.runs.budget import UNLIMITED, Budget
@@ -116,7 +117,8 @@ def each_round(spec: RunSpec, recorder: Recorder) -> Generator[RoundRow, None, R
 
     def finish_run() -> Mapping[str, Any] | None:
         if spec.adaptation is not None:
-            write_adaptation(recorder.folder, recorder.layout, spec.adaptation)
+            noise = sum_noise(simulation.federation, last.state.aggregation[0])
+            write_adaptation(recorder.folder, recorder.layout, replace(spec.adaptation, noise=noise))
         if spec.baselines is not None:
             spec.baselines.write(recorder.folder)
         if spec.refit is None:

@@ -3,11 +3,15 @@
 ```
 query -> contribute (each participant) -> sum -> fold -> query ... -> None: fitted
 ```
+
+With differential privacy of clients, the server clips the contributions to the only exchange and adds noise to sums.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -15,6 +19,7 @@ import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import ComponentError, DataError
+from fedreach._util.streams import generator
 from fedreach.federation.base import Adaptation, name_of
 from fedreach.federation.types import NO_STATE, Outputs, State
 
@@ -61,10 +66,47 @@ def plain_sum(parts: Sequence[Floats]) -> Floats:
     return sum(parts[1:], start=parts[0])
 
 
+@dataclass(frozen=True)
+class SumNoise:
+    """Differential privacy of clients for the sums of one exchange.
+
+    A participant with m held-out examples contributes k arrays a_1 ... a_k. The server computes, for each j,
+
+        sum of x_j min(1, 1 / ||x_j||) over participants + z sqrt(k) N(0, I),   x_j = a_j / m
+
+    so that a participant changes all sums together by at most sqrt(k), whatever its data.
+
+    Args:
+        multiplier: Noise multiplier z.
+        seed: Seed of the noise: of the run, or the secret of a server.
+
+    Example:
+        >>> noise = SumNoise(multiplier=1e-9, seed=0)  # next to no noise
+        >>> noise.sums([{"held_out": np.array([4.0, 0.0])}, {"held_out": np.array([0.0, 90.0])}], [4, 9])["held_out"]
+        array([1., 1.])
+    """
+
+    multiplier: float
+    seed: int
+
+    def sums(self, answers: Sequence[State], examples: Sequence[int]) -> State:
+        """Return the noisy sums by name, given the contributions of participants and their numbers of examples."""
+        rng, sums = generator(self.seed, "adaptation"), dict[str, Floats]()
+        deviation = self.multiplier * math.sqrt(len(answers[0]))
+        for name, values in sorted(answers[0].items()):  # on Flower they arrive in another order
+            total = deviation * rng.standard_normal(values.size)
+            for answer, m in zip(answers, examples, strict=True):
+                x = np.clip(answer[name].ravel() / m, -1, 1)  # so that no square overflows
+                total += x / max(1.0, math.sqrt(float(x @ x)))
+            sums[name] = total.reshape(values.shape)
+        return sums
+
+
 def fit(
     rule: Adaptation,
     participants: Iterable[HeldOut],
     summed: Callable[[Sequence[Floats]], Floats] = plain_sum,
+    noise: SumNoise | None = None,
 ) -> FittedRule:
     """Return a fitted adaptation rule.
 
@@ -72,6 +114,7 @@ def fit(
         rule: Rule to fit.
         participants: At least one participant, sorted by id; the order determines the order of sums.
         summed: Function that sums arrays of one shape, such as secure aggregation.
+        noise: Noise of the sums; the rule must then be fitted in one exchange. Default: exact sums.
 
     Raises:
         DataError: If no participant holds out examples.
@@ -83,7 +126,7 @@ def fit(
         0
     """
     held_out, fitted = list(participants), UNFITTED
-    while (query := next_query(rule, fitted)) is not None:
+    while (query := next_query(rule, fitted, most_exchanges(noise))) is not None:
         if not held_out:
             raise no_held_out_error(rule)
         answers = [check_contribution(rule, rule.contribute(query, *participant)) for participant in held_out]
@@ -92,7 +135,10 @@ def fit(
             raise ComponentError(
                 f"{name_of(rule)}.contribute must return the same names and shapes for every participant."
             )
-        sums = {name: summed([answer[name] for answer in answers]) for name in shapes}
+        if noise is None:
+            sums: State = {name: summed([answer[name] for answer in answers]) for name in shapes}
+        else:
+            sums = noise.sums(answers, [len(participant.labels) for participant in held_out])
         fitted = after_exchange(rule, fitted, query, sums)
     return fitted
 
@@ -105,15 +151,20 @@ def no_held_out_error(rule: Adaptation) -> DataError:
     )
 
 
-def next_query(rule: Adaptation, fitted: FittedRule) -> State | None:
+def most_exchanges(noise: SumNoise | None) -> int:
+    """Return the largest number of exchanges; the accounting of differential privacy covers one."""
+    return MAX_EXCHANGES if noise is None else 1
+
+
+def next_query(rule: Adaptation, fitted: FittedRule, most: int = MAX_EXCHANGES) -> State | None:
     """Return the query of the next exchange; None once the rule is fitted.
 
     Raises:
-        ComponentError: If the exchanges do not end.
+        ComponentError: If there would be more than `most` exchanges.
     """
     query = rule.query(fitted.state)
-    if query is not None and fitted.exchanges == MAX_EXCHANGES:
-        raise ComponentError(f"{name_of(rule)} is not fitted after {MAX_EXCHANGES} exchanges with the participants.")
+    if query is not None and fitted.exchanges == most:
+        raise ComponentError(f"{name_of(rule)} needs more than {most} exchange(s) with the participants to be fitted.")
     return query
 
 

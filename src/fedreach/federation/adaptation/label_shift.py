@@ -191,7 +191,7 @@ class LabelShift(Adaptation):
     def _begin(self, sums: State) -> dict[str, Floats]:
         """Return the state after the sums of the first exchange, before its candidate is evaluated."""
         classes = len(sums["held_out"])
-        new = {"base": priors.source_prior(sums["held_out"])}
+        new = {"base": priors.source_prior(np.maximum(sums["held_out"], 0))}  # noise may make some < 0
         if not self.is_learned:
             new["strength"] = np.array([float(self.strength)])
             new["correlation"] = np.array([0.0 if self.correlation == "fitted" else float(self.correlation)])
@@ -231,6 +231,11 @@ class LabelShift(Adaptation):
     @property
     def reads_inputs(self) -> bool:  # type: ignore[override]
         return self.guard
+
+    @property
+    def has_bounded_sums(self) -> bool:  # type: ignore[override]
+        only_prior = not (self.is_learned or self.guard) and self.calibration == "none"
+        return only_prior and self.pseudo_counts != "fitted"  # label counts, which sum to m
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
         """Return the client's state after further inputs.
@@ -458,6 +463,10 @@ class OnLabelShift(Adaptation):
     @property
     def keeps_bias(self) -> bool:  # type: ignore[override]
         return self.rule.keeps_bias
+
+    @property
+    def has_bounded_sums(self) -> bool:  # type: ignore[override]
+        return self.rule.has_bounded_sums
 
     def query(self, state: State) -> State | None:
         return self.rule.query(state)

@@ -25,6 +25,8 @@ HALVINGS = 100
 class _ByConfusion(Adaptation):
     """Base class of `BBSE` and `RLLS`, which compute the importance weights in different ways."""
 
+    has_bounded_sums = True  # confusion and label counts sum to m each
+
     hard: bool
 
     def query(self, state: State) -> State | None:
@@ -36,8 +38,9 @@ class _ByConfusion(Adaptation):
         return {"confusion": self._predictions(outputs).T @ ones, "held_out": ones.sum(axis=0)}
 
     def fold(self, state: State, sums: State) -> State:
-        n = sums["held_out"].sum(keepdims=True)
-        return {"confusion": sums["confusion"] / n, "base": source_prior(sums["held_out"]), "n": n}
+        held_out = np.maximum(sums["held_out"], 0)  # noise may make some < 0, or even all
+        n = np.maximum(held_out.sum(keepdims=True), 1)
+        return {"confusion": sums["confusion"] / n, "base": source_prior(held_out), "n": n}
 
     def start(self, state: State) -> State:
         return {"predicted": np.zeros(len(state["base"])), "n": np.zeros(1), "prior": state["base"]}
