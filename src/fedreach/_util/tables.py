@@ -75,6 +75,16 @@ def _commands(character: str) -> bool:
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
+def count_noun(number: int, noun: str) -> str:
+    """Return a number and a noun, with an s unless the number is 1.
+
+    Example:
+        >>> count_noun(1, "round"), count_noun(2, "round")
+        ('1 round', '2 rounds')
+    """
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def markdown_lines(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: bool = False) -> list[str]:
     """Return the lines of a table in GitHub's Markdown.
 

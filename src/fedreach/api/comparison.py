@@ -21,6 +21,7 @@ from fedreach._util.tables import visible_lines
 from fedreach.data.sets.download import sources
 from fedreach.experiment.components import OPTIMIZERS, relative_to_base
 from fedreach.experiment.schema import PARTS, Experiment
+from fedreach.report.concerns import concerns
 from fedreach.report.figures import draw_figures, figure_specs
 from fedreach.report.formats import summary_text
 from fedreach.report.numbers import RunSet
@@ -272,6 +273,7 @@ class Comparison:
                 "`out` or --out."
             )
         self.record = record
+        self.shows_concerns = True  # in `print`, unless `fedreach.compare` has shown these warnings
 
     @property
     def name(self) -> str:
@@ -386,8 +388,12 @@ class Comparison:
         return f"Comparison({self.name}: {', '.join(self.methods)}; {seeds})"
 
     def __str__(self) -> str:
-        """Return what ``fedreach compare`` prints: the main table, its note, and the first findings."""
-        return summary_text(self.analysis, get_terminal_size((120, 0)).columns)
+        """Return what ``fedreach compare`` prints: the main table, its note, and the first findings.
+
+        The text omits warnings that `fedreach.compare` printed on stderr.
+        """
+        hidden = () if self.shows_concerns else concerns(self.analysis.comparison)
+        return summary_text(self.analysis, get_terminal_size((120, 0)).columns, hidden)
 
     def _repr_html_(self) -> str:
         """Return the table and the figure over rounds, for notebooks."""

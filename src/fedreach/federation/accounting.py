@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedreach._util.errors import ConfigError
+from fedreach._util.tables import count_noun
 from fedreach.federation.base import name_of
 from fedreach.federation.differential_privacy import DPFTRL, DPFedAvg, PrivateAggregator, tree_sensitivity
 from fedreach.federation.participation import Always, Participation
@@ -172,8 +173,8 @@ class Guarantee:
         epsilon = math.ceil(1000 * self.epsilon) / 1000
         return (
             f"The models are (ε = {epsilon:g}, δ = {self.delta:g})-private if {self.neighbors} "
-            f"({self.rounds} rounds, {cohorts}; {self.mechanism} noise {self.noise_multiplier:.4g} x clip; "
-            f"{self.accountant.upper()}). Losses, scores and the choice of the best round are not covered."
+            f"({count_noun(self.rounds, 'round')}, {cohorts}; {self.mechanism} noise {self.noise_multiplier:.4g} x "
+            f"clip; {self.accountant.upper()}). Losses, scores and the choice of the best round are not covered."
         )
 
 
