@@ -70,6 +70,19 @@ def visible_lines(text: str) -> str:
     return "\n".join(map(visible, text.split("\n")))
 
 
+def shorten(name: str, length: int = 26) -> str:
+    """Return a name of at most `length` characters, shortened in the middle, with `visible` control characters.
+
+    Example:
+        >>> shorten("my_experiments.policies:ByDistance", 20)
+        'my_experim…yDistance'
+    """
+    name = visible(name)
+    if len(name) <= length:
+        return name
+    return f"{name[: length // 2]}…{name[len(name) - (length - 1) // 2 :]}"
+
+
 def _commands(character: str) -> bool:
     # Controls, formats such as turns of the direction and letters without width, halves of a letter, separators.
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
