@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 import fedreach as fr
-from fedreach._util.tables import visible
+from fedreach._util.tables import csv_text, visible
 from fedreach._util.text_tables import text_table
 from fedreach.cli import main
 from fedreach.report import latex
@@ -357,6 +357,16 @@ def test_commands_on_tables_with_hostile_names_print_strict_json_and_plain_text(
         for words in (["partition", *overrides], ["disclose", *overrides]):
             invoke(*words)
         Page((home / "r/report/index.html").read_text(encoding="utf-8"))
+        clients = [
+            {"client": name, "num_examples": 100, "upload_seconds": 1 + place} for place, name in enumerate(drawn)
+        ]
+        rows = [client | {"power_watts": 0.2, "cycles": 2e8, "max_hertz": 1e9} for client in clients]
+        (home / "c.csv").write_text(csv_text(rows), encoding="utf-8", newline="")
+        code, document = invoke("allocate", "c.csv", "--min-examples", 300, "--time-limit", 1, "--out", "plan.csv")
+        if not code:
+            planned = {row["client"].strip() for row in document["clients"]}  # type: ignore[index]
+            assert planned <= {csv_name(name).strip() for name in drawn} | {f"'{name}".strip() for name in drawn}
+            check_csv((home / "plan.csv").read_text(encoding="utf-8"))
     shutil.rmtree(home)
 
 
