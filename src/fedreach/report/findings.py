@@ -67,14 +67,27 @@ def _learned(comparison: RunSet) -> dict[str, Any]:
             methods.setdefault(tuple(data.get(key, "") for key in LEARNED), {})[run.method] = None
     order = {when: place for place, when in enumerate(get_args(When))}
     rows = sorted(methods, key=lambda row: order.get(row[2], len(order)))
-    everywhere = {run.method for run in comparison.runs if run.learned}
-    names = ["all" if len(methods[row]) == len(everywhere) else ", ".join(methods[row]) for row in rows]
-    several = {*names} > {"all"} or len({*names}) > 1
+    everywhere = dict.fromkeys(run.method for run in comparison.runs if run.learned)
+    names = [_some_or_all(methods[row], everywhere) for row in rows]
+    several = any(name != "all" for name in names)
     return {
         "header": (*LEARNED.values(), *["methods"] * several),
         "rows": [(*row, *[name] * several) for row, name in zip(rows, names, strict=True)],
         "sums": any(row[3].startswith("sum") for row in rows),
     }
+
+
+def _some_or_all(names: Iterable[str], every: Iterable[str]) -> str:
+    """Return names, or if they are most names, those that are missing.
+
+    Example:
+        >>> [_some_or_all(names, "abcd") for names in ("ab", "abc", "abcd")]
+        ['a, b', 'all but d', 'all']
+    """
+    names, others = list(names), [name for name in every if name not in names]
+    if len(others) < len(names):
+        return f"all but {', '.join(others)}" if others else "all"
+    return ", ".join(names)
 
 
 def _refusals(run: RunData) -> list[tuple[str, str, str]]:
