@@ -417,7 +417,7 @@ def predictions(
 
 def check_finite(outputs: Floats, samples: Any, indices: Ints, preparation: Preparation | None) -> None:
     """Raise DataError if outputs of these rows are not finite; name the cell furthest from the participants' mean."""
-    refused = indices[~np.isfinite(outputs).reshape(len(indices), -1).all(axis=1)]
+    refused = indices[~np.isfinite(outputs).all(axis=tuple(range(1, outputs.ndim)))]
     if not len(refused):
         return
     row, cause = int(refused[0]), ""
