@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError, RunFolderError, nearest
 from fedreach._util.files import below
-from fedreach._util.tables import visible_lines
+from fedreach._util.tables import visible, visible_lines
 from fedreach.data.sets.download import sources
 from fedreach.experiment.components import OPTIMIZERS, relative_to_base
 from fedreach.experiment.schema import PARTS, Experiment
@@ -203,7 +203,9 @@ def bibliography(comparison: RunSet) -> str:
         without += [] if keys else [what]
     parts = [f"% For {'; '.join(used[entry.key])}\n{entry.text}\n" for entry in entries() if entry.key in used]
     head = "% Sources of this comparison's components, data and statistics. Check them before you publish.\n"
-    note = f"% No reference is known for {', '.join(without)}.\n" if without else ""
+    # A name of custom code may contain any character. In BibTeX, @ begins an entry, also in a comment.
+    unknown = visible(", ".join(without)).replace("@", "\\x40")
+    note = f"% No reference is known for {unknown}.\n" if without else ""
     return f"{head}{note}\n" + "\n".join(parts)
 
 
