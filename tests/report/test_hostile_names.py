@@ -27,6 +27,7 @@ from fedreach.runs.schema import ComparisonRecord, FederationRecord, RunRecord, 
 from ..conftest import TINY  # noqa: TID252 (tests are no package that has a name)
 from .hostile import (
     NAMES,
+    PIECES,
     Page,
     check_csv,
     check_latex,
@@ -165,6 +166,7 @@ def shape(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Page, 
 @pytest.mark.slow
 @settings(SLOWLY, max_examples=60)
 @given(different_names(len(EVERY)))
+@example(["=1+1\u202e", "\t@x\x1b[2J", *PIECES[: len(EVERY) - 2]])
 def test_reports_of_comparisons_have_no_name_that_is_more_than_text(
     plain: Path, fresh: Callable[[], Path], shape: tuple[Page, set[str]], drawn: list[str]
 ) -> None:
