@@ -82,10 +82,11 @@ def test_a_misspelt_key_is_answered_with_the_nearest_name(
         ("baseline=unifrom", "baseline: must name a method; got 'unifrom'. Did you mean 'uniform'?"),
         *(
             (f"name={name}", "name: must be a valid name of a folder: no slash")
-            for name in ("../../x", "con", ".hidden", "x" * 101)
+            for name in ("../../x", "con", ".hidden", "x" * 101, "x.", "a:b", '"a "', "what?")
         ),
         (f"methods.{'x' * 101}.cohort_size=2", "a method's name is also the name of a folder"),
         ("methods.a/b.cohort_size=2", "methods.a/b: a method's name is also the name of a folder"),
+        ("methods.Uniform.cohort_size=2", "has the same folder as 'uniform' on systems that ignore case."),
         ("population.held_out=1.0", "population.held_out: must be less than 1; got 1.0."),
     ],
 )

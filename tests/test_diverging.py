@@ -80,3 +80,21 @@ def test_a_model_that_diverges_although_no_client_does_is_told(refused: Refused,
     assert [len(row["cohort"]) for row in table] == [0, 3, 0, 0, 0]
     assert table[0]["test_loss"] is not None
     assert table[1]["test_loss"] is None  # not finite has no other word in JSON
+
+
+def test_a_huge_cell_of_an_unseen_client_is_called_its_data_and_no_divergence(refused: Refused, home: Path) -> None:
+    lines = [f"{'abcdef'[i % 6]},{i % 7},{i % 7 * 2 + i % 3}" for i in range(60)]
+    (home / "t.csv").write_text("\n".join(["who,age,dose", *lines, "f,1e30,3"]), encoding="utf-8")
+    data = ["--data", "t.csv", "--client", "who", "--target", "dose", "--participants", "a,b,c,d,e"]
+    said = refused(1, "run", *data, "--set", "rounds=1", "--set", "model=linear", "--quiet", "--out", "x")
+    assert "not finite after round 0 on the data of 1 client (f), although it is finite on those of 5" in said
+    assert "diverged" not in said
+
+
+def test_malicious_clients_are_named_where_a_run_diverges_under_an_attack(refused: Refused, home: Path) -> None:
+    attack = ["--set", "attack={name='sign_flip', share=0.3, strength=1e6}"]
+    said = refused(1, "run", "tiny.toml", "--set", "model=mlp", "--set", "local.lr=1e6", *attack, "--out", "x")
+    malicious = re.search(
+        r"Malicious clients can be the reason \((\d+, \d+)\)\. Choose another method\.aggregation", said
+    )
+    assert malicious, said

@@ -40,6 +40,14 @@ def test_numbers_stay_whole_where_the_terminal_has_no_room_for_them() -> None:
     assert sum(line.endswith(" 1,234.5 ± 6.7") for line in lines) == 1
 
 
+def test_a_very_long_cell_leaves_room_for_the_other_rows() -> None:
+    text = text_table(["client", "n"], [["x" * 5000 + "y" * 5000, "1"], ["b", "2"]], 80)
+    assert text.count("\n") <= 6
+    assert text.count("x") == 100
+    assert "x" * 9 + "…" in text
+    assert "x" * 5000 in text_table(["client", "n"], [["x" * 5000, "1"]], None)
+
+
 def test_the_widest_column_is_folded_first() -> None:
     lines = text_table(["x", "y", "n"], [["one two three four five", "six seven ate", "9"]], 31, left=2).splitlines()
     assert lines[2:] == ["one two three  six seven ate  9", "four five"]

@@ -101,3 +101,13 @@ def test_fedreach_is_cited_as_in_its_citation_file() -> None:
     assert f"version: {own.fields['version']}" in said
     assert f"date-released: {own.fields['year']}" in said
     assert f'title: "{own.fields["title"].replace("{", "").replace("}", "")}"' in said
+
+
+def test_the_name_of_custom_code_is_no_entry_and_no_line_of_its_own() -> None:
+    plain, hostile = (
+        bibliography(made({"method": {"selection": {"name": name}}}))
+        for name in ("my.py:F", "@misc{x,\n@article{y.py:F\ud800")
+    )
+    hostile.encode()
+    assert hostile.count("@") == plain.count("@")
+    assert hostile.count("\n") == plain.count("\n")

@@ -258,6 +258,14 @@ def test_a_study_goes_on_where_it_was_and_repeats_nothing(here, capfd):
         fr.compare(digits(), methods, out="s", **SMALL | {"rounds": 3})
 
 
+def test_a_warning_is_shown_once_and_again_in_what_is_opened_later(here, capfd):
+    slow = SMALL | {"progress": True, "local": {"lr": 1e-7}}
+    comparison = fr.compare(digits(), {"a": {}}, out="slow", **slow)
+    assert "Warning: " in capfd.readouterr().err
+    assert "Warning: " not in str(comparison)
+    assert "Warning: " in str(fr.open("slow"))
+
+
 def test_the_same_call_from_another_folder_finds_its_runs(here, monkeypatch, capfd):
     mine = made()
     fr.compare(hospitals(), {"a": {"weighting": mine}}, out=here / "s", **SMALL | {"cohort_size": 2})

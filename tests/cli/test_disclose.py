@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 EVERYTHING = (
@@ -43,3 +44,21 @@ def test_verbose_adds_how_to_limit_it_and_json_has_all_fields(fedreach: Callable
     (update,) = [row for row in rows if row["what"] == "update"]
     assert update["keys"] == ["train/update/update"]
     assert "uniform" in update["methods"]
+
+
+def test_a_run_stores_what_disclose_lists(fedreach: Callable[..., Any], home: Path) -> None:
+    options = [
+        "tiny.toml",
+        "--set",
+        "method.selection=power_of_choice",
+        "--set",
+        "rounds=1",
+        "--set",
+        "evaluation.every=1",
+    ]
+    assert fedreach("run", *options, "--out", "r", "--quiet").exit_code == 0
+    stored = json.loads((home / "r/run.json").read_text())["learned"]
+    only = ["--set", "methods={only={}}", "--set", "baseline=only"]
+    listed = json.loads(fedreach("disclose", *options, *only, "--json").stdout)
+    assert [row["what"] for row in stored] == [row["what"] for row in listed]
+    assert "loss of the model" in {row["what"] for row in stored}

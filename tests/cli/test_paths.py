@@ -69,3 +69,16 @@ def test_a_stored_run_with_code_of_its_own_is_run_again_from_where_it_was_run(fe
     assert fedreach("run", "tiny.toml", "--set", PART, *SHORT, "--out", "x").exit_code == 0
     assert fedreach("run", "x/run.json", "--quiet", "--out", "y").exit_code == 0
     assert Path("x/rounds.jsonl").read_bytes() == Path("y/rounds.jsonl").read_bytes()
+
+
+def test_a_partition_that_cannot_be_saved_is_not_shown_either(fedreach: Command, home: Path) -> None:
+    for path in (".", "absent/p.npz"):
+        done = fedreach("partition", "tiny.toml", "--save", path)
+        assert done.exit_code == 3
+        assert done.stdout == ""
+
+
+def test_one_client_participates_and_one_never_trains(fedreach: Command, home: Path) -> None:
+    one = ["--set", "partition.clients=2", "--set", "population.participants=1", "--set", "method.cohort_size=1"]
+    shown = fedreach("partition", "tiny.toml", *one).stdout
+    assert "1 participates and holds out 20%, 1 never trains" in shown

@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from fedreach._util.errors import DataError
 from fedreach.data.preparation import InputColumn, Preparation
 from fedreach.data.samples import SampleFormat
+from fedreach.deploy.model import Expected, TrainedModel
 from fedreach.deploy.predictions import Rows, predictions
 
 COLUMNS = (InputColumn("age", "number", mean=50.0, sd=10.0), InputColumn("ward", "category", categories=("a", "b")))
@@ -41,3 +44,16 @@ def test_a_row_without_a_finite_prediction_is_refused(targets: int | None, new_a
     if new_adapter is None:
         done = predictions(Overflowing(), Rows(samples[:2], None, None, ()), about)
         assert np.isfinite(done.outputs).all()
+
+
+@pytest.mark.parametrize("targets", [None, 2])
+def test_a_model_in_python_refuses_it_in_the_same_words(targets: int | None) -> None:
+    expected = Expected("wards", "features", (4,), preparation=Preparation(COLUMNS))
+    net = nn.Linear(4, 2)
+    nn.init.ones_(net.weight)
+    model = TrainedModel(net, expected, 0 if targets else 2, None, None, targets)  # type: ignore[arg-type]
+    samples = torch.tensor([[50, 0, 0], [40, -1, -3e38]], dtype=torch.float64)
+    assert np.isfinite(model.predict(samples[:1])).all()
+    for predict in [model.predict] if targets else [model.predict, model.predict_proba]:
+        with pytest.raises(DataError, match=r"row 1 is not finite: column 'dose' is -3e\+38, the most unusual cell"):
+            predict(samples)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedreach.federation.round import conclude_round, conclude_server_round
+from fedreach.federation.secure_aggregation import SecureAggregation
 from fedreach.federation.selection import SELECTIONS
 from fedreach.federation.selection.random import FunctionSelection
 from fedreach.federation.solvers import FedAvg, Scaffold
@@ -83,3 +84,13 @@ def test_a_fact_that_selection_and_weighting_both_need_is_sent_once():
     chosen, view = federation(SELECTIONS["entropy_topk"](), ByEntropy()), make_view(facts=("label_entropy",))
     assert chosen.needs() == {"label_entropy"}
     assert conclude(chosen, [0, 1], view)[1].bytes_up == 2 * REPORT + 4 * 6
+
+
+def test_secure_aggregation_sends_words_of_64_bits_keys_and_shares():
+    """Of three clients, one is lost after it sent its keys and shares. Texts in hexadecimal have two letters a byte."""
+    secure, view = replace(federation(cohort_size=3), label_statistics=SecureAggregation(threshold=0.5)), make_view()
+    reports = replace(make_reports([0, 1]), lost={4: "its battery is empty"})
+    _, report = conclude_round(secure, start(secure, view), view, Cohort(np.array([0, 1, 4])), reports)
+    keys, sealed, revealed = 2 * 2 * 32, 2 * (12 + 2 * 33 + 16), 2 * 33
+    assert report.bytes_down == 3 * MODEL + 3 * 3 * (keys + sealed)
+    assert report.bytes_up == 2 * (8 * (D + 1) + 8) + 3 * keys + 3 * 3 * sealed + 2 * 3 * revealed

@@ -354,7 +354,7 @@ def test_a_damaged_folder_is_refused_and_not_begun_anew(
     interrupt("scaffold", tmp_path, stages("scaffold")[-1])
     damage(tmp_path / name)
     grid = InProcess(app_of("scaffold"), range(CLIENTS))
-    with pytest.raises(RunFolderError, match=r"(?i)move (the run|this) folder|restore (the file|it)"):
+    with pytest.raises(RunFolderError, match=r"(?i)move (the run folder|it) away|restore (the file|it)"):
         strategy_of("scaffold", tmp_path).run(grid)
     assert "train" not in {kind for _, kind in grid.sent}
 

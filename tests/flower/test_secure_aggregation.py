@@ -209,3 +209,26 @@ def test_clusters_are_refused_as_there_is_one_sum(setup: FlowerExperiment, tmp_p
     setup.simulation = replace(made, federation=replace(made.federation, selection=clustering()))
     with pytest.raises(ConfigError, match=r"Clustering.* trains one model per cluster, but the server sees only"):
         setup.strategy(tmp_path / "flower")
+
+
+def test_bytes_of_a_round_are_those_of_its_messages(five: FlowerExperiment, tmp_path: Path) -> None:
+    """JSON adds names and quotes to the keys and shares that the formula counts, and lists of ids."""
+    sent = {"down": 0, "up": 0}
+
+    def listen(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        reply = answer()
+        for way, content in (("down", message.content), ("up", reply.content)):
+            if SECURE in content.config_records:
+                sent[way] += len(str(content.config_records[SECURE]["content"]))
+        if message.metadata.message_type == "train":
+            sent["down"] += sum(array.numpy().nbytes for array in message.content["arrays"].values())
+            sent["up"] += reply.content["masked"]["masked"].numpy().nbytes + 2 * 4
+        return reply
+
+    five.strategy(tmp_path / "flower", timeout=5).run(InProcess(five.client_app(), range(8), answering=listen))
+    rows = rows_of(tmp_path / "flower")
+    stored = json.loads((tmp_path / "flower/run.json").read_text())["learned"]
+    assert "update times weight, weight" in {row["what"] for row in stored}
+    for way in sent:
+        counted = sum(row[f"bytes_{way}"] for row in rows)
+        assert counted < sent[way] < 1.12 * counted, way

@@ -124,6 +124,17 @@ def test_one_below_the_majority_is_told_with_both_numbers_and_what_to_do(tmp_pat
     assert concerns(comparison)[0] in find(analyse(comparison)).warnings
 
 
+def test_under_an_attack_the_malicious_clients_are_the_advice(tmp_path: Path) -> None:
+    comparison = one_run(tmp_path, majority=0.9, pooled=0.95)
+    comparison.runs[0].config["attack"] = {"name": "sign_flip", "share": 0.2}  # type: ignore[index]
+    (said,) = concerns(comparison)
+    assert "local.lr" not in said
+    assert said.endswith(
+        "20% of the participants are malicious (attack sign_flip) and can be the reason. Try another "
+        "method.aggregation, or run without [attack]."
+    )
+
+
 def test_one_below_it_on_participants_alone_is_told_too(tmp_path: Path) -> None:
     held = federation()
     record = baselines_of(held, 0.2, 0.5)

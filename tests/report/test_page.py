@@ -212,3 +212,21 @@ def test_a_wrong_format_is_refused_before_anything_is_written(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="'jpg'"):
         write_report([tmp_path], tmp_path / "out", formats=("jpg",))
     assert not (tmp_path / "out").exists()
+
+
+def test_what_the_server_learned_is_a_folded_table_with_the_methods_that_differ(tmp_path: Path) -> None:
+    write_comparison(tmp_path, ["a", "b"], [0], rounds=4)
+    assert "What the server learned" not in write_report([tmp_path], tmp_path, formats=None).page.read_text("utf-8")
+    names = ("what", "whose", "when", "form", "limit")
+    loss = dict(zip(names, ("loss", "cohort", "each round", "each client", ""), strict=True))
+    total = dict(zip(names, ("<b>update", "cohort", "before selection", "sum", "larger cohort"), strict=True))
+    for method, learned in (("a", [loss]), ("b", [loss, total])):
+        edit(tmp_path / f"runs/{method}/seed-0/run.json", learned=learned)
+    page = write_report([tmp_path], tmp_path, formats=None).page.read_text("utf-8")
+    section = page.partition('<details class="section" id="learned">')[2].partition("</details>")[0]
+    cells = re.findall(r"<t[hd](?: [^>]*)?>(.*?)</t[hd]>", section)
+    assert cells[:6] == ["data", "of", "when", "form", "limited by", "methods"]
+    assert cells[6:12] == ["&lt;b&gt;update", "cohort", "before selection", "sum", "larger cohort", "b"]  # earlier
+    assert cells[12:] == ["loss", "cohort", "each round", "each client", "-", "all"]
+    assert "A sum over one client is the data of this client." in section
+    assert " open" not in section.partition(">")[0]

@@ -70,9 +70,32 @@ def visible_lines(text: str) -> str:
     return "\n".join(map(visible, text.split("\n")))
 
 
+def shorten(name: str, length: int = 26) -> str:
+    """Return a name of at most `length` characters, shortened in the middle, with `visible` control characters.
+
+    Example:
+        >>> shorten("my_experiments.policies:ByDistance", 20)
+        'my_experim…yDistance'
+    """
+    name = visible(name)
+    if len(name) <= length:
+        return name
+    return f"{name[: length // 2]}…{name[len(name) - (length - 1) // 2 :]}"
+
+
 def _commands(character: str) -> bool:
     # Controls, formats such as turns of the direction and letters without width, halves of a letter, separators.
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def count_noun(number: int, noun: str) -> str:
+    """Return a number and a noun, with an s unless the number is 1.
+
+    Example:
+        >>> count_noun(1, "round"), count_noun(2, "round")
+        ('1 round', '2 rounds')
+    """
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def markdown_lines(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: bool = False) -> list[str]:

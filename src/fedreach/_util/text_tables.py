@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fedreach._util.tables import visible, visible_lines
+from fedreach._util.tables import shorten, visible, visible_lines
 
 MIN_TEXT_WIDTH = 8  # smallest width of a column of text, in characters
 GAP = 2  # characters between columns
+MAX_CELL = 200  # characters of a cell on a terminal; more would push other rows off the screen
 
 
 def text_table(
@@ -21,7 +22,8 @@ def text_table(
 ) -> str:
     r"""Return a table as text, with text columns aligned left and number columns aligned right.
 
-    If the table is too wide, text and headers are wrapped, in the widest column first. Numbers are never wrapped.
+    If the table is too wide, text and headers are wrapped, in the widest column first. Numbers are never wrapped. With
+    a width, cells of more than `MAX_CELL` characters are shortened in the middle.
 
     Args:
         header: Column titles, which can have several lines.
@@ -44,7 +46,8 @@ def text_table(
     from rich.table import Table
     from rich.text import Text
 
-    heads, cells = [*map(visible_lines, header)], [[*map(visible, row)] for row in rows]
+    heads = [*map(visible_lines, header)]
+    cells = [[visible(cell) if width is None else shorten(cell, MAX_CELL) for cell in row] for row in rows]
     widths = _widths(heads, cells, width, left)
     table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
     for j, (head, column_width) in enumerate(zip(heads, widths, strict=True)):

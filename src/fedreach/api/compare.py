@@ -340,6 +340,7 @@ def compare(
     if progress:
         for sentence in concerns(comparison.analysis.comparison):
             print(visible_lines(f"Warning: {sentence}"), file=sys.stderr)
+        comparison.shows_concerns = False
     return comparison
 
 

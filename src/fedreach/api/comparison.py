@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError, RunFolderError, nearest
 from fedreach._util.files import below
-from fedreach._util.tables import visible_lines
+from fedreach._util.tables import visible, visible_lines
 from fedreach.data.sets.download import sources
 from fedreach.experiment.components import OPTIMIZERS, relative_to_base
 from fedreach.experiment.schema import PARTS, Experiment
+from fedreach.report.concerns import concerns
 from fedreach.report.figures import draw_figures, figure_specs
 from fedreach.report.formats import summary_text
 from fedreach.report.numbers import RunSet
@@ -202,7 +203,9 @@ def bibliography(comparison: RunSet) -> str:
         without += [] if keys else [what]
     parts = [f"% For {'; '.join(used[entry.key])}\n{entry.text}\n" for entry in entries() if entry.key in used]
     head = "% Sources of this comparison's components, data and statistics. Check them before you publish.\n"
-    note = f"% No reference is known for {', '.join(without)}.\n" if without else ""
+    # A name of custom code may contain any character. In BibTeX, @ begins an entry, also in a comment.
+    unknown = visible(", ".join(without)).replace("@", "\\x40")
+    note = f"% No reference is known for {unknown}.\n" if without else ""
     return f"{head}{note}\n" + "\n".join(parts)
 
 
@@ -272,6 +275,7 @@ class Comparison:
                 "`out` or --out."
             )
         self.record = record
+        self.shows_concerns = True  # in `print`, unless `fedreach.compare` has shown these warnings
 
     @property
     def name(self) -> str:
@@ -386,8 +390,12 @@ class Comparison:
         return f"Comparison({self.name}: {', '.join(self.methods)}; {seeds})"
 
     def __str__(self) -> str:
-        """Return what ``fedreach compare`` prints: the main table, its note, and the first findings."""
-        return summary_text(self.analysis, get_terminal_size((120, 0)).columns)
+        """Return what ``fedreach compare`` prints: the main table, its note, and the first findings.
+
+        The text omits warnings that `fedreach.compare` printed on stderr.
+        """
+        hidden = () if self.shows_concerns else concerns(self.analysis.comparison)
+        return summary_text(self.analysis, get_terminal_size((120, 0)).columns, hidden)
 
     def _repr_html_(self) -> str:
         """Return the table and the figure over rounds, for notebooks."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreach._util.processes import one_thread
+from fedreach._util.tables import count_noun
 from fedreach.api.compare import ExperimentRequest, Method, Part, Table, build_request
 from fedreach.api.comparison import model_of
 from fedreach.data.datasets import Dataset, PartitionSpec
@@ -117,7 +118,7 @@ class Loop:
 
     def __repr__(self) -> str:
         e = self.question.experiment
-        return f"Loop({e.rounds} rounds of {e.name}, seed {e.seeds[0]})"
+        return f"Loop({count_noun(e.rounds, 'round')} of {e.name}, seed {e.seeds[0]})"
 
 
 def _end(rounds: Generator[dict[str, Any], None, None], folder: Path | None) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from fedreach._util.arrays import Ints
-from fedreach._util.tables import visible, visible_lines
+from fedreach._util.tables import count_noun, visible, visible_lines
 from fedreach._util.text_tables import text_table
 from fedreach.data.cells import NUMBER
 from fedreach.data.federated import FederatedData
@@ -91,12 +91,14 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
         remarks += d.target_scale.lines(d.target_names)
     if data.server is not None:
         origin = ", taken from the clients' training data" if data.taken_by_server().any() else ""
-        remarks.append(f"the server holds {len(data.server.y)} examples{origin}")
+        remarks.append(f"the server holds {count_noun(len(data.server.y), 'example')}{origin}")
     if data.noise:
         remarks.append(f"label noise: {data.noise['num_changed']} training labels are wrong ({data.noise['kind']})")
     if data.shift is not None:
-        remarks.append(f"shift: {len(data.shift.clients)} of {unseen} unseen clients ({data.shift.record['kind']})")
+        shifted = f"{len(data.shift.clients)} of {count_noun(unseen, 'unseen client')}"
+        remarks.append(f"shift: {shifted} ({data.shift.record['kind']})")
     remarks += _attack_remarks(experiment, len(population.participants))
+    trains = "participates and holds" if len(population.participants) == 1 else "participate and hold"
     lines = [
         summary_line(
             "Data",
@@ -105,8 +107,8 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
         ),
         summary_line(
             "Clients",
-            f"{data.num_clients} with {_range_text(sizes)}; {len(population.participants)} participate and hold out "
-            f"{experiment.population.held_out:.0%}, {unseen} never train",
+            f"{data.num_clients} with {_range_text(sizes)}; {len(population.participants)} {trains} out "
+            f"{experiment.population.held_out:.0%}, {unseen} never train{'s' * (unseen == 1)}",
         ),
         *(summary_line("", text) for text in remarks),
         *(summary_line("Note", text) for text in _remarks(data)),
@@ -114,9 +116,10 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
     if experiment.methods:
         settings = ""
         if experiment.sweep is not None:
-            settings = f"{len(experiment.sweep.settings())} settings of {', '.join(experiment.sweep.values)} x "
+            count = count_noun(len(experiment.sweep.settings()), "setting")
+            settings = f"{count} of {', '.join(experiment.sweep.values)} x "
         numbers = {"method": len(experiment.methods), "seed": len(experiment.seeds), "round": experiment.rounds}
-        counts = " x ".join(f"{number} {name}{'s' * (number != 1)}" for name, number in numbers.items())
+        counts = " x ".join(count_noun(number, name) for name, number in numbers.items())
         lines.append(summary_line("Runs", f"{settings}{counts}"))
     return "\n".join(map(visible, lines))
 
@@ -134,7 +137,8 @@ def _attack_remarks(experiment: Experiment, participants: int) -> list[str]:
             tolerates = AGGREGATIONS[chosen.name](**chosen.options).tolerates(k)
             if tolerates < min(malicious, k):
                 tolerated[chosen.name] = f"{chosen.name} {tolerates} of {k}"
-    text = f"attack: {malicious} of {participants} participants are malicious ({experiment.attack.name})"
+    are = "is" if malicious == 1 else "are"
+    text = f"attack: {malicious} of {participants} participants {are} malicious ({experiment.attack.name})"
     limit = f"Malicious clients per round that the aggregation tolerates: {', '.join(tolerated.values())}"
     return [text, limit] if tolerated else [text]
 
@@ -147,7 +151,7 @@ def _range_text(sizes: Ints) -> str:
         ('2 to 143 examples', '25 examples each')
     """
     low, high = int(sizes.min()), int(sizes.max())
-    return f"{low} to {high} examples" if low < high else f"{low} example{'s' * (low != 1)} each"
+    return f"{low} to {high} examples" if low < high else f"{count_noun(low, 'example')} each"
 
 
 def _remarks(data: FederatedData) -> list[str]:
@@ -287,7 +291,8 @@ class RunProgress(Callback):
         self.name_of = data.name_of
         _line(summary(self.experiment.model_copy(update={"seeds": [run.seed]}), data))
         method = "" if run.method == "run" else f"{run.method}, "
-        _line(summary_line("Run", f"{method}seed {run.seed}, {self.experiment.rounds} rounds, into {self.folder}"))
+        rounds = count_noun(self.experiment.rounds, "round")
+        _line(summary_line("Run", f"{method}seed {run.seed}, {rounds}, into {self.folder}"))
         for text in [*columns(data, verbose=self.verbose), *engine.splitlines()[0 if self.verbose else 1 :]]:
             _line(text)
         self.began = time.monotonic()
@@ -313,7 +318,7 @@ class RunProgress(Callback):
         if self.refit_began is None:
             self.refit_began = time.monotonic(), round_  # after round 0, unless it is resumed
             if self.add is None:
-                _line(summary_line("Refit", f"training on all rows, {rounds} rounds"))
+                _line(summary_line("Refit", f"training on all rows, {count_noun(rounds, 'round')}"))
             else:
                 self.refit_bar = self.add(summary_line("Refit", ""), total=rounds, leave=False)
         if self.refit_bar is not None:

@@ -26,17 +26,14 @@ def disclose(config: Path | None, overrides: tuple[str, ...], as_json: bool) -> 
     from fedreach._util.text_tables import text_table
     from fedreach.experiment.build import Builder
     from fedreach.experiment.components import locate_user_errors
-    from fedreach.federation.disclosure import Disclosed, what_the_server_learns, when_learned
+    from fedreach.federation.disclosure import Disclosed, when_learned
 
     experiment, base = options.load(config, overrides)
-    own_tables = bool({"label", "target"} & experiment.data.options.keys())
     methods: dict[Disclosed, list[str]] = {}  # data -> methods with which the server learns them
     with locate_user_errors(experiment, base):
         for method in experiment.methods or [None]:
             builder = Builder(experiment.resolved(method), base)
-            federation = builder.federation(experiment.seeds[0])
-            names = [metric.name for metric in builder.metrics() if metric.name not in ("accuracy", "loss", "mae")]
-            for data in what_the_server_learns(federation, metrics=names, tables=own_tables):
+            for data in builder.what_the_server_learns(builder.federation(experiment.seeds[0])):
                 methods.setdefault(data, []).append(method or "")
     methods = {data: methods[data] for data in sorted(methods, key=when_learned)}
     if as_json:

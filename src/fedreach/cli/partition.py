@@ -44,18 +44,19 @@ def partition(
     options.check_figure(plot)
     data = options.first_seed_data(experiment, base)
     record = federation_record(data)
+    if plot is not None and not data.dataset.num_classes:
+        raise ConfigError("--plot needs classes as targets; these targets are numbers. Remove --plot.")
+    if save is not None:  # before anything is printed, as it may fail
+        data.partition.save(save)
     if as_json:
         options.set_json(record.to_json())
     else:
         options.echo(_text(experiment, data, options.width()))
     if save is not None:
-        data.partition.save(save)
         options.echo(f"Saved   {save}", err=as_json)
     if plot is not None:
         from fedreach.report.figures.clients import partition_heatmap
 
-        if not data.dataset.num_classes:
-            raise ConfigError("--plot needs classes as targets; these targets are numbers. Remove --plot.")
         figure = partition_heatmap(
             record.label_counts, record.participants, record.unseen, record.client_names, record.class_names
         )

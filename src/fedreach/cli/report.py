@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from fedreach._util.errors import FedReachError
+from fedreach._util.tables import count_noun
 from fedreach.cli import options
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def write(
     options.echo(f"Data    {written.page.parent}/table.{{{','.join(path.suffix[1:] for path in written.tables)}}}")
     for label, paths in (("Figures", written.figures), ("Paper", written.paper)):
         if paths:
-            options.echo(f"{label:<7} {paths[0].parent} ({len(paths)} files)")
+            options.echo(f"{label:<7} {paths[0].parent} ({count_noun(len(paths), 'file')})")
 
 
 class _Report(NamedTuple):

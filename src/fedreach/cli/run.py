@@ -124,7 +124,8 @@ def _table_overrides(data: Path, columns: Mapping[str, Any], participants: str |
         "data": {"name": data.as_posix(), **columns},
     }
     if participants is None and not quiet:
-        who = f"{count} of {len(table.owner_names)} clients (40%) participate, drawn by each seed"
+        trains = f"participate{'s' * (count == 1)}"
+        who = f"{count} of {len(table.owner_names)} clients (40%) {trains}, drawn by each seed"
         options.echo(f"{who}; --participants chooses their number or names.", err=True)
     return [f"{key}={_toml(value)}" for key, value in set_.items()]
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Float32s, Floats
 from fedreach._util.errors import ConfigError, DataError, FedReachError
-from fedreach._util.tables import csv_text, visible, visible_lines
+from fedreach._util.tables import count_noun, csv_text, visible, visible_lines
 from fedreach.data.samples import SampleFormat
 from fedreach.deploy.adapter import Adapter, stored
 from fedreach.deploy.predictions import Predictions, Rows, predictions, read_rows
@@ -184,8 +184,8 @@ def lines(predicted: Predictions, about: Mapping[str, Any]) -> list[str]:
     rows, who, is_adapted = len(predicted.outputs), len(predicted.clients), predicted.decisions is not None
     rule = str(about["rule"]).partition("(")[0]
     how = f"adapted to each client from its own rows ({rule})" if is_adapted else "by the model as it is"
-    clients = "" if predicted.rows.clients is None else f" of {who} client{'s' * (who != 1)}"
-    messages = [f"{rows} row{'s' * (rows != 1)}{clients}: {origin(about)}, {how}."]
+    clients = "" if predicted.rows.clients is None else f" of {count_noun(who, 'client')}"
+    messages = [f"{count_noun(rows, 'row')}{clients}: {origin(about)}, {how}."]
     if is_adapted and predicted.rows.clients is None:
         messages.append("No column identifies clients, so all rows count as one client.")
     return [*messages, *(f"note: {visible(note)}." for note in predicted.rows.notes), "", *predicted.lines()]
@@ -203,7 +203,7 @@ def origin(about: Mapping[str, Any]) -> str:
     cluster = "" if about["cluster"] is None else f" of cluster {about['cluster']}"
     which, where = f"{about['model']} model{cluster}", f"round {about['round']}"
     if about["model"] == "refit":
-        which, where = f"model{cluster} trained again on all rows", f"{about['round']} rounds"
+        which, where = f"model{cluster} trained again on all rows", count_noun(about["round"], "round")
     return f"{about['method']}, seed {about['seed']}, {which} ({where})"
 
 

@@ -20,6 +20,7 @@ from fedreach.data.samples import RawSamples, SampleFormat, form_of
 from fedreach.deploy import weights
 from fedreach.deploy.adapter import Adapter
 from fedreach.deploy.fitted_rule import SavedRule, Which, read
+from fedreach.deploy.predictions import check_finite
 from fedreach.deploy.weights import content, write_whole
 from fedreach.engines.batches import scaling
 from fedreach.engines.models.draws import evaluate_examples
@@ -271,8 +272,11 @@ class TrainedModel(nn.Module):
         """Return the (m,) predicted class names of examples, or class numbers if classes have no names; see `raw`.
 
         If the model predicts numbers, the result is (m,) floats, or (m, t) floats for several targets.
+
+        Raises:
+            DataError: If a prediction is not finite, as of very large numbers.
         """
-        outputs = self.logits(samples)
+        outputs = self._finite_logits(samples)
         if self.targets is not None:
             return outputs[:, 0] if self.targets == 1 else outputs
         classes = outputs.argmax(axis=-1)
@@ -284,12 +288,19 @@ class TrainedModel(nn.Module):
 
         Raises:
             ConfigError: If the model predicts numbers.
+            DataError: If a prediction is not finite, as of very large numbers.
         """
         if self.targets is not None:
             raise ConfigError("The model predicts numbers, so it has no class probabilities. Call predict.")
-        logits = self.logits(samples)
+        logits = self._finite_logits(samples)
         probabilities: Floats = np.exp(log_softmax(logits.reshape(-1, self.num_classes))).reshape(logits.shape)
         return probabilities
+
+    def _finite_logits(self, samples: Any) -> Floats:
+        samples = self.raw(samples)
+        logits = self.logits(samples)
+        check_finite(logits, samples.numpy(), np.arange(len(logits)), self.expected.preparation)
+        return logits
 
     def logits(self, samples: Any) -> Floats:
         """Return the (m, c) logits of examples or their (m, t) predicted numbers, in float64; see `raw`."""

@@ -385,15 +385,16 @@ def predictions(
     classes, shape, by_client = classes_of(about), (len(rows.samples), about["outputs"]), rows.by_client()
     predicted, unadapted = np.empty(shape), None if new_adapter is None else np.empty(shape)
     decisions: dict[str, str] = {}
+    preparation = SampleFormat.of_json(about["name"], about).preparation
     if new_adapter is None and len(rows.samples):
         for indices in by_client.values() if about["mixes"] else [np.arange(len(rows.samples))]:
             logits = model.logits(rows.samples[indices])
-            _check_finite(logits, rows, indices, about)
+            check_finite(logits, rows.samples, indices, preparation)
             predicted[indices] = logits if classes is None else np.exp(log_softmax(logits))
     elif new_adapter is not None and unadapted is not None:
         for name, indices in by_client.items():
             answers = model.answers(rows.samples[indices])
-            _check_finite(answers[0], rows, indices, about)
+            check_finite(answers[0], rows.samples, indices, preparation)
             adapter = new_adapter().fit(*answers)
             predicted[indices], decisions[name] = adapter.predict_proba(*answers), adapter.decision_
             unadapted[indices] = np.exp(log_softmax(answers[0]))
@@ -414,14 +415,14 @@ def predictions(
     )
 
 
-def _check_finite(outputs: Floats, rows: Rows, indices: Ints, about: Mapping[str, Any]) -> None:
+def check_finite(outputs: Floats, samples: Any, indices: Ints, preparation: Preparation | None) -> None:
     """Raise DataError if outputs of these rows are not finite; name the cell furthest from the participants' mean."""
-    refused = indices[~np.isfinite(outputs).all(axis=1)]
+    refused = indices[~np.isfinite(outputs).all(axis=tuple(range(1, outputs.ndim)))]
     if not len(refused):
         return
-    row, cause, preparation = int(refused[0]), "", SampleFormat.of_json(about["name"], about).preparation
+    row, cause = int(refused[0]), ""
     if preparation is not None:
-        values = np.asarray(rows.samples, np.float64)[refused]
+        values = np.asarray(samples, np.float64)[refused]
         mean, sd = np.array([(column.mean, column.sd) for column in preparation.used]).T
         place, number = np.unravel_index(np.nan_to_num(abs(values - mean) / sd).argmax(), values.shape)
         row, column = int(refused[place]), preparation.used[number]

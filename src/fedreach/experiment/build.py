@@ -27,6 +27,7 @@ from fedreach.experiment.schema import EvaluationSection, Experiment
 from fedreach.federation.adaptation.fitting import UNFITTED, next_query, no_held_out_error
 from fedreach.federation.attacks import Attackers
 from fedreach.federation.base import name_of
+from fedreach.federation.disclosure import Disclosed, what_the_server_learns
 from fedreach.federation.federation import Federation, check_federation_targets
 from fedreach.runs.simulation import Simulation, simulate
 
@@ -188,6 +189,12 @@ class Builder:
         """Return the metrics for a data set; for two classes, they include `AUROC` unless metrics are named."""
         named = self.experiment.evaluation.metrics != EvaluationSection().metrics
         return self.metrics() if named or dataset.num_classes != 2 else (*self.metrics(), AUROC())
+
+    def what_the_server_learns(self, federation: Federation) -> list[Disclosed]:
+        """Return what the server of one method's federation learns about clients on Flower."""
+        names = [metric.name for metric in self.metrics() if metric.name not in ("accuracy", "loss", "mae")]
+        own_tables = bool({"label", "target"} & self.experiment.data.options.keys())
+        return what_the_server_learns(federation, metrics=names, tables=own_tables)
 
     def model(self) -> str | Callable[..., nn.Module]:
         """Return the model's name, or the user's function that creates the model."""

@@ -226,7 +226,10 @@ CLASSES_TEMPLATE = DEFAULT.with_name("classes.toml")  # for a table named on the
 NUMBERS_TEMPLATE = DEFAULT.with_name("numbers.toml")
 COLUMNS = ("data", "columns")  # its keys are lists of names: --set data.columns.drop=insurer,ward
 LONGEST_NAME = 100  # bytes of a name that becomes a folder
-FOLDER_NAME = f"no slash, no control character, no leading dot, no name of a device, at most {LONGEST_NAME} bytes"
+FOLDER_NAME = (
+    'no slash, none of : * ? " < > |, no control character, no dot or space at the beginning or end, no name of a '
+    f"device, at most {LONGEST_NAME} bytes"
+)
 
 
 def load(
@@ -321,7 +324,7 @@ def name_after(path: Path, default: str) -> str:
 
 def _names_a_folder(name: str) -> bool:
     """Return whether a name is a valid folder name on all systems."""
-    plain = re.fullmatch(r"[^/\\\x00-\x1f\x7f]+", name) is not None and not name.startswith((".", " "))
+    plain = re.fullmatch(r"[^/\\:*?\"<>|\x00-\x1f\x7f]+", name) is not None and name == name.strip(". ")
     reserved = re.fullmatch(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", name, re.IGNORECASE) is not None
     return plain and not reserved and len(name.encode()) <= LONGEST_NAME
 
@@ -340,6 +343,10 @@ def _find_contradictions(e: Experiment) -> list[Problem]:
     for name in e.methods:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 _.+=-]*", name) or not _names_a_folder(name):
             rule = f"a method's name is also the name of a folder. Use only letters, digits, _ . + = -; {FOLDER_NAME}."
+            problems.append(Problem(("methods", name), rule))
+        alike = [other for other in e.methods if other.lower() == name.lower()]
+        if name != alike[0]:
+            rule = f"has the same folder as {alike[0]!r} on systems that ignore case. Rename one of them."
             problems.append(Problem(("methods", name), rule))
     for name in ("seconds", "joules"):
         if name in e.limits and e.radio is None:

@@ -232,7 +232,8 @@ def each_round_of(
                         warn("engine", line)
                 if ranks is not None:
                     simulation = distribute(simulation, ranks)
-                record = RunRecord(**identity, environment=environment(), git=git_revision(base))
+                learned = [data.to_json() for data in builder.what_the_server_learns(simulation.federation)]
+                record = RunRecord(**identity, environment=environment(), git=git_revision(base), learned=learned)
                 adaptation, metrics = _adaptation(e, simulation), builder.metrics_of(dataset)
                 baselines = _baselines(e, data, metrics, agreed)
                 recorder = Recorder(

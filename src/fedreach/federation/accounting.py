@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedreach._util.errors import ConfigError
+from fedreach._util.tables import count_noun
 from fedreach.federation.adaptation.fitting import SumNoise
 from fedreach.federation.base import name_of
 from fedreach.federation.differential_privacy import (
@@ -197,7 +198,7 @@ class ServerGuarantee:
         """The guarantee with its assumption."""
         return (
             f" The sums that the server sees are (ε = {_rounded_up(self.epsilon):g})-private, with the same δ, if "
-            f"{self.neighbors} (at most {self.participations} rounds of a client; noise {self.noise_multiplier:.4g} x "
+            f"{self.neighbors} (at most {count_noun(self.participations, 'round')} of a client; noise {self.noise_multiplier:.4g} x "
             "clip). No client reveals its noise."
         )
 
@@ -243,8 +244,8 @@ class Guarantee:
         replies = ", replies" if server else ""
         return (
             f"The models{rule} are (ε = {_rounded_up(self.epsilon):g}, δ = {self.delta:g})-private if "
-            f"{self.neighbors} ({self.rounds} rounds, {cohorts}; {self.mechanism} noise {self.noise_multiplier:.4g} x "
-            f"clip{fit}; {self.accountant.upper()}).{server} Losses, scores{replies} and the choice of the best round "
+            f"{self.neighbors} ({count_noun(self.rounds, 'round')}, {cohorts}; {self.mechanism} noise "
+            f"{self.noise_multiplier:.4g} x clip{fit}; {self.accountant.upper()}).{server} Losses, scores{replies} and the choice of the best round "
             "are not covered."
         )
 

@@ -23,8 +23,31 @@ REPORT_SCALARS = 2  # a report carries num_examples and loss in addition to the 
 
 
 def report_numbers(federation: Federation, d: int) -> int:
-    """Return how many numbers a client result contains without its note, for a model of d numbers."""
+    """Return how many numbers a client result contains without its note, for a model of d numbers.
+
+    Under secure aggregation, it contains d + 1 words of 64 bits, which count as two numbers each, and no measurements.
+    """
+    if federation.label_statistics.only_sum:
+        return 2 * (d + 1) + REPORT_SCALARS
     return d + REPORT_SCALARS + len(federation.measurements())
+
+
+def count_key_bytes(asked: int, replied: int) -> tuple[int, int]:
+    """Return the (down, up) bytes of the keys and shares of one secure sum, as texts in hexadecimal.
+
+    Each of n asked clients sends two public keys of 32 bytes and, for each of the n clients, a sealed share of 94
+    bytes. It receives the keys of all n clients and n sealed shares. If r > 0 replies count, each of these r clients
+    reveals n shares of 33 bytes. Lists of ids, signatures and the names in messages are left out.
+
+    Reference: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, table
+    1: a client's communication grows as n + d.
+
+    Example:
+        >>> count_key_bytes(10, 9)
+        (31600, 26020)
+    """
+    keys, sealed, revealed = 2 * 64, 2 * 94, 2 * 33
+    return asked * asked * (keys + sealed), asked * keys + asked * asked * sealed + replied * asked * revealed
 
 
 def note_numbers(federation: Federation, p: int) -> int:
@@ -60,7 +83,8 @@ def count_bytes(
 
     A probed client already has the model, so the server does not send the model again. A client that was probed for its
     update sends the update once. In round 1 clients also send statistics about their labels. The model has d numbers:
-    trained parameters and averaged buffers. `reports` contains only the client results that the server uses.
+    trained parameters and averaged buffers. `reports` contains only the client results that the server uses. Secure
+    aggregation adds keys and shares (see `count_key_bytes`).
     """
     solver = federation.memory_solver
     p = d if reports.trainable is None else reports.trainable
@@ -76,7 +100,10 @@ def count_bytes(
     up = (len(reports.ids) - done) * report + len(reports.ids) * note + probe_up
     if number == 1 and federation.needs() and not federation.label_statistics.only_sum:
         up += sum(array.size for array in (view.label_counts, view.label_entropy) if array is not None)
-    return down * BYTES_PER_NUMBER, up * BYTES_PER_NUMBER, (probe_down + probe_up) * BYTES_PER_NUMBER
+    hides = federation.label_statistics.only_sum
+    keys_down, keys_up = count_key_bytes(len(selection.ids), len(reports.ids)) if hides else (0, 0)
+    probe = (probe_down + probe_up) * BYTES_PER_NUMBER
+    return down * BYTES_PER_NUMBER + keys_down, up * BYTES_PER_NUMBER + keys_up, probe
 
 
 # -------------------- Seconds and joules of a round, and of fitting an adaptation rule

@@ -66,6 +66,10 @@ class Disclosed:
         """Form in which the server learns the data."""
         return ("sum" if self.summed else "each client") + ("" if self.keys else ", computed")
 
+    def to_json(self) -> dict[str, str]:
+        """Return the fields that a run stores and reports show."""
+        return {name: getattr(self, name) for name in ("what", "whose", "when", "form", "limit")}
+
 
 def what_the_server_learns(
     federation: Federation, *, metrics: Sequence[str] = (), tables: bool = False

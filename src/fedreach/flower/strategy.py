@@ -32,6 +32,7 @@ from fedreach.experiment.naming import PickleStore
 from fedreach.federation.accounting import check_run, sum_noise
 from fedreach.federation.attacks import Attackers
 from fedreach.federation.costs import with_radio
+from fedreach.federation.disclosure import what_the_server_learns
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact
 from fedreach.federation.participation import Always, Participation
@@ -296,7 +297,11 @@ class FedReachStrategy(Strategy):
     def _begin_new(self, params: Float32s) -> None:
         """Begin a run: write its files, create its state, and evaluate the first model."""
         self.shelf.write()
-        run = RunRecord(**self.identity, environment=environment(), git=None)
+        tables = "preparation" in self.about  # agreed by clients with their own tables
+        names = [metric.name for metric in self.metrics]
+        learned = what_the_server_learns(self.federation, metrics=names, tables=tables)
+        stored = [data.to_json() for data in learned]
+        run = RunRecord(**self.identity, environment=environment(), git=None, learned=stored)
         exact = isinstance(self.federation.label_statistics, Exact)
         client_record = record_of(self._participants, self.registry.unseen(), self.registry.known, exact=exact)
         client_record = replace(client_record, **self.about)

@@ -49,20 +49,31 @@ def hardly_learned(accuracy: float, chance: float) -> bool:
     return accuracy * (1 - chance) < ODDS * chance * (1 - accuracy)
 
 
-def near_chance_advice(accuracies: Mapping[str, tuple[float, float]]) -> str:
+def near_chance_advice(accuracies: Mapping[str, tuple[float, float]], advice: str = "") -> str:
     """Describe models that have hardly learned, and what to try; empty if all models have learned.
 
     Args:
         accuracies: Name (``""`` for a single model) -> accuracy on participants' held-out data, and `chance_accuracy`.
+        advice: What to try. Default: more training, or another learning rate.
     """
     near = {name: pair for name, pair in accuracies.items() if hardly_learned(*pair)}
     if not near:
         return ""
     who = ", ".join(f"{name} {100 * accuracy:.1f}%".strip() for name, (accuracy, _) in near.items())
     same = sum(chance for _, chance in near.values()) / len(near)
+    return f"Near chance: {who} on participants' held-out data; predicting a single class gives {100 * same:.1f}%. " + (
+        advice or "Try more rounds, more local.epochs, a smaller local.batch_size or another local.lr."
+    )
+
+
+def attack_advice(comparison: RunSet) -> str:
+    """Return a sentence on the malicious clients of the runs, which replaces other advice; empty without an attack."""
+    attack = next((run.config["attack"] for run in comparison.all_counted if run.config.get("attack")), None)
+    if attack is None:
+        return ""
     return (
-        f"Near chance: {who} on participants' held-out data; predicting a single class gives {100 * same:.1f}%. "
-        "Try more rounds, more local.epochs, a smaller local.batch_size or another local.lr."
+        f"{attack.get('share', 0):.0%} of the participants are malicious (attack {attack['name']}) and can be the "
+        "reason. Try another method.aggregation, or run without [attack]."
     )
 
 
@@ -76,7 +87,7 @@ def near_chance(comparison: RunSet) -> str:
             measured = [column[~np.isnan(column)] for column in (run.column("participant_accuracy") for run in runs)]
             if last := [column[-1] for column in measured if len(column)]:  # empty if no client holds data out
                 accuracies[method] = fmean(last), fmean(chances)
-    return near_chance_advice(accuracies)
+    return near_chance_advice(accuracies, attack_advice(comparison))
 
 
 # ---- Models that a baseline beats, and columns that give the label away
@@ -155,10 +166,10 @@ def _shortfall_sentence(comparison: RunSet, shortfalls: list[Shortfall], name: s
         who = f"{len(shortfalls)} methods, {score.number(values[0])} to {score.shown(values[-1])}"
     linear = all(run.config.get("model", {}).get("name") == "linear" for run in comparison.all_counted)
     model = "" if linear else ", or model = 'linear'"
-    advice = ADVICE[shortfalls[0].overfits]
+    advice = attack_advice(comparison) or f"{ADVICE[shortfalls[0].overfits]}{model}."
     return (
         f"{what}: {who} on {POPULATION[column].words} ({baseline_title(name, comparison)}: "
-        f"{score.shown(fmean(shortfall.baseline for shortfall in shortfalls))}). {advice}{model}."
+        f"{score.shown(fmean(shortfall.baseline for shortfall in shortfalls))}). {advice}"
     )
 
 

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
+from fedreach._util.tables import count_noun
 from fedreach.evaluation.scores import MainScore
 from fedreach.evaluation.statistics import PairedTest
+from fedreach.federation.disclosure import When
 from fedreach.report.analysis import POPULATION, QUANTITIES, MethodSummary, join_words, primary_of, seeds_scope
 from fedreach.report.concerns import concerns
 from fedreach.report.numbers import RunData, RunSet, estimate, interval, number, p_text, points
@@ -19,6 +21,8 @@ from fedreach.report.tables import join_sentences, star_sentence
 # ---- Facts about the runs
 
 Pairs = tuple[tuple[str, str], ...]
+LEARNED = {"what": "data", "whose": "of", "when": "when", "form": "form", "limit": "limited by"}
+"""Fields of `Disclosed.to_json` -> headings, as ``fedreach disclose`` prints them."""
 
 
 def gather_facts(comparison: RunSet) -> dict[str, Any]:
@@ -48,7 +52,42 @@ def gather_facts(comparison: RunSet) -> dict[str, Any]:
         "troubled": unfinished + [(method, seed, "never began", "none", "") for method, seed in comparison.absent],
         "refused": [(run.method, run.seed, *refusal) for run in runs for refusal in _refusals(run)],
         "runs": [(run.method, run.seed, run.status, run.path) for run in runs],
+        "learned": _learned(comparison),
     }
+
+
+def _learned(comparison: RunSet) -> dict[str, Any]:
+    """Return the table of what the server learns: its header and a row for each kind of data, in the order of a run.
+
+    The last column names the methods, if the server does not learn the same with all of them.
+    """
+    methods: dict[tuple[str, ...], dict[str, None]] = {}  # row -> methods
+    for run in comparison.runs:
+        for data in run.learned:
+            methods.setdefault(tuple(data.get(key, "") for key in LEARNED), {})[run.method] = None
+    order = {when: place for place, when in enumerate(get_args(When))}
+    rows = sorted(methods, key=lambda row: order.get(row[2], len(order)))
+    everywhere = dict.fromkeys(run.method for run in comparison.runs if run.learned)
+    names = [_some_or_all(methods[row], everywhere) for row in rows]
+    several = any(name != "all" for name in names)
+    return {
+        "header": (*LEARNED.values(), *["methods"] * several),
+        "rows": [(*row, *[name] * several) for row, name in zip(rows, names, strict=True)],
+        "sums": any(row[3].startswith("sum") for row in rows),
+    }
+
+
+def _some_or_all(names: Iterable[str], every: Iterable[str]) -> str:
+    """Return names, or if they are most names, those that are missing.
+
+    Example:
+        >>> [_some_or_all(names, "abcd") for names in ("ab", "abc", "abcd")]
+        ['a, b', 'all but d', 'all']
+    """
+    names, others = list(names), [name for name in every if name not in names]
+    if len(others) < len(names):
+        return f"all but {', '.join(others)}" if others else "all"
+    return ", ".join(names)
 
 
 def _refusals(run: RunData) -> list[tuple[str, str, str]]:
@@ -118,7 +157,7 @@ def _partition(runs: tuple[RunData, ...]) -> Pairs:
         return ()
     first = partitions[0]
     facts = {
-        "clients": f"{len(first.participants)} participants, {len(first.unseen)} unseen",
+        "clients": f"{count_noun(len(first.participants), 'participant')}, {len(first.unseen)} unseen",
         "examples per client": f"{first.sizes.min()} to {first.sizes.max()}, median {np.median(first.sizes):g}",
         "classes": str(first.label_counts.shape[1] or ("not reported" if first.targets is None else "none, numbers")),
         **flatten(first.statistics),
@@ -424,12 +463,15 @@ def _runs_left_out(comparison: RunSet) -> str:
     finished = sum(run.status == "finished" for run in comparison.runs)
     if finished == planned:
         return ""
+    if comparison.provisional and planned == 1:
+        return "The run has not finished. The numbers are from its last evaluated round."
     if comparison.provisional:
         return (
             f"None of the {planned} runs has finished. The numbers are from the last evaluated round of each run, and "
             "these rounds may differ."
         )
-    return f"{planned - finished} of {planned} runs did not finish and are not counted."
+    are = "is" if planned - finished == 1 else "are"
+    return f"{planned - finished} of {planned} runs did not finish and {are} not counted."
 
 
 def _cards(analysis: Analysis, best: MethodSummary, rows: Sequence[MethodSummary]) -> tuple[Card, ...]:

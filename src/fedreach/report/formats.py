@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from fedreach._util.tables import markdown_lines, visible
+from fedreach._util.tables import count_noun, markdown_lines, visible
 from fedreach._util.text_tables import folded, text_table
 from fedreach.report.adaptation import tabulate_adaptation
 from fedreach.report.findings import find
@@ -30,17 +30,23 @@ def tables_of(analysis: Analysis) -> list[Table]:
     return [table for table in tables if table is not None]
 
 
-def summary_text(analysis: Analysis, width: int) -> str:
-    """Return the result of a comparison for the terminal: the main table, its note and the first findings."""
+def summary_text(analysis: Analysis, width: int, hidden: Collection[str] = ()) -> str:
+    """Return the result for the terminal: the main table, its note, and the first findings.
+
+    Args:
+        analysis: Analysis of the comparison.
+        width: Width of the terminal in characters.
+        hidden: Warnings to omit.
+    """
     table = tabulate(analysis, "last")
     methods = table.rows[: len(analysis.last)]  # baselines are in the report
-    return "\n\n".join([_text(table, table.main, width, methods), findings_text(analysis, width)])
+    return "\n\n".join([_text(table, table.main, width, methods), findings_text(analysis, width, hidden=hidden)])
 
 
-def findings_text(analysis: Analysis, width: int, limit: int | None = 2) -> str:
+def findings_text(analysis: Analysis, width: int, limit: int | None = 2, hidden: Collection[str] = ()) -> str:
     """Return the warnings and the first `limit` findings of the report for the terminal; None: all findings."""
     findings = find(analysis)
-    texts = [*(f"Warning: {text}" for text in findings.warnings)]
+    texts = [f"Warning: {text}" for text in findings.warnings if text not in hidden]
     texts += [f"{place}. {text}" for place, text in enumerate(findings.bullets[:limit], 1)]
     return "\n".join(line for text in texts for line in folded(text, width))
 
@@ -54,7 +60,7 @@ def full_text(table: Table, width: int) -> str:
 def to_text(table: Table, width: int, max_rows: int | None = None) -> str:
     """Return the title, the main columns and the note of a table for the terminal."""
     hidden = 0 if max_rows is None else len(table.rows) - max_rows
-    more = f"\n{hidden} more rows: --verbose" if hidden > 0 else ""
+    more = f"\n{count_noun(hidden, 'more row')}: --verbose" if hidden > 0 else ""
     return _text(table, table.main, width, table.rows[:max_rows]) + more
 
 

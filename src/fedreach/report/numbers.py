@@ -1,7 +1,7 @@
 """Text of numbers in tables, and the classes of runs and comparisons that were read."""
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -228,6 +228,7 @@ class RunData:
     refused: tuple[tuple[int, str, str], ...] = ()  # round, "client 3" or "node 7", reason for rejecting its reply
     adaptation: AdaptationRecord | None = None  # if the method has an adaptation rule and the run is finished
     baselines: BaselinesRecord | None = None  # of its federation, if the run is finished and simulated
+    learned: Sequence[Mapping[str, str]] = ()  # what the server learns about clients; empty in older folders
 
     def column(self, name: str) -> Floats:
         """Return a column of the rounds; all values are nan if the run lacks the column."""

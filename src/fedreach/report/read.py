@@ -338,6 +338,7 @@ def read_run(folder: Path, path: str | None = None) -> RunData:
         refused=tuple((row["round"], *refusal) for row in rows for refusal in (row.get("refused") or {}).items()),
         adaptation=_at_the_end(stored, result, AdaptationRecord),
         baselines=_at_the_end(stored, result, BaselinesRecord),
+        learned=head.learned or (),
     )
 
 

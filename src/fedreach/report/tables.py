@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from fedreach._util.tables import count_noun
 from fedreach.evaluation.scores import ACCURACY, MAE, MainScore
 from fedreach.evaluation.statistics import LEVEL, PairedTest, Spread, spread
 from fedreach.report.analysis import (
@@ -64,7 +65,7 @@ def seeds_text(comparison: RunSet) -> str:
     """Return the number of seeds of the methods, such as "20 seeds" or "4 to 5 seeds"."""
     counts = [len(runs) for method in comparison.methods if (runs := comparison.counted(method))] or [0]
     low, high = min(counts), max(counts)
-    return f"{low} to {high} seeds" if low < high else f"{high} seed{'s' * (high != 1)}"
+    return f"{low} to {high} seeds" if low < high else count_noun(high, "seed")
 
 
 def seeds_sentence(comparison: RunSet) -> str:
@@ -149,7 +150,7 @@ def refit_sentence(rounds: Sequence[int]) -> str:
     if not rounds:
         return ""
     low, high = min(rounds), max(rounds)
-    rounds_text = f"{high} round{'s' * (high != 1)}" if low == high else f"{low} to {high} rounds"
+    rounds_text = count_noun(high, "round") if low == high else f"{low} to {high} rounds"
     models = "model was" if len(rounds) == 1 else "models were"
     before = "model" if len(rounds) == 1 else "models"
     return (
@@ -597,8 +598,8 @@ def _tuning_note(tuning: TuningRecord, score: str) -> str:
     setting_count, drawn = len(tuning.settings), "" if tuning.samples is None else " random"
     return (
         f"For each method and seed, FedReach chose the best of {setting_count}{drawn} settings by the mean {score} on "
-        f"{100 * tuning.validation:g}% of participants' training data, after {tuning.rounds} rounds of training on the "
-        "other data."
+        f"{100 * tuning.validation:g}% of participants' training data, after {count_noun(tuning.rounds, 'round')} of "
+        "training on the other data."
     )
 
 

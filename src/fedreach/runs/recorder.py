@@ -17,6 +17,7 @@ import torch
 from fedreach._util.arrays import AnyArray, replace_fields
 from fedreach._util.errors import ANOTHER_FOLDER, STEADIER, RunFolderError, TrainingError
 from fedreach._util.files import FileDigest, content_of, digest_of
+from fedreach._util.tables import count_noun
 from fedreach.engines.models.flat import Layout
 from fedreach.evaluation.scores import MAE
 from fedreach.federation.accounting import spent
@@ -38,6 +39,7 @@ from fedreach.runs.schema import (
     Timing,
 )
 
+MAX_NAMED = 5  # clients that a message names
 MAX_RELATIVE_ERROR = 10.0  # times the error of the mean; a model that learned anything is closer
 Evaluated = tuple[Mapping[str, float], Sequence[Mapping[str, Any]]]
 """Columns of an evaluation, and lines about single clients (see `fedreach.evaluation.evaluator.Evaluator`)."""
@@ -187,7 +189,7 @@ class Recorder:
         lines: Sequence[Mapping[str, Any]] = ()
         if evaluated is not None:
             columns, lines = evaluated
-            self._refuse_if_diverged(snapshot.state, columns)
+            self._refuse_if_diverged(snapshot.state, columns, lines)
             snapshot = self._update_best(snapshot, columns.get("participant_loss", np.inf), _losses(lines))
             row = replace(row, evaluated=columns)
         client_lines = (ClientLine(**line, names=self.names_of(line["ids"])) for line in lines)
@@ -295,19 +297,44 @@ class Recorder:
             error = "not finite" if after is None else f"wrong by {MAE.number(after)} on average"
             raise TrainingError(
                 f"The model diverged: after round {rows[-1]['round']} its predictions for participants' held-out data "
-                f"are {error}; a constant prediction of the mean is wrong by {MAE.number(mean)}. {STEADIER}, and "
-                f"choose {ANOTHER_FOLDER}."
+                f"are {error}; a constant prediction of the mean is wrong by {MAE.number(mean)}. {self._advice()}, "
+                f"and choose {ANOTHER_FOLDER}."
             )
 
-    def _refuse_if_diverged(self, state: FederationState, columns: Mapping[str, float]) -> None:
+    def _refuse_if_diverged(
+        self, state: FederationState, columns: Mapping[str, float], lines: Sequence[Mapping[str, Any]]
+    ) -> None:
         diverged = [name for name, value in columns.items() if not np.isfinite(value)]
         if not diverged:
             return
         lasting = not np.isfinite(state.models).all(axis=1).any()  # such a model cannot be trained or deployed
         if lasting or self.stop_if_diverged:
+            self._refuse_if_single_clients(state, lines)
             ending = "." if lasting else "; or continue without failing clients: run.on_failure = 'drop'."
             raise TrainingError(
-                f"The model diverged: {diverged[0]} is not finite after round {state.round}. {STEADIER}{ending}"
+                f"The model diverged: {diverged[0]} is not finite after round {state.round}. {self._advice()}{ending}"
+            )
+
+    def _advice(self) -> str:
+        """Return what to try if the model diverged."""
+        run = self.folder.read(RunRecord)
+        if run is None or not run.config.get("attack"):
+            return STEADIER
+        attack = f"Malicious clients can be the reason (attack {run.config['attack']['name']})."
+        return f"{attack} Choose another method.aggregation. {STEADIER}"
+
+    def _refuse_if_single_clients(self, state: FederationState, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Name the clients whose loss is not finite, if the losses of at least as many other clients are."""
+        losses = [pair for line in lines for pair in zip(line["ids"], line["loss"], strict=True)]
+        ids = sorted({client for client, loss in losses if loss is None or not np.isfinite(loss)})
+        others = len({client for client, _ in losses} - {*ids})
+        if ids and others >= len(ids):
+            names = self.names_of(ids) or list(map(str, ids))
+            who = ", ".join(names[:MAX_NAMED]) + ", ..." * (len(names) > MAX_NAMED)
+            raise TrainingError(
+                f"The loss is not finite after round {state.round} on the data of {count_noun(len(ids), 'client')} "
+                f"({who}), although it is finite on those of {others}. Check these data for very large numbers, or "
+                f"leave the clients out. {STEADIER} if the data are right."
             )
 
     def _update_best(self, snapshot: Snapshot, loss: float, losses: Losses) -> Snapshot:

@@ -208,6 +208,7 @@ class RunRecord(Record):
     data: Mapping[str, str] | None = None  # name of the user's data -> digest of the file, if any
     environment: Mapping[str, Any]
     git: Mapping[str, Any] | None
+    learned: Sequence[Mapping[str, str]] | None = None  # what the server learns (see `Disclosed.to_json`)
     id: str = ""  # digest of the options and the federation; checkpoint and result name it
 
 

@@ -381,8 +381,9 @@ class Simulation:
         if lost and not self.drop_failing:
             client, cause = next(iter(lost.items()))
             more = f" {len(lost) - 1} other client{'s' * (len(lost) > 2)} failed, too." if len(lost) > 1 else ""
-            if malicious := len(self.attackers.clients):
-                more += f" {malicious} participants are malicious and can be the reason."
+            if malicious := [self.data.name_of(client) for client in self.attackers.clients.tolist()]:
+                names = ", ".join(malicious[:5]) + ", ..." * (len(malicious) > 5)
+                more += f" Malicious clients can be the reason ({names}). Choose another method.aggregation."
             raise TrainingError(
                 f"Client {client} failed in round {number}: {cause}.{more} {STEADIER}; or continue without failing "
                 "clients: run.on_failure = 'drop'."

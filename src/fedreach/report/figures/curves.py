@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedreach._util.arrays import Bools, Floats
-from fedreach._util.tables import visible
 from fedreach.report.analysis import POPULATION, QUANTITIES, RADIO, target_row
 from fedreach.report.figures.style import (
     INK,
@@ -395,7 +394,7 @@ def sweep(
             j: replace(c, low=np.maximum(c.low, c.mean / (3 * LOG_RATIO))) for j, c in drawn[quantity].items()
         }  # a logarithmic axis has no 0
     figure, panels = draw_panels(
-        record["methods"], drawn, visible(record["axis"]), tall=1.9, draw_method=_joined if lines else _apart
+        record["methods"], drawn, shorten(record["axis"], 40), tall=1.9, draw_method=_joined if lines else _apart
     )
     for axes, quantity in zip(panels, drawn, strict=True):
         heading(axes, titles[quantity])
@@ -515,7 +514,7 @@ def differences(analysis: Analysis) -> Figure | None:
     units = "points" if score.percent else f"{score.words} (lower is better)"
     if style().printed:
         label_lines = textwrap.wrap(
-            f"difference to {visible(comparison.baseline)} on {where}, {units}", style().letters(style().width)
+            f"difference to {shorten(comparison.baseline, 60)} on {where}, {units}", style().letters(style().width)
         )
         figure.supxlabel("\n".join(label_lines), fontsize=style().size, color=style().muted)
     else:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from fedreach._util.errors import ConfigError, nearest
+from fedreach._util.tables import shorten as shorten
 from fedreach._util.tables import visible
 from fedreach.report.numbers import TEMPLATES, number
 
@@ -188,19 +189,6 @@ STRIP_NAME = 40  # letters above a strip
 HANDLE = 0.5  # inches, of a legend's line and the gaps around it
 PANEL, SINGLE_PANEL = 1.75, 2.2  # inches on the page, of one of several panels and of a single one
 LABEL_SHARE = 0.97  # share of a panel's height for the label of its y-axis: prose has narrower letters than names
-
-
-def shorten(name: str, length: int = 26) -> str:
-    """Return a name of at most `length` characters, shortened in the middle, with `visible` control characters.
-
-    Example:
-        >>> shorten("my_experiments.policies:ByDistance", 20)
-        'my_experim…yDistance'
-    """
-    name = visible(name)
-    if len(name) <= length:
-        return name
-    return f"{name[: length // 2]}…{name[len(name) - (length - 1) // 2 :]}"
 
 
 def wrap_words(text: str, max_letters: int) -> list[str]:
