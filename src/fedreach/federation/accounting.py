@@ -198,8 +198,8 @@ class ServerGuarantee:
         """The guarantee with its assumption."""
         return (
             f" The sums that the server sees are (ε = {_rounded_up(self.epsilon):g})-private, with the same δ, if "
-            f"{self.neighbors} (at most {count_noun(self.participations, 'round')} of a client; noise {self.noise_multiplier:.4g} x "
-            "clip). No client reveals its noise."
+            f"{self.neighbors} (at most {count_noun(self.participations, 'round')} of a client; noise "
+            f"{self.noise_multiplier:.4g} x clip). No client reveals its noise."
         )
 
 
@@ -245,8 +245,8 @@ class Guarantee:
         return (
             f"The models{rule} are (ε = {_rounded_up(self.epsilon):g}, δ = {self.delta:g})-private if "
             f"{self.neighbors} ({count_noun(self.rounds, 'round')}, {cohorts}; {self.mechanism} noise "
-            f"{self.noise_multiplier:.4g} x clip{fit}; {self.accountant.upper()}).{server} Losses, scores{replies} and the choice of the best round "
-            "are not covered."
+            f"{self.noise_multiplier:.4g} x clip{fit}; {self.accountant.upper()}).{server} Losses, scores{replies} and "
+            "the choice of the best round are not covered."
         )
 
 
