@@ -100,7 +100,8 @@ class SignedRanks:
         sides = []
         for side in (sums <= 0, sums >= 0):
             sides.append((side.sum() + np.trace(side)) // 2 - side.sum(axis=1))
-        return np.minimum(1.0, 2 * null_distribution(count - 1)[np.minimum(*sides)])
+        p_values: Floats = 2 * null_distribution(count - 1)[np.minimum(*sides)]
+        return np.minimum(p_values, 1.0)
 
     @property
     def deviation(self) -> float:
@@ -129,4 +130,5 @@ def signed_ranks(differences: Floats) -> Floats:
     typical = [SignedRanks(column).typical for column in differences.T]
     residuals = differences - np.array(typical)
     ranks = np.argsort(np.argsort(np.abs(residuals), axis=0), axis=0) + 1.0
-    return np.sign(residuals) * ranks
+    signed: Floats = np.sign(residuals) * ranks
+    return signed

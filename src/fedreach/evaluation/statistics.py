@@ -443,16 +443,15 @@ class PairedTest:
 
     count: int  # number of pairs of runs with the same seed and clients
     mean: float | None
-    typical: float | None = None  # the difference that is tested: the pseudo-median with ranks, the mean with t
-    low: float | None = None  # limits of its interval at the level of the corrected test
+    low: float | None = None  # limits of the interval of `typical`, at the level of the corrected test
     high: float | None = None
     p: float | None = None  # two-sided p-value of the paired test, not adjusted
     p_corrected: float | None = None  # adjusted p-value; below 0.05 exactly if the interval excludes 0
     p_equivalent: float | None = None  # Holm-adjusted p-value of the two one-sided tests for equivalence
     mde: float | None = None  # smallest true difference that is detected with 80% power
     seeds_needed: int | None = None  # if inconclusive: approximate number of seeds for a conclusion
-    seeds_needed_low: int | None = None  # smallest and largest of these numbers for differences and standard deviations
-    seeds_needed_high: int | None = None  # within their 95% intervals; None: unlimited
+    seeds_needed_high: int | None = None  # the largest such number within 95% intervals; None: unlimited
+    typical: float | None = None  # the difference that is tested: the pseudo-median with ranks, the mean with t
     conclusion: Conclusion = ""  # "" if not tested
     test: SeedTest | None = None
     deciding: tuple[int, ...] = ()  # seeds without one of which *better* or *worse* would be inconclusive
@@ -462,6 +461,11 @@ class PairedTest:
     def significant(self) -> bool:
         """Whether the adjusted p-value is below 0.05."""
         return self.p_corrected is not None and self.p_corrected < LEVEL
+
+    @property
+    def estimate(self) -> float | None:
+        """Typical difference, or the mean if nothing was tested."""
+        return self.mean if self.typical is None else self.typical
 
     @property
     def is_skewed(self) -> bool:
@@ -623,7 +627,7 @@ def run_paired_tests(
         mean, typical, (low, high) = float(each.values.mean()), each.typical, each.limits(levels[i])
         conclusion: Conclusion = "inconclusive"
         deciding: tuple[int, ...] = ()
-        needed: tuple[int | None, int | None, int | None] = (None, None, None)
+        needed: tuple[int | None, int | None] = (None, None)
         opposite = mean * typical < 0 and corrected[i] < LEVEL
         if corrected[i] < LEVEL and not opposite:
             conclusion = "better" if (typical > 0) is not lower_is_better else "worse"
@@ -639,7 +643,6 @@ def run_paired_tests(
         judged[j] = PairedTest(
             len(each.values),
             mean,
-            typical,
             low=low,
             high=high,
             p=each.p,
@@ -647,8 +650,8 @@ def run_paired_tests(
             p_equivalent=None if equal is None else equal[i],
             mde=each.error * shift,
             seeds_needed=needed[0],
-            seeds_needed_low=needed[1],
-            seeds_needed_high=needed[2],
+            seeds_needed_high=needed[1],
+            typical=typical,
             conclusion=conclusion,
             test=each.name,
             deciding=deciding,
@@ -692,43 +695,40 @@ def _t_test(differences: Mapping[int, float], pilot: Collection[int] | None) -> 
     of_pilot = over if pilot is None else spread([differences[seed] for seed in pilot if seed in differences])
     if over.mean is None or over.sd is None or of_pilot.sd is None:
         note = "one seed: no interval, no test" if over.count == 1 else over.note or "no pilot"
-        return PairedTest(over.count, over.mean, over.mean, note=note)
+        return PairedTest(over.count, over.mean, note=note)
     # The standard deviation of equal differences is a rounding error, so t would be meaningless.
     sd = max(over.sd, of_pilot.sd)
     if sd <= 1e-12 * max(1.0, float(np.abs(values).max())):
-        return PairedTest(over.count, over.mean, over.mean, note="no test, because all differences are equal")
+        return PairedTest(over.count, over.mean, note="no test, because all differences are equal")
     return _TTest(values, sd, of_pilot.count - 1)
 
 
 def _seeds_needed(
     test: _Test, limits: tuple[float, float], margin: float | None, level: float, of_pilot: bool
-) -> tuple[int | None, int | None, int | None]:
-    """Return the number of seeds for a conclusion, and the range of this number.
+) -> tuple[int | None, int | None]:
+    """Return the number of seeds for a conclusion, and an upper limit of this number.
 
-    The number is for the observed difference and standard deviation. Its range is the smallest and largest number for
-    differences within `limits`, combined with the limits of the 95% interval of the standard deviation of normal data.
+    The number is for the observed difference and standard deviation. The limit is the largest number for differences
+    within `limits`, with the upper limit of the 95% interval of the standard deviation of normal differences.
     """
     from scipy import special
 
     count, freedom = len(test.values), test.freedom if of_pilot else None
     sd = test.error * math.sqrt(count)
-    squares = [float(special.chdtri(test.freedom, tail)) for tail in (LEVEL / 2, 1 - LEVEL / 2)]
-    smallest, largest = (sd * math.sqrt(test.freedom / square) for square in squares)
 
     def needed(difference: float, sd: float) -> int | None:
-        numbers = [seeds_to_find(difference, sd, level, freedom) if difference else None]
+        numbers = [seeds_to_find(difference, sd, level, freedom)] if difference else []
         if margin is not None:
             numbers.append(seeds_to_equate(difference, margin, sd, level, freedom))
         # A p-value just above the level would give fewer seeds than there are, but at least one more is needed.
-        return max(min(number for number in numbers if number is not None), count + 1) if any(numbers) else None
+        finite = [max(number, count + 1) for number in numbers if number is not None]
+        return min(finite, default=None)
 
-    widest = max(map(abs, limits))
     # At this difference, both conclusions need about the same number of seeds, which is larger than at any other.
-    found, equated = (t_quantile(1 - tail, MAX_REPORTED_SEEDS) for tail in (level / 2, level))
-    power = t_quantile(POWER, MAX_REPORTED_SEEDS)
+    found, equated, power = (t_quantile(1 - tail, MAX_REPORTED_SEEDS) for tail in (level / 2, level, 1 - POWER))
     hardest = 0.0 if margin is None else margin * (found + power) / (found + equated + 2 * power)
-    best = [number for end in (0.0, widest) if (number := needed(end, smallest)) is not None]
-    return needed(test.typical, sd), min(best, default=None), needed(min(hardest, widest), largest)
+    largest = sd * math.sqrt(test.freedom / float(special.chdtri(test.freedom, 1 - LEVEL / 2)))
+    return needed(test.typical, sd), needed(min(hardest, max(map(abs, limits))), largest)
 
 
 def _together(
