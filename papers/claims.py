@@ -174,7 +174,8 @@ def _conclude(claim: Claim, instead: str, claimed: list[ClaimedDifference]) -> C
     against = [j for j, test in enumerate(together) if _is_contradicted(claimed[j], test)]
 
     def conclusion(outcome: Outcome, place: int, test: PairedTest) -> Conclusion:
-        return Conclusion(claim, instead, outcome, claimed[place].what, seeds, test.estimate, test.low, test.high, test.mde)
+        what = claimed[place].what
+        return Conclusion(claim, instead, outcome, what, seeds, test.estimate, test.low, test.high, test.mde)
 
     if against:
         worst = min(against, key=lambda j: _lower_end(claimed[j], together[j]))

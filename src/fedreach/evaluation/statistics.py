@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import combinations
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -480,7 +480,7 @@ class _TTest:
     values: Floats
     sd: float
     freedom: int
-    name: SeedTest = "t"
+    name: ClassVar[Literal["t"]] = "t"
 
     @property
     def typical(self) -> float:
@@ -509,66 +509,13 @@ class _TTest:
         return self.typical - reach, self.typical + reach
 
     def p_without_each(self) -> Floats:
-        count = len(self.values) - 1
-        if count < 2:
-            return np.ones(len(self.values))
-        means = (self.values.sum() - self.values) / count
-        squares = ((self.values - self.typical) ** 2).sum() - (self.values - self.typical) ** 2 * (1 + 1 / count)
-        sds = np.sqrt(np.maximum(squares, 0) / (count - 1))
-        tails = [
-            t_tail(math.sqrt(count) * abs(m) / sd, count - 1) if sd > 0 else 0.0
-            for m, sd in zip(means, sds, strict=True)
-        ]
-        return 2 * np.array(tails)
+        rests = [np.delete(self.values, place) for place in range(len(self.values))]
+        if len(rests) < 3:
+            return np.ones(len(rests))
+        return np.array([_TTest(rest, max(float(rest.std(ddof=1)), 1e-300), len(rest) - 1).p for rest in rests])
 
 
-@dataclass(frozen=True, eq=False)
-class _RankTest:
-    """Signed-rank test of the pseudo-median; `error` is the standard error that its interval implies."""
-
-    ranks: SignedRanks
-    name: SeedTest = "ranks"
-
-    @property
-    def values(self) -> Floats:
-        return self.ranks.values
-
-    @property
-    def freedom(self) -> int:
-        return len(self.values) - 1
-
-    @property
-    def typical(self) -> float:
-        return self.ranks.typical
-
-    @property
-    def error(self) -> float:
-        low, high, missed = self.ranks.limits(LEVEL)
-        reach = (high - low) / 2 / t_quantile(1 - missed / 2, self.freedom)
-        return reach if reach > 0 else float(self.values.std(ddof=1)) / math.sqrt(len(self.values))
-
-    @property
-    def statistic(self) -> float:
-        return self.ranks.statistic
-
-    @property
-    def p(self) -> float:
-        return self.ranks.p()
-
-    def level_of(self, critical: float) -> float:
-        return self.ranks.level_of(critical)
-
-    def p_equivalent(self, margin: float) -> float:
-        return max(self.ranks.p_below(margin), self.ranks.p_above(-margin))
-
-    def limits(self, level: float) -> tuple[float, float]:
-        return self.ranks.limits(level)[:2]
-
-    def p_without_each(self) -> Floats:
-        return self.ranks.p_without_each()
-
-
-_Test = _TTest | _RankTest
+_Test = _TTest | SignedRanks
 
 
 def run_paired_tests(
@@ -610,8 +557,8 @@ def run_paired_tests(
         ('better', 0.018, 'inconclusive', 13)
     """
     tests = _tests(differences, pilot, correction, test)
-    valid = {j: each for j, each in enumerate(tests) if not isinstance(each, PairedTest)}
-    p_values, share = [each.p for each in valid.values()], LEVEL / max(len(valid), 1)
+    valid = {j: paired for j, paired in enumerate(tests) if not isinstance(paired, PairedTest)}
+    p_values, share = [paired.p for paired in valid.values()], LEVEL / max(len(valid), 1)
     together = None
     if correction == "max_t" and valid:
         together = _together([differences[j] for j in valid], [*valid.values()], pilot)
@@ -619,12 +566,12 @@ def run_paired_tests(
         corrected, levels = holm(p_values), holm_levels(p_values)
         planned = [share] * len(valid)
     else:
-        corrected = [together.corrected_p(each.statistic, each.p) for each in valid.values()]
-        levels = planned = [max(each.level_of(together.drawn_critical), share) for each in valid.values()]
-    equal = None if margin is None else holm([each.p_equivalent(margin) for each in valid.values()])
+        corrected = [together.corrected_p(paired.statistic, paired.p) for paired in valid.values()]
+        levels = planned = [max(paired.level_of(together.drawn_critical), share) for paired in valid.values()]
+    equal = None if margin is None else holm([paired.p_equivalent(margin) for paired in valid.values()])
     judged: dict[int, PairedTest] = {}
-    for i, (j, each) in enumerate(valid.items()):
-        mean, typical, (low, high) = float(each.values.mean()), each.typical, each.limits(levels[i])
+    for i, (j, paired) in enumerate(valid.items()):
+        mean, typical, (low, high) = float(paired.values.mean()), paired.typical, paired.limits(levels[i])
         conclusion: Conclusion = "inconclusive"
         deciding: tuple[int, ...] = ()
         needed: tuple[int | None, int | None] = (None, None)
@@ -632,32 +579,32 @@ def run_paired_tests(
         if corrected[i] < LEVEL and not opposite:
             conclusion = "better" if (typical > 0) is not lower_is_better else "worse"
             seeds = np.array([*differences[j]])
-            deciding = tuple(seeds[each.p_without_each() >= levels[i]].tolist())
+            deciding = tuple(seeds[paired.p_without_each() >= levels[i]].tolist())
         elif equal is not None and equal[i] < LEVEL:
             conclusion = "equivalent"
         elif not opposite:
-            needed = _seeds_needed(each, (low, high), margin, share, pilot is not None)
-        critical = t_quantile(1 - planned[i] / 2, each.freedom)
-        is_pilot = pilot is not None and each.name == "t"
-        shift = critical + t_quantile(POWER, each.freedom) if is_pilot else detectable_shift(critical, each.freedom)
+            needed = _seeds_needed(paired, (low, high), margin, share, pilot is not None)
+        critical = t_quantile(1 - planned[i] / 2, paired.freedom)
+        is_pilot = pilot is not None and paired.name == "t"
+        shift = critical + t_quantile(POWER, paired.freedom) if is_pilot else detectable_shift(critical, paired.freedom)
         judged[j] = PairedTest(
-            len(each.values),
+            len(paired.values),
             mean,
             low=low,
             high=high,
-            p=each.p,
+            p=paired.p,
             p_corrected=corrected[i],
             p_equivalent=None if equal is None else equal[i],
-            mde=each.error * shift,
+            mde=paired.error * shift,
             seeds_needed=needed[0],
             seeds_needed_high=needed[1],
             typical=typical,
             conclusion=conclusion,
-            test=each.name,
+            test=paired.name,
             deciding=deciding,
             note=OPPOSITE if opposite else "",
         )
-    return tuple(each if isinstance(each, PairedTest) else judged[j] for j, each in enumerate(tests))
+    return tuple(paired if isinstance(paired, PairedTest) else judged[j] for j, paired in enumerate(tests))
 
 
 def run_paired_test(differences: ArrayLike) -> PairedTest:
@@ -676,7 +623,7 @@ def _tests(
 ) -> list[_Test | PairedTest]:
     """Return the test of each comparison, or a result with the reason why it is undefined."""
     tests: list[_Test | PairedTest] = [_t_test(by_seed, pilot) for by_seed in differences]
-    counts = [len(each.values) for each in tests if not isinstance(each, PairedTest)]
+    counts = [len(paired.values) for paired in tests if not isinstance(paired, PairedTest)]
 
     def is_ranked(count: int) -> bool:
         return test == "ranks" and count >= MIN_RANKED and 2**count * LEVEL / len(counts) >= MIN_PATTERNS
@@ -684,8 +631,8 @@ def _tests(
     if correction == "max_t" and not all(map(is_ranked, counts)):
         return tests  # the largest of t values and ranks has no meaning
     return [
-        each if isinstance(each, PairedTest) or not is_ranked(len(each.values)) else _RankTest(SignedRanks(each.values))
-        for each in tests
+        paired if isinstance(paired, PairedTest) or not is_ranked(len(paired.values)) else SignedRanks(paired.values)
+        for paired in tests
     ]
 
 
@@ -725,8 +672,8 @@ def _seeds_needed(
         return min(finite, default=None)
 
     # At this difference, both conclusions need about the same number of seeds, which is larger than at any other.
-    found, equated, power = (t_quantile(1 - tail, MAX_REPORTED_SEEDS) for tail in (level / 2, level, 1 - POWER))
-    hardest = 0.0 if margin is None else margin * (found + power) / (found + equated + 2 * power)
+    find, equate, power = (t_quantile(1 - tail, MAX_REPORTED_SEEDS) for tail in (level / 2, level, 1 - POWER))
+    hardest = 0.0 if margin is None else margin * (find + power) / (find + equate + 2 * power)
     largest = sd * math.sqrt(test.freedom / float(special.chdtri(test.freedom, 1 - LEVEL / 2)))
     return needed(test.typical, sd), needed(min(hardest, max(map(abs, limits))), largest)
 
@@ -734,12 +681,12 @@ def _seeds_needed(
 def _together(
     differences: Sequence[Mapping[int, float]], tests: Sequence[_Test], pilot: Collection[int] | None
 ) -> MaxT | None:
-    """Return the distribution of the largest statistic over the seeds of all comparisons; None with fewer than two."""
+    """Return the distribution of the largest statistic, from the seeds that all comparisons share; None if too few."""
     is_ranked = tests[0].name == "ranks"
     shared = set.intersection(*map(set, differences))
     if pilot is not None and not is_ranked:
         shared &= set(pilot)
-    if len(shared) < 2:
+    if len(shared) < (MIN_RANKED if is_ranked else 2):
         return None
     table: Floats = np.array([[by_seed[seed] for by_seed in differences] for seed in sorted(shared)])
-    return max_ranks(table) if is_ranked else max_t(table, min(each.freedom for each in tests))
+    return max_ranks(table) if is_ranked else max_t(table, min(paired.freedom for paired in tests))
