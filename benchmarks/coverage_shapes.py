@@ -148,7 +148,7 @@ def text(number: int, compare: Compare) -> str:
     head = ["differences", *(f"{seeds} seeds" for seeds in SEEDS)]
 
     def lines(test: SeedTest) -> list[list[str]]:
-        each = {name: [rates(name, seeds, 10 * number, test) for seeds in SEEDS] for name in SHAPES}
+        each = {name: [rates(name, seeds, 5 * number, test) for seeds in SEEDS] for name in SHAPES}
         return [
             [name, *(f"{100 * r.missed:.1f} ({100 * r.equivalent:.1f})" for r in row)] for name, row in each.items()
         ]
@@ -158,7 +158,7 @@ def text(number: int, compare: Compare) -> str:
     bound = [["no collapse in any run", *(f"{100 * unseen(seeds):.1f}" for seeds in SEEDS)]]
     return "\n\n".join(
         [
-            f"Each cell has {10 * number} comparisons. It contains how often the interval misses the true difference, "
+            f"Each cell has {5 * number} comparisons. It contains how often the interval misses the true difference, "
             "in %. If the true difference is 0, this is how often a difference is found. In parentheses is how often "
             "equivalence is found if the true difference is the margin.",
             "**Default test, typical difference**",
