@@ -256,6 +256,7 @@ def judge_all(
     undecided: dict[str, Any] = {
         "conclusion": "inconclusive",
         "seeds_needed": None,
+        "seeds_needed_high": None,
         "deciding": (),
         "note": SEEDS_ADDED,
     }
