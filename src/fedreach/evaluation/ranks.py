@@ -40,7 +40,8 @@ class SignedRanks:
     interval runs from the (k + 1)-th smallest to the (k + 1)-th largest Walsh average, where k is the largest number
     with 2 P(W <= k) < level. So it excludes 0 exactly if p is below the level. Differences of 0 and ties make p larger.
 
-    The test is exact for symmetric differences. `benchmarks/coverage.py` measures its errors for skewed differences.
+    The test is exact for symmetric differences, so also if the results of both methods have the same distribution.
+    `benchmarks/coverage.py` measures its errors for skewed differences.
 
     Reference: Wilcoxon (1945), Biometrics Bulletin 1, 80-83; Hodges and Lehmann (1963), Ann. Math. Statist. 34,
     598-611.
