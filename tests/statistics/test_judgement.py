@@ -50,11 +50,14 @@ def test_the_equivalence_p_is_that_of_two_one_sided_tests() -> None:
     assert found.conclusion == "equivalent"
 
 
+@pytest.mark.parametrize("seeds", [8, 14])  # by t, and by ranks
 @pytest.mark.parametrize("correction", ["holm", "max_t"])
-def test_the_interval_excludes_zero_exactly_where_the_corrected_p_is_below_the_level(correction: str) -> None:
+def test_the_interval_excludes_zero_exactly_where_the_corrected_p_is_below_the_level(
+    correction: str, seeds: int
+) -> None:
     rng = np.random.default_rng(0)
     for _ in range(40):
-        table = rng.normal(rng.uniform(-1, 1, 5), 1.0, (8, 5))
+        table = rng.normal(rng.uniform(-1, 1, 5), 1.0, (seeds, 5))
         for each in run_paired_tests([by_seed(*column) for column in table.T], correction=correction):
             assert each.significant == (each.low > 0 or each.high < 0)
             assert each.p <= each.p_corrected
@@ -355,6 +358,18 @@ def test_the_limit_of_the_seeds_needed_is_above_their_number_and_falls_with_more
         limits.append(found.seeds_needed_high)
     assert limits == sorted(limits, reverse=True)
     assert run_paired_tests([by_seed(0.1, -0.2, 0.3)])[0].seeds_needed_high is None
+
+
+def test_few_seeds_that_all_have_are_too_few_for_the_largest_rank_statistic() -> None:
+    """Five seeds have 32 sign patterns, whose largest statistic is small: the critical value would be too low."""
+    rng = np.random.default_rng(8)
+    shared = rng.normal(size=40)
+    for overlap, same in ((5, True), (18, False)):
+        starts = (0, 20 - overlap)
+        values = [{s: float(shared[s] + 0.01 * rng.normal()) for s in range(start, start + 20)} for start in starts]
+        found, by_holm = (run_paired_tests(values, correction=each) for each in ("max_t", "holm"))  # type: ignore[arg-type]
+        assert {one.test for one in found} == {"ranks"}
+        assert ([one.low for one in found] == [one.low for one in by_holm]) is same
 
 
 def test_the_contrasts_of_a_plan() -> None:
