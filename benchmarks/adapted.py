@@ -131,7 +131,7 @@ def line(m: dict[str, Any]) -> list[str]:
         return 100 * float(m[f"adapted_{mode}_{what}_mean"])
 
     def gain(n: int) -> str:
-        return signed(100 * m[f"adapted_gain_with_{n}_mean"])
+        return signed(100 * (m.get(f"adapted_gain_with_{n}_typical") or m[f"adapted_gain_with_{n}_mean"]))
 
     p = m["adapted_gain_p_corrected"]
     more = m["adapted_gain_seeds_needed"]
@@ -144,7 +144,7 @@ def line(m: dict[str, Any]) -> list[str]:
         f"{percent('calibrated'):.1f}",
         adapted,
         "-" if prior is None else f"{100 * prior:.1f}",
-        signed(100 * m["adapted_gain_mean"]) + limits,
+        signed(100 * (m.get("adapted_gain_typical") or m["adapted_gain_mean"])) + limits,
         "-" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}",
         "-" if p is None else f"{100 * m['adapted_gain_mde']:.1f}",
         m["adapted_gain_conclusion"] + ("" if more is None else f" (~{more})") if m["adapted_gain_conclusion"] else "-",

@@ -1,11 +1,12 @@
 """Check the promises of the statistics: comparisons with a known truth, repeated often.
 
-    python benchmarks/coverage.py                    # 4000 comparisons a line; a few minutes on one core
+    python benchmarks/coverage.py                    # 4000 comparisons per line; several minutes on one core
     python benchmarks/coverage.py --comparisons 20000 --write    # into docs/records/coverage.md
 
 Each comparison draws accuracies of several methods over seeds: a term that all methods of a seed share, and noise of
 their own. It takes differences seed by seed and tests them as a report does. Each line compares how often something
 happens with the promise; the error is the Monte-Carlo standard error. `tests/test_coverage.py` runs the same lines.
+`coverage_shapes.py` has the differences that are not normal.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import coverage_shapes
 import page
 from fedreach._util.arrays import Floats
 from fedreach.evaluation.statistics import (
     LEVEL,
+    MIN_RANKED,
     POWER,
     PairedTest,
     detectable_shift,
     plan_seeds,
     run_paired_tests,
     seeds_to_equate,
+    seeds_to_find,
     t_quantile,
 )
 from tables import table
@@ -107,6 +111,15 @@ class Studies:
     def judged(self, seeds: int, truth: Sequence[float], pairs: Pairs, **how: Any) -> list[Sequence[PairedTest]]:
         return [self.compare(drawn(self.rng, seeds, truth), pairs, **how) for _ in range(self.number)]
 
+    def staged(
+        self, draw: Callable[[int], Floats], pilot: int, pairs: Pairs, aim: float, **how: Any
+    ) -> Sequence[PairedTest]:
+        """Judge a pilot and the further seeds for which it asks, at most 200 together."""
+        first = draw(pilot)
+        seeds = plan_seeds([dict(enumerate(first[:, a] - first[:, b])) for a, b in pairs], aim, **how)
+        more = min(max(number or pilot for number in seeds), 200) - pilot
+        return self.compare(np.vstack([first, draw(more)]), pairs, pilot=range(pilot), **how)
+
 
 def one(studies: Studies) -> Iterable[Line]:
     """Yield the promises about a single difference."""
@@ -118,6 +131,7 @@ def one(studies: Studies) -> Iterable[Line]:
         said = (j[0].conclusion != "inconclusive" for j in studies.judged(seeds, [0, 0], pair))
         yield share(said, f"better or worse where neither, {seeds} seeds", "=", LEVEL)
         least = SD / math.sqrt(seeds) * detectable_shift(t_quantile(1 - LEVEL / 2, seeds - 1), seeds - 1)
+        least *= math.sqrt(math.pi / 3) if seeds >= MIN_RANKED else 1.0
         found = (j[0].conclusion == "better" for j in studies.judged(seeds, [0, least], pair))
         yield share(found, f"the detectable difference is found, {seeds} seeds", "=", POWER)
 
@@ -154,7 +168,7 @@ def equivalence(studies: Studies) -> Iterable[Line]:
     yield share(shown(at_margin), "equivalent at the very margin, 30 seeds", "=", LEVEL)
     at_margin = studies.judged(30, [0, MARGIN, -MARGIN, MARGIN], to_first(4), margin=MARGIN)
     yield share(shown(at_margin), "any of three equivalent, all at the margin, 30 seeds", "<=", LEVEL)
-    enough = seeds_to_equate(0.0, MARGIN, SD, LEVEL) or 0
+    enough = math.ceil(math.pi / 3 * (seeds_to_equate(0.0, MARGIN, SD, LEVEL) or 0))
     same = studies.judged(enough, [0, 0], to_first(2), margin=MARGIN)
     yield share(shown(same), f"equivalence shown where none differs, {enough} seeds", ">=", POWER)
 
@@ -162,22 +176,15 @@ def equivalence(studies: Studies) -> Iterable[Line]:
 def stein(studies: Studies) -> Iterable[Line]:
     """Yield the promises of two stages, for a small and a large spread that the plan does not know."""
     pilot, aim, pairs, rng = 12, 0.03, to_first(4), studies.rng
-    critical, found = t_quantile(1 - LEVEL / 2 / len(pairs), pilot - 1), t_quantile(POWER, pilot - 1)
-    widest = 2 * aim * critical / (critical + found) * (1 + 1e-9)
     for sd in (0.02, 0.06):
         for truth, words in (([0.0] * 4, "none differs"), ([0, aim, aim, aim], "all differ by the aim")):
-            judged = []
-            for _ in range(studies.number):
-                first = drawn(rng, pilot, truth, sd)
-                seeds = plan_seeds([dict(enumerate(first[:, a] - first[:, b])) for a, b in pairs], aim)
-                more = max(number or pilot for number in seeds) - pilot
-                both = np.vstack([first, drawn(rng, more, truth, sd)])
-                judged.append(studies.compare(both, pairs, pilot=range(pilot)))
+            judged = [
+                studies.staged(lambda n, truth=truth, sd=sd: drawn(rng, n, truth, sd), pilot, pairs, aim)  # type: ignore[misc]
+                for _ in range(studies.number)
+            ]
             where = f"sd {100 * sd:g} points, {words}"
             inside = (covered(j, truth, pairs) for j in judged)
             yield share(inside, f"Stein: each interval covers, {where}", ">=", 1 - LEVEL)
-            narrow = (all((each.high or 0) - (each.low or 0) <= widest for each in j) for j in judged)
-            yield share(narrow, f"Stein: no interval wider than promised, {where}", "=", 1.0)
             if any(truth):
                 yield share(
                     (j[0].conclusion == "better" for j in judged), f"Stein: the aim is found, {where}", ">=", POWER
@@ -186,7 +193,62 @@ def stein(studies: Studies) -> Iterable[Line]:
                 yield share((false(j, truth, pairs) for j in judged), f"Stein: any false finding, {where}", "<=", LEVEL)
 
 
-FAMILIES = (one, many_by_holm, many_by_max_t, equivalence, stein)
+def stein_shapes(studies: Studies) -> Iterable[Line]:
+    """Yield the promises of two stages for differences that are not normal."""
+    pilot, aim, pair, rng = 12, 1.0, to_first(2), studies.rng
+
+    def runs(name: str, shift: float) -> Callable[[int], Floats]:
+        return lambda n: np.column_stack([np.zeros(n), coverage_shapes.SHAPES[name].draw(rng, n) - shift])
+
+    for test in ("ranks", "t"):
+        for name in [*coverage_shapes.SHAPES][: None if test == "ranks" else 3]:
+            true = coverage_shapes.truth(name, pilot, test)
+            judged = [studies.staged(runs(name, true), pilot, pair, aim, test=test)[0] for _ in range(studies.number)]
+            where = f'{name}, test = "{test}"'
+            wrong = (j.conclusion in ("better", "worse") for j in judged)
+            yield share(wrong, f"Stein: false finding, {where}", "<=", coverage_shapes.MOST_FALSE)
+            inside = ((j.low or 0) <= 0 <= (j.high or 0) for j in judged)
+            yield share(inside, f"Stein: interval covers, {where}", ">=", coverage_shapes.LEAST_COVERED)
+
+
+def shapes(studies: Studies) -> Iterable[Line]:
+    """Yield the promises about differences that are not normal, and what they cost where differences are normal."""
+    for seeds in coverage_shapes.SEEDS:
+        for name, shape in coverage_shapes.SHAPES.items():
+            true, zeros = coverage_shapes.truth(name, seeds), np.zeros(seeds)
+            judged = [
+                studies.compare(np.column_stack([zeros, shape.draw(studies.rng, seeds) - true]), to_first(2))
+                for _ in range(studies.number)
+            ]
+            wrong = (false(j, [0, 0], to_first(2)) for j in judged)
+            yield share(wrong, f"false finding, {name}, {seeds} seeds", "<=", coverage_shapes.MOST_FALSE)
+            inside = (covered(j, [0, 0], to_first(2)) for j in judged)
+            yield share(inside, f"interval covers, {name}, {seeds} seeds", ">=", coverage_shapes.LEAST_COVERED)
+        by_t, by_default = coverage_shapes.power(seeds, studies.number, studies.compare, studies.rng)
+        lost, error = by_t - by_default, math.sqrt(POWER * (1 - POWER) / studies.number)
+        yield Line(f"power lost to t, normal, {seeds} seeds", "<=", coverage_shapes.MOST_POWER_LOST, lost, error)
+
+
+def limit_of_seeds(studies: Studies) -> Iterable[Line]:
+    """Yield how often the limit of the number of seeds is at least the number for the true difference and spread."""
+    for seeds in (5, 20):
+        for difference in (0.2, 0.7):
+            finding, equating = seeds_to_find(difference, 1.0, LEVEL), seeds_to_equate(difference, 0.5, 1.0, LEVEL)
+            wanted = min(number for number in (finding, equating) if number is not None)
+            judged = [
+                studies.compare(
+                    np.column_stack([np.zeros(seeds), studies.rng.normal(difference, 1.0, seeds)]),
+                    to_first(2),
+                    margin=0.5,
+                )[0]
+                for _ in range(studies.number)
+            ]
+            inside = ((j.seeds_needed_high or 0) >= wanted for j in judged if j.conclusion == "inconclusive")
+            yield share(inside, f"at most so many seeds are needed, true {wanted}, {seeds} seeds", ">=", 1 - LEVEL)
+
+
+FAMILIES = (one, many_by_holm, many_by_max_t, equivalence, stein, stein_shapes, limit_of_seeds, shapes)
+SLOW = (many_by_max_t,)  # with a quarter of the comparisons
 
 
 def peeking(studies: int, seed: int = 0) -> float:
@@ -211,13 +273,16 @@ def text(studies: int, families: Sequence[Callable[[Studies], Iterable[Line]]] =
             "yes" if line.kept else "NO",
         ]
         for family in families
-        for line in family(Studies(studies))
+        if family is not shapes
+        for line in family(Studies(studies // 4 if family in SLOW else studies))
     ]
     looked = (
         "Testing after each seed from 3 to 20, and stopping at the first p < 0.05, finds a difference where there is "
         f"none in {100 * peeking(studies):.1f}% of comparisons."
     )
-    return f"{table(head, rows, 1)}\n\n{studies} comparisons per line. {looked}"
+    tables = [table(head, rows, 1)] if rows else []
+    tables += [coverage_shapes.text(studies, compared)] if shapes in families else []
+    return "\n\n".join([*tables, f"{studies} comparisons per line, {studies // 4} for max-t. {looked}"])
 
 
 if __name__ == "__main__":

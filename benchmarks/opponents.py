@@ -97,9 +97,9 @@ def lines(comparison: RunSet) -> tuple[list[list[str]], tuple[float, float], int
 
 def told_of(judged: PairedTest) -> list[str]:
     """Return a difference with its interval, and the conclusion."""
-    if judged.mean is None or judged.low is None or judged.high is None:
+    if judged.estimate is None or judged.low is None or judged.high is None:
         return ["-", "-"]
-    points, low, high = (signed(100 * value) for value in (judged.mean, judged.low, judged.high))
+    points, low, high = (signed(100 * value) for value in (judged.estimate, judged.low, judged.high))
     more = "" if judged.seeds_needed is None else f" (~{judged.seeds_needed})"
     return [f"{points} [{low}, {high}]", f"{judged.conclusion}{more}"]
 

@@ -81,9 +81,9 @@ def _mean(percent: Sequence[float] | np.ndarray) -> str:
 
 def _judged(judged: PairedTest) -> list[str]:
     """Return the difference with its interval, what could have been seen, and the conclusion."""
-    if judged.mean is None:
+    if judged.estimate is None:
         return [judged.note, "-", "-"]
-    points = signed(100 * judged.mean)
+    points = signed(100 * judged.estimate)
     if judged.low is None or judged.high is None:
         return [points, "-", "one seed"]
     more = "" if judged.seeds_needed is None else f" (~{judged.seeds_needed})"

@@ -89,7 +89,7 @@ def points(differences: Sequence[float]) -> str:
     """Return the mean of paired differences in points, with its interval if it has one."""
     change = run_paired_test([100 * value for value in differences])
     lacks_interval = change.low is None or change.high is None
-    mean = f"{change.mean:+.1f}"
+    mean = f"{change.estimate:+.1f}"
     return mean if lacks_interval else f"{mean} [{change.low:+.1f}, {change.high:+.1f}]"
 
 

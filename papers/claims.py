@@ -3,7 +3,8 @@
 A claim says that differences are above 0, seed by seed: for example one method minus another at each value of an axis.
 It is *reproduced* if the paired 95% confidence interval of each difference is above 0. This is an intersection-union
 test: all have to pass, so no correction is needed. It is *contradicted* if any difference is below 0 by its
-Holm-adjusted interval, and *not reproduced* otherwise.
+Holm-adjusted interval, and *not reproduced* otherwise. Intervals are those of the typical difference over seeds (see
+`fedreach.evaluation.statistics`), which suits seconds and joules, whose differences are skewed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -75,7 +76,7 @@ class Conclusion:
     outcome: Outcome
     what: str  # the deciding difference, claimed to be above 0
     seeds: int
-    mean: float | None = None
+    mean: float | None = None  # typical difference with at least 10 seeds
     low: float | None = None  # 95% confidence interval; Holm-adjusted for a contradiction
     high: float | None = None
     mde: float | None = None  # smallest true difference detected with 80% power
@@ -173,7 +174,8 @@ def _conclude(claim: Claim, instead: str, claimed: list[ClaimedDifference]) -> C
     against = [j for j, test in enumerate(together) if _is_contradicted(claimed[j], test)]
 
     def conclusion(outcome: Outcome, place: int, test: PairedTest) -> Conclusion:
-        return Conclusion(claim, instead, outcome, claimed[place].what, seeds, test.mean, test.low, test.high, test.mde)
+        what = claimed[place].what
+        return Conclusion(claim, instead, outcome, what, seeds, test.estimate, test.low, test.high, test.mde)
 
     if against:
         worst = min(against, key=lambda j: _lower_end(claimed[j], together[j]))
@@ -191,19 +193,19 @@ def _is_shown(difference: ClaimedDifference, test: PairedTest) -> bool:
     """Whether a difference is above 0 by its interval; one that is equal for all seeds has none."""
     if _is_rounding(difference):
         return difference.equal_counts
-    return bool((difference.values > 0).all()) if test.low is None else test.low > 0
+    return bool((difference.values > 0).all()) if test.low is None else test.low > 0 and (test.mean or 0.0) > 0
 
 
 def _is_contradicted(difference: ClaimedDifference, test: PairedTest) -> bool:
     if _is_rounding(difference):
         return False
-    return bool((difference.values < 0).all()) if test.high is None else test.high < 0
+    return bool((difference.values < 0).all()) if test.high is None else test.high < 0 and (test.mean or 0.0) < 0
 
 
 def _lower_end(difference: ClaimedDifference, test: PairedTest) -> float:
     """Return the lower end of the interval of a difference, relative to its scale."""
-    assert test.mean is not None
-    return (test.mean if test.low is None else test.low) / max(difference.scale, 1e-300)
+    assert test.estimate is not None
+    return (test.estimate if test.low is None else test.low) / max(difference.scale, 1e-300)
 
 
 # ---------------------------------------------------------------------------------------- the differences of each test

@@ -51,7 +51,7 @@ def test_no_paper_of_the_bibliography_is_from_nowhere() -> None:
     said = [text for _, _, text in referenced()]
     said += [registry.paragraph(optimizer, "Reference") for optimizer in OPTIMIZERS.values()]
     idle = [entry.key for entry in entries() if not any(entry.is_named_in(text) for text in said)]
-    assert set(idle) == {*ALWAYS_CITED, *CORRECTIONS.values()}
+    assert set(idle) == {*ALWAYS_CITED, *CORRECTIONS.values(), "wilcoxon1945"}
 
 
 def test_entries_are_whole() -> None:
@@ -93,6 +93,9 @@ def test_a_bibliography_has_what_was_used_and_nothing_else() -> None:
     assert "No reference is known for metric accuracy, weighting mine.py:Own." in text
     assert "holm1979" not in keys(bibliography(made(config, seeds=1)))
     assert "westfall1993" in keys(bibliography(made(config, plan=AnalysisPlan(correction="max_t"))))
+    assert "wilcoxon1945" in keys(bibliography(made(config, seeds=10)))
+    assert "wilcoxon1945" not in keys(bibliography(made(config, seeds=9)))
+    assert "wilcoxon1945" not in keys(bibliography(made(config, seeds=10, plan=AnalysisPlan(test="t"))))
 
 
 def test_fedreach_is_cited_as_in_its_citation_file() -> None:

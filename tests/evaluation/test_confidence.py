@@ -1,4 +1,4 @@
-"""The intervals cover as often as they promise, over few clients and of skewed scores, too."""
+"""The intervals cover as often as they promise, over few clients, of skewed scores and with rare bad clients, too."""
 
 import math
 
@@ -10,8 +10,8 @@ from fedreach._util.streams import generator
 from fedreach.evaluation.evaluator import difference_interval, mean_interval
 
 REPEATS = 2000
-PROMISED = 0.93
-LEAST = PROMISED - 3 * math.sqrt(PROMISED * (1 - PROMISED) / REPEATS)  # by chance three standard errors fewer: 0.913
+PROMISED = 0.94
+LEAST = PROMISED - 3 * math.sqrt(PROMISED * (1 - PROMISED) / REPEATS)  # by chance three standard errors fewer: 0.924
 CLASSES = np.array([0.98, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.3])  # accuracy on each, of a made-up model
 
 POPULATIONS = {  # accuracies of clients, and their mean
@@ -19,14 +19,16 @@ POPULATIONS = {  # accuracies of clients, and their mean
     "even": (lambda rng, n: rng.beta(2, 2, n), 0.5),
     "mostly perfect": (lambda rng, n: np.where(rng.random(n) < 0.15, 0.2, 1.0), 0.15 * 0.2 + 0.85),
     "label shift": (lambda rng, n: rng.dirichlet(np.full(10, 0.1), n) @ CLASSES, CLASSES.mean()),
+    "rarely bad": (lambda rng, n: np.where(rng.random(n) < 0.15, 0.2, rng.uniform(0.95, 1, n)), 0.03 + 0.85 * 0.975),
+    "rarely good": (lambda rng, n: np.where(rng.random(n) < 0.15, 0.9, rng.uniform(0.3, 0.4, n)), 0.135 + 0.85 * 0.35),
 }
 
 
 @pytest.mark.parametrize("n", [3, 5, 10, 30])
 @pytest.mark.parametrize("name", POPULATIONS)
-def test_an_interval_of_95_percent_covers_the_mean_in_93_at_least(name, n):
+def test_an_interval_of_95_percent_covers_the_mean_in_94_at_least(name, n):
     # The percentile bootstrap, which was used before, covers 74, 83, 89 and 93% of "skewed" and 37% of "mostly perfect"
-    # with n = 3. It fails this test for all four populations with n = 3, 5 and 10, see the one below.
+    # with n = 3. It fails this test for all six populations with n = 3, 5 and 10, see the one below.
     draw, mean = POPULATIONS[name]
     rng = generator(0, "coverage", n)
     intervals = [mean_interval(draw(rng, n)) for _ in range(REPEATS)]
@@ -44,17 +46,29 @@ def test_a_percentile_bootstrap_would_be_noticed(name, n):
     assert np.mean((low <= mean) & (mean <= high)) < LEAST
 
 
-@pytest.mark.parametrize(("n", "longer"), [(30, 1.02), (100, 1.01)])
-@pytest.mark.parametrize("name", POPULATIONS)
+@pytest.mark.parametrize("n", [3, 5, 10])
+@pytest.mark.parametrize("name", ["rarely bad", "rarely good"])
+def test_students_interval_of_the_logit_alone_would_be_noticed(name, n):
+    """It covers 55, 55 and 79% where a sample without the rare clients has nearly equal scores."""
+    draw, mean = POPULATIONS[name]
+    rng = generator(0, "coverage", n)
+    values = np.stack([draw(rng, n) for _ in range(REPEATS)])
+    m = values.mean(axis=1)
+    reach = stats.t.ppf(0.975, n - 1) * values.std(axis=1, ddof=1) / math.sqrt(n) / (m * (1 - m))
+    assert np.mean(abs(special.logit(m) - special.logit(mean)) <= reach) < LEAST
+
+
+@pytest.mark.parametrize(("n", "longer"), [(30, 1.45), (100, 1.1), (300, 1.01)])
+@pytest.mark.parametrize("name", ["skewed", "even", "mostly perfect", "label shift"])
 def test_it_is_hardly_longer_than_students_where_clients_are_many(name, n, longer):
-    # Means of (n = 30) 1.00, 0.99, 1.11, 0.99 times the t interval; of "mostly perfect" that one covers less.
+    # What it allows for clients that are not in the sample falls as 1 / n, and the rest as 1 / sqrt(n).
     draw, _ = POPULATIONS[name]
     rng = generator(0, "length", n)
     values = np.stack([draw(rng, n) for _ in range(300)])
     values = values[np.ptp(values, axis=1) > 0]
     students = 2 * stats.t.ppf(0.975, n - 1) * values.std(axis=1, ddof=1) / math.sqrt(n)
     ours = [high - low for low, high in map(mean_interval, values)]
-    assert np.mean(ours) <= students.mean() * (longer if name != "mostly perfect" else 1.15)
+    assert np.mean(ours) <= students.mean() * max(longer, 1.15 if name == "mostly perfect" else 1.0)
 
 
 @pytest.mark.parametrize(("n", "other"), [(3, 3), (3, 20), (10, 10), (30, 40)])
@@ -77,14 +91,17 @@ def test_it_is_students_interval_of_the_logit_or_the_logarithm():
     for seed in range(5):
         scores = generator(seed, "formula").random(4 + 9 * seed)
         m, reach = scores.mean(), stats.t.ppf(0.975, len(scores) - 1) * stats.sem(scores)
-        logit = special.logit(m) + np.array([-1, 1]) * reach / (m * (1 - m))
-        assert mean_interval(scores) == pytest.approx(special.expit(logit), rel=1e-5)
-        assert mean_interval(scores, math.inf) == pytest.approx(m * np.exp(np.array([-1, 1]) * reach / m), rel=1e-5)
+        low, high = special.expit(special.logit(m) + np.array([-1, 1]) * reach / (m * (1 - m)))
+        share = 0.05 ** (1 / len(scores))
+        expected = min(low, m * share), max(high, 1 - (1 - m) * share)
+        assert mean_interval(scores) == pytest.approx(expected, rel=1e-5)
+        low, high = m * np.exp(np.array([-1, 1]) * reach / m)
+        assert mean_interval(scores, math.inf) == pytest.approx((min(low, m * share), high), rel=1e-5)
 
 
 @pytest.mark.parametrize("n", [1, 2, 10, 500])
 def test_equal_scores_have_the_interval_of_a_share_that_was_never_seen(n):
-    exact = stats.binomtest(n, n).proportion_ci(0.95, "exact")  # Clopper and Pearson
+    exact = stats.binomtest(n, n).proportion_ci(0.90, "exact")  # Clopper and Pearson, 95% on one side
     assert mean_interval(np.ones(n)) == pytest.approx((exact.low, 1.0))
     assert mean_interval(np.zeros(n)) == pytest.approx((0.0, 1 - exact.low))
     low, high = mean_interval(np.full(n, 0.25))

@@ -19,6 +19,7 @@ from fedreach._util.errors import ConfigError, RunFolderError, nearest
 from fedreach._util.files import below
 from fedreach._util.tables import visible, visible_lines
 from fedreach.data.sets.download import sources
+from fedreach.evaluation.statistics import MIN_RANKED
 from fedreach.experiment.components import OPTIMIZERS, relative_to_base
 from fedreach.experiment.schema import PARTS, Experiment
 from fedreach.report.concerns import concerns
@@ -195,6 +196,8 @@ def bibliography(comparison: RunSet) -> str:
     used: dict[str, list[str]] = {key: [what] for key, what in ALWAYS_CITED.items()}
     if len(comparison.methods) > 1 and len(comparison.seeds) > 1:
         used[CORRECTIONS[comparison.plan.correction]] = ["the correction for several comparisons"]
+        if comparison.plan.test == "ranks" and len(comparison.seeds) >= MIN_RANKED:
+            used["wilcoxon1945"] = ["the test over seeds"]
     without = []
     for what, reference in sorted({pair for run in comparison.runs for pair in _references_of(run.config)}):
         keys = [entry.key for entry in entries() if reference and entry.is_named_in(reference)]

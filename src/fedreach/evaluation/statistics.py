@@ -7,13 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import combinations
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach._util.arrays import Floats
 from fedreach._util.component import Options
+from fedreach.evaluation.ranks import SignedRanks, signed_ranks
 
 # -------------------- Mean and spread over seeds
 
@@ -92,6 +93,7 @@ def t_tail(t: float, freedom: int) -> float:
 # -------------------- Analysis plan
 
 Correction = Literal["holm", "max_t"]
+SeedTest = Literal["ranks", "t"]
 MIN_PILOT = 10  # seeds; quantiles of t for a smaller pilot require far more seeds
 
 
@@ -103,6 +105,8 @@ class AnalysisPlan(Options):
         contrasts: Planned comparisons: ``"baseline"`` (each method minus the baseline), ``"all"`` (all pairs), or a
             list of pairs (first, second). Default: "baseline".
         correction: Correction for multiple comparisons, ``"holm"`` or ``"max_t"``. Default: "holm".
+        test: Test over seeds. ``"ranks"``: the typical difference, by signed ranks with at least 10 seeds and by t with
+            fewer. ``"t"``: the mean difference, which assumes normal differences. Default: "ranks".
         margin_points: Equivalence margin in percentage points, above 0 and at most 100. Default: 2.
         last_rounds: Number of last evaluated rounds. The comparison uses the mean over these rounds. Default: 1.
         detect_points: Difference in percentage points that the comparison should detect. Stein's procedure then
@@ -112,6 +116,7 @@ class AnalysisPlan(Options):
 
     contrasts: str | Sequence[Sequence[str]] = "baseline"
     correction: Correction = "holm"
+    test: SeedTest = "ranks"
     margin_points: Annotated[float, "(0, 100]"] = 2.0
     last_rounds: Annotated[int, "[1, inf)"] = 1
     detect_points: Annotated[float | None, "(0, 100]"] = None
@@ -268,10 +273,14 @@ class MaxT(NamedTuple):
     freedom: int  # degrees of freedom
 
     @property
+    def drawn_critical(self) -> float:
+        """Critical value at `LEVEL` according to the draws."""
+        return float(self.largest[-(round(LEVEL * (len(self.largest) + 1)) - 1)])
+
+    @property
     def critical(self) -> float:
         """Critical |t| at `LEVEL`, which is the smaller of the critical values of max-t and Bonferroni."""
-        drawn = float(self.largest[-(round(LEVEL * (len(self.largest) + 1)) - 1)])
-        return min(drawn, t_quantile(1 - LEVEL / 2 / self.comparisons, self.freedom))
+        return min(self.drawn_critical, t_quantile(1 - LEVEL / 2 / self.comparisons, self.freedom))
 
     def corrected_p(self, t: float, p: float) -> float:
         """Return the adjusted p-value of a t value: the probability that the largest |t| is at least this value."""
@@ -308,6 +317,27 @@ def max_t(differences: Floats, freedom: int) -> MaxT:
     _, sizes, axes = np.linalg.svd(rows, full_matrices=False)
     factor = (sizes[:, None] * axes)[sizes > 1e-9 * sizes.max(initial=1.0)]
     return MaxT(_largest(factor.tobytes(), factor.shape, freedom), differences.shape[1], freedom)
+
+
+def max_ranks(differences: Floats) -> MaxT:
+    """Return the distribution of the largest `SignedRanks.statistic` for comparisons with correlated differences.
+
+    FedReach flips the signs of all residuals of a seed together, in `DRAWS` random ways (Westfall and Young, 1993).
+
+    Args:
+        differences: (s, m) differences, one row per seed and one column per comparison.
+    """
+    signed = signed_ranks(differences)
+    return MaxT(_largest_ranks(signed.tobytes(), signed.shape), signed.shape[1], len(signed) - 1)
+
+
+@lru_cache(maxsize=32)
+def _largest_ranks(signed: bytes, shape: tuple[int, int]) -> Floats:
+    """Draw and sort the largest statistic; `signed` (s, m) are ranks with the signs of their residuals."""
+    ranks = np.frombuffer(signed, np.float64).reshape(shape)
+    rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(20_07)))
+    flips = rng.integers(0, 2, (DRAWS, shape[0])) - 0.5
+    return np.sort(np.abs(flips @ ranks).max(axis=1) / np.sqrt((np.arange(1, shape[0] + 1) ** 2).sum() / 4))
 
 
 @lru_cache(maxsize=32)
@@ -348,7 +378,11 @@ def seeds_by_stein(sd: float, freedom: int, difference: float, critical: float) 
 
 
 def plan_seeds(
-    pilot: Sequence[Mapping[int, float]], difference: float, *, correction: Correction = "holm"
+    pilot: Sequence[Mapping[int, float]],
+    difference: float,
+    *,
+    correction: Correction = "holm",
+    test: SeedTest = "ranks",
 ) -> list[int | None]:
     """Return, for each comparison, the number of seeds that detects `difference` at the corrected level.
 
@@ -357,6 +391,8 @@ def plan_seeds(
         difference: Difference to detect, in the unit of the pilot's differences.
         correction: ``"holm"`` or ``"max_t"``. ``"holm"`` uses the level of Holm's first step, which is the Bonferroni
             level. Default: "holm".
+        test: ``"ranks"`` or ``"t"``. With ``"ranks"``, the number of seeds is pi / 3 times as large, because signed
+            ranks need so many more seeds if the differences are normal. Default: "ranks".
 
     Returns:
         Number of seeds of each comparison, including the pilot, or None if all differences are equal or a difference is
@@ -364,7 +400,7 @@ def plan_seeds(
 
     Example:
         >>> plan_seeds([{0: 0.00, 1: 0.04, 2: 0.02, 3: 0.06, 4: 0.03}], 0.02)
-        [18]
+        [19]
     """
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in pilot))) if pilot else []
     if len(seeds) < 2:
@@ -380,31 +416,45 @@ def plan_seeds(
         critical = max_t(table[:, tested], freedom).critical
     else:
         critical = t_quantile(1 - LEVEL / 2 / int(tested.sum()), freedom)
-    needed = [seeds_by_stein(sd, freedom, difference, critical) for sd in sds.tolist()]
+    factor = math.sqrt(math.pi / 3) if test == "ranks" else 1.0
+    needed = [seeds_by_stein(factor * sd, freedom, difference, critical) for sd in sds.tolist()]
     return [count if varies else None for count, varies in zip(needed, tested, strict=True)]
 
 
 # -------------------- Paired tests of several comparisons, with one correction
-# All comparisons of a table are one family. A paired t-test over seeds decides whether a difference exists. Two
-# one-sided tests decide whether it is within the equivalence margin.
+# All comparisons of a table are one family. A paired test over seeds decides whether a difference exists. Two one-sided
+# tests decide whether it is within the equivalence margin.
+#
+# Without an assumption, no test of the mean is valid: a collapse in one of 12 runs is missing from 3, 10 and 20 runs
+# with probability 77%, 42% and 18%, and it may change the sign of the mean. A test that finds the difference of the
+# other runs with power B finds a wrong sign with probability B (11/12)^s. So the tests are about the typical
+# difference, which a rare collapse hardly changes. Student's t keeps its level for this difference with few seeds, and
+# signed ranks with more seeds (`benchmarks/coverage.py`).
 
 Conclusion = Literal["better", "worse", "equivalent", "inconclusive", ""]
+MIN_RANKED = 10  # seeds; with fewer, signed ranks have too few different p-values
+MIN_PATTERNS = 10  # sign patterns with p below the level of a comparison, for the same reason
+OPPOSITE = "no conclusion, because the mean and the typical difference have opposite signs"
 
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Mean difference over seeds and its tests; undefined values are None, and `note` states the reason."""
+    """Mean and typical difference over seeds and tests; undefined values are None, and `note` states the reason."""
 
     count: int  # number of pairs of runs with the same seed and clients
     mean: float | None
-    low: float | None = None  # limits of the interval at the level of the corrected test
+    low: float | None = None  # limits of the interval of `typical`, at the level of the corrected test
     high: float | None = None
-    p: float | None = None  # two-sided p-value of the paired t-test, not adjusted
+    p: float | None = None  # two-sided p-value of the paired test, not adjusted
     p_corrected: float | None = None  # adjusted p-value; below 0.05 exactly if the interval excludes 0
     p_equivalent: float | None = None  # Holm-adjusted p-value of the two one-sided tests for equivalence
     mde: float | None = None  # smallest true difference that is detected with 80% power
     seeds_needed: int | None = None  # if inconclusive: approximate number of seeds for a conclusion
+    seeds_needed_high: int | None = None  # the largest such number within 95% intervals; None: unlimited
+    typical: float | None = None  # the difference that is tested: the pseudo-median with ranks, the mean with t
     conclusion: Conclusion = ""  # "" if not tested
+    test: SeedTest | None = None
+    deciding: tuple[int, ...] = ()  # seeds without one of which *better* or *worse* would be inconclusive
     note: str = ""
 
     @property
@@ -412,26 +462,60 @@ class PairedTest:
         """Whether the adjusted p-value is below 0.05."""
         return self.p_corrected is not None and self.p_corrected < LEVEL
 
+    @property
+    def estimate(self) -> float | None:
+        """Typical difference, or the mean if nothing was tested."""
+        return self.mean if self.typical is None else self.typical
 
-@dataclass(frozen=True)
-class _Test:
-    """Paired t-test: t = sqrt(s) mean / sd with `freedom` degrees of freedom."""
+    @property
+    def is_skewed(self) -> bool:
+        """Whether a few seeds move the mean out of the interval of the typical difference."""
+        return None not in (self.mean, self.low, self.high) and not self.low <= self.mean <= self.high  # type: ignore[operator]
 
-    count: int
-    mean: float
+
+@dataclass(frozen=True, eq=False)
+class _TTest:
+    """Paired t-test of the mean: t = sqrt(s) mean / sd with `freedom` degrees of freedom."""
+
+    values: Floats
     sd: float
     freedom: int
+    name: ClassVar[Literal["t"]] = "t"
+
+    @property
+    def typical(self) -> float:
+        return float(self.values.mean())
 
     @property
     def error(self) -> float:
-        return self.sd / math.sqrt(self.count)
+        return self.sd / math.sqrt(len(self.values))
+
+    @property
+    def statistic(self) -> float:
+        return abs(self.typical) / self.error
 
     @property
     def p(self) -> float:
-        return 2 * t_tail(abs(self.mean) / self.error, self.freedom)
+        return self.level_of(self.statistic)
+
+    def level_of(self, critical: float) -> float:
+        return 2 * t_tail(critical, self.freedom)
 
     def p_equivalent(self, margin: float) -> float:
-        return t_tail((margin - abs(self.mean)) / self.error, self.freedom)
+        return t_tail((margin - abs(self.typical)) / self.error, self.freedom)
+
+    def limits(self, level: float) -> tuple[float, float]:
+        reach = t_quantile(1 - level / 2, self.freedom) * self.error
+        return self.typical - reach, self.typical + reach
+
+    def p_without_each(self) -> Floats:
+        rests = [np.delete(self.values, place) for place in range(len(self.values))]
+        if len(rests) < 3:
+            return np.ones(len(rests))
+        return np.array([_TTest(rest, max(float(rest.std(ddof=1)), 1e-300), len(rest) - 1).p for rest in rests])
+
+
+_Test = _TTest | SignedRanks
 
 
 def run_paired_tests(
@@ -441,6 +525,7 @@ def run_paired_tests(
     margin: float | None = None,
     pilot: Collection[int] | None = None,
     lower_is_better: bool = False,
+    test: SeedTest = "ranks",
 ) -> tuple[PairedTest, ...]:
     """Test several paired differences over seeds, with one correction for all tests.
 
@@ -448,9 +533,10 @@ def run_paired_tests(
     - The conclusion is *better* or *worse* if the adjusted p-value is below 0.05. Otherwise, it is *equivalent* if the
       adjusted p-values of both one-sided tests are below 0.05. Otherwise, it is *inconclusive*, and the result contains
       the number of seeds that would be required if the observed difference were the true difference.
+    - If the mean and the typical difference have opposite signs, no difference is called better or worse.
     - `mde` is the smallest true difference that is detected with 80% power at the corrected level.
-    - If a pilot determined the number of seeds (Stein), the tests use the standard deviation of the pilot. Then t has
-      exactly Student's distribution.
+    - If a pilot determined the number of seeds (Stein), a t-test uses the larger standard deviation of the pilot and of
+      all seeds, with the degrees of freedom of the pilot.
 
     Args:
         differences: Differences by seed for each comparison: first method minus second method, with the same seed and
@@ -459,58 +545,66 @@ def run_paired_tests(
         margin: Equivalence margin in the unit of the differences. Default: no equivalence tests.
         pilot: Seeds of the pilot. Default: no pilot.
         lower_is_better: Count a negative difference as better. Default: False.
+        test: ``"ranks"``: signed ranks (see `SignedRanks`) with at least 10 seeds, or a few more for many comparisons,
+            and the t-test with fewer. ``"t"``: the t-test. Default: "ranks".
 
     References:
-        Holm (1979); Schuirmann (1987), two one-sided tests, J. Pharmacokinet. Biopharm. 15, 657-680; Stein (1945).
+        Holm (1979); Wilcoxon (1945); Schuirmann (1987), two one-sided tests, J. Pharmacokinet. Biopharm. 15, 657-680.
 
     Example:
         >>> found, unsure = run_paired_tests([{0: 0.05, 1: 0.06, 2: 0.07}, {0: -0.01, 1: 0.02, 2: 0.01}], margin=0.02)
         >>> found.conclusion, round(found.p_corrected, 3), unsure.conclusion, unsure.seeds_needed
         ('better', 0.018, 'inconclusive', 13)
     """
-    tests = [_test(by_seed, pilot) for by_seed in differences]
-    valid = {j: test for j, test in enumerate(tests) if isinstance(test, _Test)}
-    p_values = [test.p for test in valid.values()]
+    tests = _tests(differences, pilot, correction, test)
+    valid = {j: paired for j, paired in enumerate(tests) if not isinstance(paired, PairedTest)}
+    p_values, share = [paired.p for paired in valid.values()], LEVEL / max(len(valid), 1)
     together = None
     if correction == "max_t" and valid:
         together = _together([differences[j] for j in valid], [*valid.values()], pilot)
     if together is None:
         corrected, levels = holm(p_values), holm_levels(p_values)
-        criticals = [t_quantile(1 - level / 2, t.freedom) for level, t in zip(levels, valid.values(), strict=True)]
-        planned = [t_quantile(1 - LEVEL / 2 / len(valid), test.freedom) for test in valid.values()]
+        planned = [share] * len(valid)
     else:
-        corrected = [together.corrected_p(test.mean / test.error, test.p) for test in valid.values()]
-        criticals = planned = [together.critical] * len(valid)
-    equal = None if margin is None else holm([test.p_equivalent(margin) for test in valid.values()])
+        corrected = [together.corrected_p(paired.statistic, paired.p) for paired in valid.values()]
+        levels = planned = [max(paired.level_of(together.drawn_critical), share) for paired in valid.values()]
+    equal = None if margin is None else holm([paired.p_equivalent(margin) for paired in valid.values()])
     judged: dict[int, PairedTest] = {}
-    for i, (j, test) in enumerate(valid.items()):
+    for i, (j, paired) in enumerate(valid.items()):
+        mean, typical, (low, high) = float(paired.values.mean()), paired.typical, paired.limits(levels[i])
         conclusion: Conclusion = "inconclusive"
-        needed: list[int] = []
-        freedom = None if pilot is None else test.freedom
-        if corrected[i] < LEVEL:
-            conclusion = "better" if (test.mean > 0) is not lower_is_better else "worse"
+        deciding: tuple[int, ...] = ()
+        needed: tuple[int | None, int | None] = (None, None)
+        opposite = mean * typical < 0 and corrected[i] < LEVEL
+        if corrected[i] < LEVEL and not opposite:
+            conclusion = "better" if (typical > 0) is not lower_is_better else "worse"
+            seeds = np.array([*differences[j]])
+            deciding = tuple(seeds[paired.p_without_each() >= levels[i]].tolist())
         elif equal is not None and equal[i] < LEVEL:
             conclusion = "equivalent"
-        else:
-            level = LEVEL / len(valid)
-            found_by = seeds_to_find(test.mean, test.sd, level, freedom)
-            equated_by = None if margin is None else seeds_to_equate(test.mean, margin, test.sd, level, freedom)
-            needed = [number for number in (found_by, equated_by) if number is not None]
-        by_stein = planned[i] + t_quantile(POWER, test.freedom)
+        elif not opposite:
+            needed = _seeds_needed(paired, (low, high), margin, share, pilot is not None)
+        critical = t_quantile(1 - planned[i] / 2, paired.freedom)
+        is_pilot = pilot is not None and paired.name == "t"
+        shift = critical + t_quantile(POWER, paired.freedom) if is_pilot else detectable_shift(critical, paired.freedom)
         judged[j] = PairedTest(
-            test.count,
-            test.mean,
-            low=test.mean - criticals[i] * test.error,
-            high=test.mean + criticals[i] * test.error,
-            p=test.p,
+            len(paired.values),
+            mean,
+            low=low,
+            high=high,
+            p=paired.p,
             p_corrected=corrected[i],
             p_equivalent=None if equal is None else equal[i],
-            mde=test.error * (detectable_shift(planned[i], test.freedom) if pilot is None else by_stein),
-            # A p-value just above the level would give fewer seeds than there are, but at least one more is needed.
-            seeds_needed=max(min(needed), test.count + 1) if needed else None,
+            mde=paired.error * shift,
+            seeds_needed=needed[0],
+            seeds_needed_high=needed[1],
+            typical=typical,
             conclusion=conclusion,
+            test=paired.name,
+            deciding=deciding,
+            note=OPPOSITE if opposite else "",
         )
-    return tuple(judged[j] if isinstance(test, _Test) else test for j, test in enumerate(tests))
+    return tuple(paired if isinstance(paired, PairedTest) else judged[j] for j, paired in enumerate(tests))
 
 
 def run_paired_test(differences: ArrayLike) -> PairedTest:
@@ -524,26 +618,75 @@ def run_paired_test(differences: ArrayLike) -> PairedTest:
     return run_paired_tests([dict(enumerate(np.asarray(differences, np.float64).tolist()))])[0]
 
 
-def _test(differences: Mapping[int, float], pilot: Collection[int] | None) -> _Test | PairedTest:
-    """Return the paired t-test, or a result with the reason why it is undefined."""
+def _tests(
+    differences: Sequence[Mapping[int, float]], pilot: Collection[int] | None, correction: Correction, test: SeedTest
+) -> list[_Test | PairedTest]:
+    """Return the test of each comparison, or a result with the reason why it is undefined."""
+    tests: list[_Test | PairedTest] = [_t_test(by_seed, pilot) for by_seed in differences]
+    counts = [len(paired.values) for paired in tests if not isinstance(paired, PairedTest)]
+
+    def is_ranked(count: int) -> bool:
+        return test == "ranks" and count >= MIN_RANKED and 2**count * LEVEL / len(counts) >= MIN_PATTERNS
+
+    if correction == "max_t" and not all(map(is_ranked, counts)):
+        return tests  # the largest of t values and ranks has no meaning
+    return [
+        paired if isinstance(paired, PairedTest) or not is_ranked(len(paired.values)) else SignedRanks(paired.values)
+        for paired in tests
+    ]
+
+
+def _t_test(differences: Mapping[int, float], pilot: Collection[int] | None) -> _Test | PairedTest:
     values = np.array(list(differences.values()), np.float64)
     over = spread(values)
-    sd_spread = over if pilot is None else spread([differences[seed] for seed in pilot if seed in differences])
-    if over.mean is None or sd_spread.sd is None:
+    of_pilot = over if pilot is None else spread([differences[seed] for seed in pilot if seed in differences])
+    if over.mean is None or over.sd is None or of_pilot.sd is None:
         note = "one seed: no interval, no test" if over.count == 1 else over.note or "no pilot"
         return PairedTest(over.count, over.mean, note=note)
     # The standard deviation of equal differences is a rounding error, so t would be meaningless.
-    if sd_spread.sd <= 1e-12 * max(1.0, float(np.abs(values).max())):
-        return PairedTest(over.count, over.mean, note="no t-test, because all differences are equal")
-    return _Test(over.count, over.mean, sd_spread.sd, sd_spread.count - 1)
+    sd = max(over.sd, of_pilot.sd)
+    if sd <= 1e-12 * max(1.0, float(np.abs(values).max())):
+        return PairedTest(over.count, over.mean, note="no test, because all differences are equal")
+    return _TTest(values, sd, of_pilot.count - 1)
+
+
+def _seeds_needed(
+    test: _Test, limits: tuple[float, float], margin: float | None, level: float, of_pilot: bool
+) -> tuple[int | None, int | None]:
+    """Return the number of seeds for a conclusion, and an upper limit of this number.
+
+    The number is for the observed difference and standard deviation. The limit is the largest number for differences
+    within `limits`, with the upper limit of the 95% interval of the standard deviation of normal differences.
+    """
+    from scipy import special
+
+    count, freedom = len(test.values), test.freedom if of_pilot else None
+    sd = test.error * math.sqrt(count)
+
+    def needed(difference: float, sd: float) -> int | None:
+        numbers = [seeds_to_find(difference, sd, level, freedom)] if difference else []
+        if margin is not None:
+            numbers.append(seeds_to_equate(difference, margin, sd, level, freedom))
+        # A p-value just above the level would give fewer seeds than there are, but at least one more is needed.
+        finite = [max(number, count + 1) for number in numbers if number is not None]
+        return min(finite, default=None)
+
+    # At this difference, both conclusions need about the same number of seeds, which is larger than at any other.
+    find, equate, power = (t_quantile(1 - tail, MAX_REPORTED_SEEDS) for tail in (level / 2, level, 1 - POWER))
+    hardest = 0.0 if margin is None else margin * (find + power) / (find + equate + 2 * power)
+    largest = sd * math.sqrt(test.freedom / float(special.chdtri(test.freedom, 1 - LEVEL / 2)))
+    return needed(test.typical, sd), needed(min(hardest, max(map(abs, limits))), largest)
 
 
 def _together(
     differences: Sequence[Mapping[int, float]], tests: Sequence[_Test], pilot: Collection[int] | None
 ) -> MaxT | None:
-    """Return the distribution of max |t| over the seeds of all comparisons; None if there are fewer than two."""
-    shared = set.intersection(*map(set, differences), {*differences[0]} if pilot is None else set(pilot))
-    if len(shared) < 2:
+    """Return the distribution of the largest statistic, from the seeds that all comparisons share; None if too few."""
+    is_ranked = tests[0].name == "ranks"
+    shared = set.intersection(*map(set, differences))
+    if pilot is not None and not is_ranked:
+        shared &= set(pilot)
+    if len(shared) < (MIN_RANKED if is_ranked else 2):
         return None
     table: Floats = np.array([[by_seed[seed] for by_seed in differences] for seed in sorted(shared)])
-    return max_t(table, min(test.freedom for test in tests))
+    return max_ranks(table) if is_ranked else max_t(table, min(paired.freedom for paired in tests))

@@ -251,8 +251,15 @@ def judge_all(
         margin=comparison.margin if within_margin else None,
         pilot=comparison.pilot,
         lower_is_better=lower_is_better,
+        test=plan.test,
     )
-    undecided: dict[str, Any] = {"conclusion": "inconclusive", "seeds_needed": None, "note": SEEDS_ADDED}
+    undecided: dict[str, Any] = {
+        "conclusion": "inconclusive",
+        "seeds_needed": None,
+        "seeds_needed_high": None,
+        "deciding": (),
+        "note": SEEDS_ADDED,
+    }
     undecided = undecided if comparison.looks else {}
     return tuple(replace(test, **undecided) if test.conclusion else test for test in judged)
 

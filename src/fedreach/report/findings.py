@@ -1,7 +1,7 @@
 """Findings of a comparison as sentences, and facts about its runs."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -272,7 +272,7 @@ def _headline(comparison: RunSet, best: MethodSummary, rows: Sequence[MethodSumm
     if best.is_baseline:
         return f"No method is better on {where} than the baseline {best.method} ({value})"
     if best.difference.conclusion == "better":
-        lead = points(abs(best.difference.mean or 0), by=score)
+        lead = points(abs(best.difference.estimate or 0), by=score)
         over = "lower" if score.lower_is_better else "higher"
         base = next(row for row in rows if row.is_baseline)
         fewer = best.difference.count < max(best.seeds, base.seeds)
@@ -372,6 +372,7 @@ def _test_warnings(analysis: Analysis, rows: Sequence[MethodSummary]) -> list[st
         warnings.append(f"Differences were not tested ({'; '.join(notes)}). Run more seeds to test them.")
     if comparison.looks and family:
         warnings.append(star_sentence(comparison, family))
+    warnings += [*_fragile_sentences(analysis)]
     if comparison.lengths and len(rows) > 1:
         before = ", then ".join(map(str, comparison.lengths))
         warnings.append(
@@ -379,6 +380,26 @@ def _test_warnings(analysis: Analysis, rows: Sequence[MethodSummary]) -> list[st
             "for this optional stopping."
         )
     return warnings
+
+
+def _fragile_sentences(analysis: Analysis) -> Iterator[str]:
+    """Yield a sentence on the conclusions that one seed decides, and one on differences that a few seeds change."""
+    by, baseline = analysis.comparison.score, analysis.comparison.baseline
+    decided, skewed = [], []
+    for contrast in analysis.contrasts["last"]:
+        judged = contrast.judged
+        pair = contrast.first if contrast.second == baseline else f"{contrast.first} vs. {contrast.second}"
+        if judged.deciding:
+            seeds = judged.deciding
+            which = f"seed {', '.join(map(str, seeds))}" if len(seeds) < 3 else f"any of {len(seeds)} seeds"
+            decided.append(f"{pair} ({which})")
+        if judged.is_skewed:
+            mean, typical = (points(value or 0.0, sign=True, by=by) for value in (judged.mean, judged.typical))
+            skewed.append(f"{pair} (mean {mean}, typical {typical})")
+    if decided:
+        yield f"One seed decides the conclusion on {_list(decided)}: without it, the result is inconclusive."
+    if skewed:
+        yield f"A few seeds move the mean difference out of the 95% CI of the typical difference: {_list(skewed)}."
 
 
 def _adaptation_sentence(analysis: Analysis) -> str:
@@ -397,7 +418,7 @@ def _adaptation_sentence(analysis: Analysis) -> str:
         names = [row.method for row in group]
         who = "every method" if 1 < len(group) == len(rows) else f"the method{'s' * (len(group) > 1)} {_list(names)}"
         by = f" with {who}" if len(analysis.comparison.methods) > 1 else ""
-        gains = [row.gain.mean or 0.0 for row in group]
+        gains = [row.gain.estimate or 0.0 for row in group]
         least_sure = max((row.gain for row in group), key=lambda gain: gain.p_corrected or 0.0)
         size = _round_span([abs(gain) for gain in gains]) if conclusion else _round_span(gains, "+")
         what = {
@@ -432,9 +453,12 @@ def _power_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
     needed = [judged.seeds_needed for judged in family if judged.seeds_needed is not None]
     more = ""
     if needed and comparison.plan.detect_points is None:  # with a pilot, the number of seeds is fixed
+        limits = [judged.seeds_needed_high for judged in family if judged.seeds_needed is not None]
+        largest = max((limit for limit in limits if limit is not None), default=None)
+        limit = "without a limit" if largest is None or None in limits else f"at most {number(largest)}"
         more = (
             f" About {number(max(needed))} seeds decide all planned comparisons if the observed differences are the "
-            "true ones."
+            f"true ones, and {limit} at the limits of the 95% CIs."
         )
     return (
         f"With {seeds} seeds, the smallest true difference detected with 80% power (MDE) is "
@@ -483,10 +507,10 @@ def _cards(analysis: Analysis, best: MethodSummary, rows: Sequence[MethodSummary
     spread = "one seed" if reached.sd is None else f"± {by.number(reached.sd)} sd over {reached.count} seeds"
     label = f"{first} {POPULATION[comparison.primary].words}"
     cards = [Card(label, by.number(reached.mean or 0.0), unit, f"{best.method}, {spread}")]
-    if best.difference.mean is not None:
+    if best.difference.estimate is not None:
         several = sum(contrast.judged.p is not None for contrast in analysis.contrasts["last"]) > 1
         tested = _p(best.difference, several) if best.difference.p is not None else best.difference.note
-        value = points(best.difference.mean, sign=True, by=by)
+        value = points(best.difference.estimate, sign=True, by=by)
         cards.append(Card(f"{best.method} vs. {comparison.baseline}", value, difference, tested))
     for cheapest in cheapest_methods(rows):
         value, cost_unit = cheapest.text.split(" ")

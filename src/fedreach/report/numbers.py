@@ -118,16 +118,16 @@ def interval(low: float | None, high: float | None, *, sign: bool = False, by: M
 
 
 def estimate(judged: PairedTest | None, by: MainScore = ACCURACY) -> str:
-    """Return a mean difference with its CI, formatted like `points` with signs, and a star if it is significant.
+    """Return a difference with its CI, formatted like `points` with signs, and a star if it is significant.
 
     Example:
         >>> estimate(PairedTest(20, 0.021, 0.004, 0.038, conclusion="better")), estimate(None)
         ('+2.1 [+0.4, +3.8]*', '-')
     """
-    if judged is None or judged.mean is None:
+    if judged is None or judged.estimate is None:
         return ABSENT
     limits = interval(judged.low, judged.high, sign=True, by=by)
-    return points(judged.mean, sign=True, by=by) + limits + _star(judged)
+    return points(judged.estimate, sign=True, by=by) + limits + _star(judged)
 
 
 def _star(judged: PairedTest) -> str:
@@ -135,19 +135,19 @@ def _star(judged: PairedTest) -> str:
 
 
 def nats(change: PairedTest) -> str:
-    """Return a mean change in nats, with its confidence interval if available.
+    """Return a change in nats, with its confidence interval if available.
 
     Example:
         >>> nats(PairedTest(50, -0.0049, -0.0106, 0.0004)), nats(PairedTest(1, 0.0117))
         ('−0.005 [−0.011, 0.000]', '+0.012')
     """
-    if change.mean is None:
+    if change.estimate is None:
         return ABSENT
-    mean, *ends = (
+    middle, *ends = (
         "0.000" if float(text) == 0 else text.replace("-", "−")
-        for text in (f"{value:+.3f}" for value in (change.mean, change.low, change.high) if value is not None)
+        for text in (f"{value:+.3f}" for value in (change.estimate, change.low, change.high) if value is not None)
     )
-    return (f"{mean} [{', '.join(ends)}]" if ends else mean) + _star(change)
+    return (f"{middle} [{', '.join(ends)}]" if ends else middle) + _star(change)
 
 
 def p_text(value: float | None) -> str:
@@ -163,15 +163,16 @@ def detectable(judged: PairedTest, by: MainScore = ACCURACY) -> str:
 
 
 def conclusion(judged: PairedTest) -> str:
-    """Return the conclusion; if it is inconclusive, add the number of seeds that would be needed.
+    """Return the conclusion; if it is inconclusive, add the number of seeds that would be needed, and its limit.
 
     Example:
-        >>> conclusion(PairedTest(20, 0.01, conclusion="inconclusive", seeds_needed=143))
-        'inconclusive (~143)'
+        >>> conclusion(PairedTest(20, 0.01, conclusion="inconclusive", seeds_needed=143, seeds_needed_high=390))
+        'inconclusive (~143, at most 390)'
     """
     if judged.seeds_needed is None:
         return judged.conclusion or ABSENT
-    return f"{judged.conclusion} (~{number(judged.seeds_needed)})"
+    limit = "no limit" if judged.seeds_needed_high is None else f"at most {number(judged.seeds_needed_high)}"
+    return f"{judged.conclusion} (~{number(judged.seeds_needed)}, {limit})"
 
 
 # ---- Runs and comparisons as read

@@ -485,7 +485,7 @@ def seeds_to_detect(out: Path) -> tuple[int, str]:
         )
     pairs = plan.pairs(comparison.methods, comparison.baseline)
     paired = [differences_by_seed(comparison, *pair, "last", of=pilot)[0] for pair in pairs]
-    needed = plan_seeds(paired, plan.detect_points / 100, correction=plan.correction)
+    needed = plan_seeds(paired, plan.detect_points / 100, correction=plan.correction, test=plan.test)
     seeds_by_pair = {pair: number for pair, number in zip(pairs, needed, strict=True) if number is not None}
     required = max(seeds_by_pair.values(), default=len(pilot))
     number = min(required, plan.max_seeds)

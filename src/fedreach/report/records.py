@@ -11,7 +11,9 @@ from fedreach.report.overview import Analysis
 from fedreach.report.tables import tuning_record
 
 Number = float | None
-JUDGED = ("mean", "low", "high", "count", "p", "p_corrected", "p_equivalent", "mde")  # fields of a `PairedTest`
+JUDGED = ("mean", "typical", "low", "high", "count", "p", "p_corrected", "p_equivalent", "mde")
+"""Fields of a `PairedTest`."""
+SEEDS_NEEDED = ("seeds_needed", "seeds_needed_high")
 
 
 def as_records(analysis: Analysis) -> list[dict[str, Any]]:
@@ -148,8 +150,9 @@ def _numbers(row: MethodSummary) -> dict[str, Number]:
 def contrast_records(analysis: Analysis) -> list[dict[str, Any]]:
     """Return the planned differences, first minus second, at the last round and, with ``best_``, at the best round.
 
-    Differences and limits are fractions. `mde` is the minimum detectable effect at 80% power. `seeds_needed` is the
-    approximate number of seeds needed for a conclusion.
+    Differences and limits are fractions. Limits and tests are those of the typical difference. `mde` is the minimum
+    detectable effect at 80% power. `seeds_needed` is the approximate number of seeds needed for a conclusion, and
+    `seeds_needed_high` is the upper limit of this number.
     """
     return [
         {
@@ -172,7 +175,8 @@ def plan_record(analysis: Analysis) -> dict[str, Any]:
 
 def _judgement_record(prefix: str, judged: PairedTest) -> dict[str, Any]:
     record = {f"{prefix}{'seeds' if name == 'count' else name}": getattr(judged, name) for name in JUDGED}
-    return record | {f"{prefix}conclusion": judged.conclusion or None, f"{prefix}seeds_needed": judged.seeds_needed}
+    record[f"{prefix}conclusion"] = judged.conclusion or None
+    return record | {f"{prefix}{name}": getattr(judged, name) for name in SEEDS_NEEDED}
 
 
 def _spread_record(name: str, spread: Spread) -> dict[str, Number]:

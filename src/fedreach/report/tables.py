@@ -78,6 +78,21 @@ def seeds_sentence(comparison: RunSet) -> str:
     return f"{seeds_text(comparison).capitalize()}{planned_text}{'; no run has finished' * comparison.provisional}."
 
 
+TESTS = {"ranks": "signed-rank test", "t": "paired t-test"}
+ASSUMPTIONS = {
+    ("ranks", "ranks"): "about the typical difference",
+    ("ranks", "t"): "assumes no strong skew",
+    ("t", "t"): "assumes normal differences",
+}
+"""Test of the plan, and the test of a difference -> what a conclusion is about, or what it assumes."""
+
+
+def test_words(comparison: RunSet, family: Sequence[PairedTest]) -> str:
+    """Return the tests of a family of differences and their assumptions."""
+    used = [name for name in TESTS if any(judged.test == name for judged in family)]
+    return " or ".join(f"{TESTS[name]} over seeds, {ASSUMPTIONS[comparison.plan.test, name]}" for name in used)
+
+
 def star_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
     """Return a sentence on the star of significant differences; empty if no difference was tested."""
     tests = sum(judged.p is not None for judged in family)
@@ -86,8 +101,8 @@ def star_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
     if comparison.looks:
         return f"No conclusion: {no_conclusion_reason(comparison)}."
     if tests == 1:
-        return "* p < 0.05 (paired t-test over seeds)."
-    return f"* adjusted p < 0.05 (paired t-test over seeds, {tests} comparisons)."
+        return f"* p < 0.05 ({test_words(comparison, family)})."
+    return f"* adjusted p < 0.05 ({test_words(comparison, family)}; {tests} comparisons)."
 
 
 def significance_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
@@ -113,12 +128,17 @@ def tests_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
         adjusted = f" CI and p are adjusted for {tests} comparisons ({ADJUSTMENTS[plan.correction]})."
         if plan.correction == "holm":
             adjusted += f" Each CI has the level of its Holm step, at most {100 * (1 - LEVEL / tests):.4g}%."
-    pilot = "" if comparison.pilot is None else f" The sd is from the pilot of {len(comparison.pilot)} seeds."
+    seeds = max(judged.count for judged in family)
+    typical = ""
+    if any(judged.test == "ranks" for judged in family):
+        typical = " Typical difference: pseudo-median over seeds."
+    typical += f" {seeds} seeds can miss a collapse that occurs in {100 * (1 - LEVEL ** (1 / seeds)):.0f}% of runs."
     margin = "" if comparison.margin is None else f" Equivalent: within ±{plan.margin_points:g} points (TOST)."
     return (
-        f"Differences are between runs with the same seed and clients (paired t-test over seeds).{adjusted}{pilot} "
-        f"MDE: smallest true difference detected with 80% power.{margin} Inconclusive: in parentheses, the seeds "
-        "needed if the observed difference is the true one."
+        "Differences are between runs with the same seed and clients "
+        f"({test_words(comparison, family)}).{adjusted}{typical} MDE: smallest true difference detected with 80% "
+        f"power.{margin} Inconclusive: in parentheses, the seeds needed if the observed difference is the true one, "
+        "and their number at the limits of the 95% CIs."
     )
 
 
@@ -127,7 +147,8 @@ def bold_sentence(comparison: RunSet, leaders: Leaders, where: str) -> str:
     if not leaders.tested:
         return ""
     adjusted = f", {ADJUSTMENTS[comparison.plan.correction]}-adjusted" if leaders.tested > 1 else ""
-    tests = f"paired t-tests of {f'all {leaders.tested} pairs' if leaders.tested > 1 else 'the pair'}{adjusted}"
+    name = test_words(comparison, [pair.judged for pair in leaders.pairs])
+    tests = f"{f'all {leaders.tested} pairs' if leaders.tested > 1 else 'the pair'}, {name}{adjusted}"
     if not leaders.methods:
         return f"No method is bold, because no method is significantly better than all other methods {where} ({tests})."
     if len(leaders.methods) == 1:

@@ -350,8 +350,8 @@ def gain_by_inputs(analysis: Analysis) -> Figure | None:
 
 def _draw_gains(axes: Axes, j: int, gains: list[tuple[float, PairedTest]], part: str) -> None:
     """Draw the gains of the method at position j, each with its interval over seeds."""
-    measured = [(x, gain, gain.mean) for x, gain in gains if gain.mean is not None]
-    (line,) = axes.plot([x for x, _, _ in measured], [mean for _, _, mean in measured], **line_style(j))
+    measured = [(x, gain, gain.estimate) for x, gain in gains if gain.estimate is not None]
+    (line,) = axes.plot([x for x, _, _ in measured], [middle for _, _, middle in measured], **line_style(j))
     tag(line, j, f"mean-{part}")
     for place, (x, gain, _) in enumerate(measured):
         if gain.low is not None and gain.high is not None:

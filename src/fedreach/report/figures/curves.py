@@ -491,14 +491,14 @@ def _means(run: RunData, name: str, edges: Floats) -> Floats:
 def differences(analysis: Analysis) -> Figure | None:
     """Draw each difference to the baseline with its CI over seeds, and the margin; None without differences."""
     comparison = analysis.comparison
-    rows = [(j, row) for j, row in enumerate(analysis.last) if row.difference.mean is not None]
+    rows = [(j, row) for j, row in enumerate(analysis.last) if row.difference.estimate is not None]
     if not rows:
         return None
     figure = new_figure(0.85 + max(0.36 * len(rows), 0.8))
     axes = figure.subplots()
     for place, (j, row) in enumerate(rows):
         difference = row.difference
-        middle = difference.mean or 0.0
+        middle = difference.estimate or 0.0
         if difference.low is not None and difference.high is not None:
             (bar,) = axes.plot([difference.low, difference.high], [place, place], color=line_style(j)["color"], lw=2.2)
             tag(bar, j, "interval")
