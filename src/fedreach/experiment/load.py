@@ -354,8 +354,8 @@ def _check_cohorts(e: Experiment) -> list[Problem]:
     problems = []
     for name in e.methods or [None]:
         method = e.resolved(name).method
-        own = name is not None and e.methods[name].cohort_size is not None
-        where: Path_ = ("methods", name, "cohort_size") if own and name is not None else ("method", "cohort_size")
+        has_size = name is not None and e.methods[name].cohort_size is not None
+        where: Path_ = (*(("methods", name) if name and has_size else ("method",)), "cohort_size")
         if method.schedule is not None and method.followed is None and len(method.schedule.amounts) < e.rounds:
             rule = f"must have an amount for each of the {e.rounds} rounds; got {len(method.schedule.amounts)}."
             problems.append(Problem((*where, "amounts"), rule))

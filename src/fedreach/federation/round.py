@@ -81,15 +81,15 @@ def plan_round(federation: Federation, state: FederationState, view: ServerView)
     if schedule is None or schedule.equal == "clients":
         k = _places(federation, view)
         return _select(federation, state, view, k) if k else cohort
-    wanted = schedule.amounts[state.round]
-    if isinstance(wanted, Sequence):
-        wanted = float(view.num_examples[view.rows(np.array(wanted, np.int64))].sum())
+    goal = schedule.amounts[state.round]
+    if isinstance(goal, Sequence):
+        goal = float(view.num_examples[view.rows(np.array(goal, np.int64))].sum())
     for k in range(1, int(np.count_nonzero(view.available)) + 1):
-        if before >= wanted:
+        if before >= goal:
             break
         larger = _select(federation, state, view, k)
         amount = cohort_amount(federation, state, view, larger, schedule.equal)
-        if k > 1 and amount - wanted >= wanted - before:
+        if k > 1 and amount - goal >= goal - before:
             break
         cohort, before = larger, amount
     return cohort
