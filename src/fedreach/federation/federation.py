@@ -74,6 +74,11 @@ class Federation:
                 f"{name_of(self.allocation or self.selection)} needs channels and devices; got no radio. Add a section "
                 "`[radio]` to the experiment, or `radio=Radio()` to the `Federation`."
             )
+        if self.radio is not None and self.radio.max_joules is not None and self.selection.probes:
+            raise ConfigError(
+                f"radio.max_joules limits the energy of training, but {name_of(self.selection)} also asks clients "
+                "before the selection. Remove max_joules, or use another selection."
+            )
         require(self, cohort_size="[1, inf)", seed="[0, inf)")
         if self.schedule is not None:
             self._check_schedule(self.schedule)

@@ -36,7 +36,7 @@ def best_shares(problem: AllocationProblem, hertz: Floats) -> Floats:
     tau, v = problem.upload_seconds, cost.compute_seconds(problem.cycles, hertz)
     A = problem.energy_weight * problem.power_watts
     fixed = Needs(tau, np.sqrt(tau), A, np.zeros_like(tau), v, np.ones_like(tau), A)  # computing time is constant
-    fixed = Needs(*(values[None] for values in fixed))
+    fixed = fixed.only(None)
     T, _, u = exact.saddle(fixed, problem.time_weight)
     share = tau / exact.feasible(fixed, T, u)[0][0]
     return np.asarray(share / share.sum())
