@@ -16,7 +16,7 @@ from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import RoundRow
 from fedreach.wireless import solve as solver
 from fedreach.wireless.candidates import pad_sets
-from fedreach.wireless.exact import allocate, allocate_batch
+from fedreach.wireless.exact import Needs, allocate, allocate_batch, cost_of_needs
 from fedreach.wireless.planning import Question, plan, read_clients
 from fedreach.wireless.problem import Allocation
 from fedreach.wireless.radio import Radio
@@ -114,6 +114,23 @@ def test_no_random_allocation_within_the_caps_is_cheaper():
             cheaper += other.cost < least.cost * (1 - 1e-9)
     assert tried > 20
     assert cheaper == 0
+
+
+def test_the_cost_of_a_client_has_its_slope_and_is_infinite_where_computing_alone_exceeds_the_cap():
+    """Tangents with another slope would not be bounds, and the search could prune the best set."""
+    problem = capped(6, 2, 0.7)
+    needs, T, step, limited = Needs.of(problem), allocate(problem).seconds, 1e-6, 0
+    for mu in (0.01, 0.1, 1.0, 10.0):
+        lower, at, upper = (cost_of_needs(needs, T + d, mu) for d in (-step, 0.0, step))
+        np.testing.assert_allclose((upper.cost - lower.cost) / (2 * step), at.slope, rtol=1e-4, atol=1e-6)
+        spent = problem.power_watts * at.upload_seconds + needs.caps.work / (T - at.upload_seconds) ** 2
+        assert np.all(spent <= problem.max_joules * (1 + 1e-9))
+        limited += np.sum(spent > problem.max_joules * (1 - 1e-9))
+    assert limited > 3
+    early = np.sqrt(needs.caps.work / problem.max_joules)
+    slower = early > 1.01 * problem.cycles / problem.max_hertz
+    assert slower.any()
+    assert np.isinf(cost_of_needs(needs, 0.999 * early, 1.0).cost[slower]).all()
 
 
 @pytest.mark.parametrize("enumerated", [True, False])
