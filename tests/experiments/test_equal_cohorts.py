@@ -147,6 +147,21 @@ def test_a_run_alone_is_refused(home: Path) -> None:
         load(None, ["methods={}", "method.cohort_size.as=csra"])
 
 
+def test_flower_runs_a_schedule_of_clients_but_has_no_other_methods(home: Path) -> None:
+    pytest.importorskip("flwr")
+    from fedreach.flower.experiment import FlowerExperiment
+
+    schedule = "methods.uniform.cohort_size={as='drawn', amounts=[1, 3, 2, 2]}"
+    for overrides, says in (
+        (DRAWN, r"method\.cohort_size\.as has no effect on Flower: a run on Flower has no other methods"),
+        ((*DRAWN, schedule, "methods.uniform.cohort_size.equal=bytes"), r"method\.cohort_size\.equal has no effect"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            FlowerExperiment(home / "tiny.toml", overrides=tuple(overrides), method="uniform")
+    runs = FlowerExperiment(home / "tiny.toml", overrides=(*DRAWN, schedule), method="uniform")
+    assert runs.simulation.federation.schedule == CohortSchedule("drawn", (1, 3, 2, 2))
+
+
 def test_a_follower_is_not_extended_by_itself(home: Path) -> None:
     from fedreach._util.errors import RunFolderError
     from fedreach.experiment.extend import extend_comparison

@@ -340,6 +340,12 @@ def test_decisions_that_need_training_are_refused(home: Path, selection: str) ->
         decide(recipe, RunFolder(home / "out"))
 
 
+def test_decisions_of_a_method_that_follows_another_one_are_refused(home: Path) -> None:
+    recipe = digits(home, f'{METHODS}\n[methods.follower]\ncohort_size = {{ as = "csra" }}\n')
+    with pytest.raises(ConfigError, match="trains nothing"):
+        decide(recipe, RunFolder(home / "out"))
+
+
 # ------------------------------------------------------------------------------------------------ the command
 
 
