@@ -98,7 +98,7 @@ def _rows(simulation: Simulation, rounds: list[int]) -> Iterator[dict[str, Any]]
     assert radio is not None  # `decide` asked for one
     if federation.server.trains_server:
         raise _needs_training(federation.server)
-    if federation.selection.declares("reads_updates"):
+    if federation.selection.declares("reads_updates") or federation.schedule is not None:
         raise _needs_training(federation.selection)
     for number in rounds:
         state = replace(start, round=number - 1)

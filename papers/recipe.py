@@ -228,13 +228,17 @@ class Recipe:
             rule = f"options of methods are swept as methods.NAME.OPTION or methods.*.OPTION; got {sweep.key!r}."
             raise self._refusal([Problem(("recipe", "sweep", "key"), rule)])
         swept = self.methods if method == "*" else (method,)
+        followed = {name: _followed(table) for name, table in raw["methods"].items()}
+        changing = [name for name in raw["methods"] if name in swept or followed[name] in swept]
         names, methods = {}, {}
         for name, table in raw["methods"].items():
-            names[name] = tuple(f"{name}-{value:g}" if name in swept else name for value in sweep.values)
+            names[name] = tuple(f"{name}-{value:g}" if name in changing else name for value in sweep.values)
             for swept_name, value in zip(names[name], sweep.values, strict=True):
                 methods[swept_name] = copy.deepcopy(table)
                 if name in swept:
                     set_option(methods[swept_name], option, value)
+                if followed[name] in changing:
+                    methods[swept_name]["cohort_size"]["as"] += f"-{value:g}"
         if raw.get("baseline") in names:
             raw["baseline"] = names[raw["baseline"]][0]
         return {**raw, "methods": methods}, names
@@ -249,6 +253,12 @@ class Recipe:
 
     def _refusal(self, problems: list[Problem]) -> ConfigError:
         return ConfigError(format_problems(problems, self.source.name))
+
+
+def _followed(table: Mapping[str, Any]) -> str | None:
+    """Return the method whose cohorts those of a method equal, if any."""
+    size = table.get("cohort_size")
+    return size.get("as") if isinstance(size, dict) else None
 
 
 def lines_of(about: RecipeSection, methods: list[str] | tuple[str, ...]) -> Iterator[str]:

@@ -188,7 +188,7 @@ def test_a_refused_value_is_told_once_and_its_default_is_nobodys_mistake() -> No
     }
     _, problems = check(raw, Path())
     assert [message for path, message in problems if path == ("method", "cohort_size")] == [
-        "must be a valid integer; got 'x'."
+        "must be a valid integer or be a table; got 'x'."
     ]
     _, problems = check({**raw, "method": {}}, Path())  # here it is one: nobody said how many
     assert [path for path, _ in problems if path == ("method", "cohort_size")] == [("method", "cohort_size")]

@@ -66,6 +66,8 @@ cs-greedy.selection = { min_examples = 300 }
 cs-random.selection = { min_examples = 300 }
 ga-greedy.selection = { min_examples = 300 }
 ga-random.selection = { min_examples = 300 }
+ga-all-greedy.selection = { min_examples = 300 }
+ga-all-random.selection = { min_examples = 300 }
 """
 
 SWEPT = """
@@ -205,8 +207,17 @@ def test_an_unknown_scale_is_refused() -> None:
         load("csra/fig5", "smok")
 
 
-def test_values_of_an_option_of_methods_are_one_comparison_where_nothing_runs_twice(home: Path) -> None:
+def test_a_method_that_follows_a_swept_one_has_a_run_for_each_value(home: Path) -> None:
     (home / "mine.toml").write_text('[recipe]\nextends = "csra/fig3a"\nclaims = []\n' + SWEPT, encoding="utf-8")
+    ((_, experiment),), places = load("mine.toml", "cpu").cells()
+    assert places["fedavg"] == ((0, "fedavg-0.1"), (0, "fedavg-0.5"))
+    followed = {name: experiment.resolved(name).method.followed for name in experiment.methods}
+    assert followed == {"csra-0.1": None, "csra-0.5": None, "fedavg-0.1": "csra-0.1", "fedavg-0.5": "csra-0.5"}
+
+
+def test_values_of_an_option_of_methods_are_one_comparison_where_nothing_runs_twice(home: Path) -> None:
+    fixed = '[recipe]\nextends = "csra/fig3a"\nclaims = []\n[methods.fedavg]\ncohort_size = 4\n'
+    (home / "mine.toml").write_text(fixed + SWEPT, encoding="utf-8")
     ((folder, experiment),), places = load("mine.toml", "cpu").cells()
     assert folder == Path()
     assert list(experiment.methods) == ["csra-0.1", "csra-0.5", "fedavg"]
@@ -293,15 +304,15 @@ def test_decisions_go_on_where_they_were_interrupted(home: Path) -> None:
     before = len(store.rows(ROWS))
     told: list[tuple[int, int]] = []
     again = decide(digits(home), store, lambda done, rounds: told.append((done, rounds)))
-    assert told[0] == (before, 3 * 6 * 2 * 3)  # what was decided before is told first
-    assert told[-1] == (3 * 6 * 2 * 3, 3 * 6 * 2 * 3)
-    assert 0 < before < len(store.rows(ROWS)) == 3 * 6 * 2 * 3
+    assert told[0] == (before, 3 * 8 * 2 * 3)  # what was decided before is told first
+    assert told[-1] == (3 * 8 * 2 * 3, 3 * 8 * 2 * 3)
+    assert 0 < before < len(store.rows(ROWS)) == 3 * 8 * 2 * 3
     for quantity in whole.numbers:
         assert (whole.numbers[quantity] == again.numbers[quantity]).all()
-    assert path.read_text().count('"meth') == 3 * 6 * 2 * 3
+    assert path.read_text().count('"meth') == 3 * 8 * 2 * 3
     longer = digits(home, METHODS).raw | {"rounds": 4}
     decide(Recipe("mine", "cpu", home / "mine.toml", longer), store)
-    assert len(store.rows(ROWS)) == 4 * 6 * 2 * 3
+    assert len(store.rows(ROWS)) == 4 * 8 * 2 * 3
 
 
 @pytest.mark.slow
@@ -329,6 +340,12 @@ def test_decisions_that_need_training_are_refused(home: Path, selection: str) ->
         decide(recipe, RunFolder(home / "out"))
 
 
+def test_decisions_of_a_method_that_follows_another_one_are_refused(home: Path) -> None:
+    recipe = digits(home, f'{METHODS}\n[methods.follower]\ncohort_size = {{ as = "csra" }}\n')
+    with pytest.raises(ConfigError, match="trains nothing"):
+        decide(recipe, RunFolder(home / "out"))
+
+
 # ------------------------------------------------------------------------------------------------ the command
 
 
@@ -345,7 +362,7 @@ def test_the_command_writes_numbers_figure_and_verdicts(home: Path, papers: Call
     }  # fmt: skip
     with (home / "out" / "numbers.csv").open() as file:
         lines = list(csv.DictReader(file))
-    assert len(lines) == 6 * 2 * 3
+    assert len(lines) == 8 * 2 * 3
     assert float(lines[0]["seconds"]) == pytest.approx(record["numbers"]["seconds"]["csra"][0][0], rel=1e-8)
     claim = record["claims"][0]
     assert (claim["quantity"], claim["test"], claim["what"][-15:-5]) == ("cost", "least", "minus csra")
@@ -365,11 +382,13 @@ def test_a_recipe_with_training_is_a_comparison_with_its_report(home: Path, pape
     (record,) = json.loads(result.stdout)
     out = home / "runs" / "fig-smoke"
     assert record["folder"] == "runs/fig-smoke"
-    assert {path.name for path in (out / "runs").iterdir()} == {"csra-0.2", "csra-2", "fedavg"}
+    assert {path.name for path in (out / "runs").iterdir()} == {"csra-0.2", "csra-2", "fedavg-0.2", "fedavg-2"}
     last = RunFolder(out / "runs" / "csra-2" / "seed-0").rows("rounds.jsonl")[-1]
     assert record["numbers"]["accuracy"]["csra"][0][1] == pytest.approx(last["test_accuracy"])
     assert record["numbers"]["joules_total"]["csra"][0][1] == pytest.approx(last["joules_total"])
-    assert len(set(record["numbers"]["accuracy"]["fedavg"][0])) == 1
+    sizes = {name: RunFolder(out / "runs" / name / "seed-0").rows("rounds.jsonl") for name in ("csra-2", "fedavg-2")}
+    ours, theirs = ([len(row["cohort"]) for row in rows] for rows in sizes.values())
+    assert ours == theirs
     assert (out / "report" / "index.html").is_file()
     assert (out / "figure.png").is_file()
     again = papers("fig.toml", "--scale", "smoke", "--formats", "none")

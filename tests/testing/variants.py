@@ -19,6 +19,7 @@ VARIANTS: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
         {"threshold": 10.0, "min_examples": 60},
         {"threshold": 1.0, "search": "sorted"},
         {"threshold": 1.0, "search": "genetic"},
+        {"threshold": 1.0, "search": "genetic", "candidates": "all"},
     ),
     ("selection", "convex_hull"): ({"exact": False}, {"normalize": True, "components": 3}),
     ("weighting", "entropy"): ({"temperature": 0.02}, {"temperature": 1e6}),

@@ -56,7 +56,7 @@ def client_cost(problem, T, mu):
 
 def shortest_deadline(problem):
     """Return Tmin, the least deadline that all clients can keep: sum_k tau_k / (Tmin - W_k / f_k^max) = 1."""
-    return float(shortest_deadlines(Needs(*(values[None] for values in Needs.of(problem))))[0])
+    return float(shortest_deadlines(Needs.of(problem).only(None))[0])
 
 
 def upload_seconds(problem, T, mu):

@@ -54,7 +54,7 @@ class Method:
     adaptation: Part = None  # adaptation to unseen clients; default: none
     label_statistics: Part = None  # how the server learns label statistics of clients; default: exact
     allocation: Part = None  # bandwidth allocation, with a radio
-    cohort_size: int | None = None  # clients per round
+    cohort_size: int | Mapping[str, Any] | None = None  # clients per round, or {"as": METHOD} for as many as a method
     local: Mapping[str, Any] | None = None  # changed options of `fedreach.federation.local_sgd.LocalSGD`
 
     def said(self) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def _attack_remarks(experiment: Experiment, participants: int) -> list[str]:
     malicious = Attackers.count(experiment.attack.share, participants)
     tolerated = dict[str, str]()
     for method in [experiment.resolved(name) for name in experiment.methods or [None]]:
-        k = min(method.method.cohort_size, participants)
+        k = min(method.method.largest_cohort, participants)
         chosen = cast(Choice, vars(method.method)["aggregation"])
         if chosen.name in AGGREGATIONS:
             tolerates = AGGREGATIONS[chosen.name](**chosen.options).tolerates(k)

@@ -28,7 +28,7 @@ MAX_LISTED = 10  # clients in the table on the terminal without --verbose
     "  fedreach allocate measured.csv --min-examples 900 --max-divergence 0.2 --figure plan.svg --out plan.csv\n\n"
     "Columns of CLIENTS.csv, one client per line: num_examples; upload_seconds, bits_per_second or distance_meters "
     "(and fading_gain); power_watts or power_dbm; cycles or cycles_per_bit; max_hertz or max_gigahertz; optional: "
-    "client, and divergence or label_0, label_1, ... Exits with status 2 if the clients hold too few examples."
+    "client, max_joules, and divergence or label_0, label_1, ... Exits with status 2 if no set of clients is feasible."
 )
 @click.argument("clients", metavar="CLIENTS.csv", type=options.path)
 @click.option("--min-examples", type=int, required=True, help="Require this total number of examples.")

@@ -207,12 +207,12 @@ class Builder:
 
     def simulation(self, data: FederatedData, seed: int, threads: int = 1, *, examined: bool = False) -> Simulation:
         """Return the simulation of the federation, with data, model and engine; `simulate` describes `examined`."""
-        e, federation = self.experiment, self.federation(seed)
+        federation = self.federation(seed)
         self._check_held_out(data, federation)
         n = len(data.population.participants)
-        if e.method.cohort_size > n and not federation.selection.ignores_cohort:
+        if federation.cohort_size > n and not federation.selection.ignores_cohort:
             raise ConfigError(
-                f"method.cohort_size must be at most the {n} participants; got {e.method.cohort_size}. Lower it, or "
+                f"method.cohort_size must be at most the {n} participants; got {federation.cohort_size}. Lower it, or "
                 "let more clients participate."
             )
         return self._build_simulation(data, federation, threads, examined=examined)

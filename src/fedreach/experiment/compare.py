@@ -149,7 +149,7 @@ class LockedComparison:
 def plan(
     experiment: Experiment, out: Path, seeds: Sequence[int] | None = None, tuned: TunedSettings | None = None
 ) -> list[Job]:
-    """Return the runs of a comparison, ordered by seed and then by method.
+    """Return the runs of a comparison, ordered by seed and then by method; a run follows the run that it depends on.
 
     Args:
         experiment: Experiment with its methods.
@@ -160,17 +160,21 @@ def plan(
     if not experiment.methods:
         raise ConfigError("A comparison must have a [methods.NAME] table; got none. Use `fedreach run`.")
     tuned_experiments = {} if tuned is None else tuned.chosen
-    return [
-        Job(
-            method,
-            seed,
-            out / "runs" / method / f"seed-{seed}",
-            tuned_experiments.get((method, seed)) or experiment.resolved(method),
-            out,
-        )
-        for seed in seeds or experiment.seeds
-        for method in experiment.methods
-    ]
+    jobs = dict[tuple[str, int], Job]()
+
+    def job_of(method: str, seed: int) -> Job:
+        if (method, seed) not in jobs:
+            resolved = tuned_experiments.get((method, seed)) or experiment.resolved(method)
+            followed = resolved.method.followed
+            source = None if followed is None else job_of(followed, seed)
+            place = out / "runs" / method / f"seed-{seed}"
+            jobs[method, seed] = Job(method, seed, place, resolved, out, source=source)
+        return jobs[method, seed]
+
+    for seed in seeds or experiment.seeds:
+        for method in experiment.methods:
+            job_of(method, seed)
+    return [*jobs.values()]
 
 
 def compare(

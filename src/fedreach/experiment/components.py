@@ -147,9 +147,8 @@ def federation(experiment: Experiment, seed: int, base: Path) -> Federation:
         if field.name in registry.COMPONENT_TYPES
     }
     parts = {kind: make(kind, choice, base) for kind, choice in choices.items() if choice is not None}
-    return Federation(
-        **parts, local=local_of(experiment.local, base), cohort_size=experiment.method.cohort_size, seed=seed
-    )
+    method, local = experiment.method, local_of(experiment.local, base)
+    return Federation(**parts, local=local, cohort_size=method.largest_cohort, schedule=method.schedule, seed=seed)
 
 
 def hints(target: Callable[..., Any]) -> dict[str, Any]:

@@ -358,7 +358,34 @@ def _find_contradictions(e: Experiment) -> list[Problem]:
     if clients is not None and isinstance(participants, int) and participants > clients:
         rule = f"must be at most the {clients} clients of the partition; got {participants}."
         problems.append(Problem(("population", "participants"), f"{rule} Lower it or raise partition.clients."))
-    return problems + _check_statistics(e)
+    return problems + _check_statistics(e) + _check_cohorts(e)
+
+
+def _check_cohorts(e: Experiment) -> list[Problem]:
+    """Return the problems of methods whose cohorts are as large as those of another method."""
+    problems = []
+    for name in e.methods or [None]:
+        method = e.resolved(name).method
+        has_size = name is not None and e.methods[name].cohort_size is not None
+        where: Path_ = (*(("methods", name) if name and has_size else ("method",)), "cohort_size")
+        if method.schedule is not None and method.followed is None and len(method.schedule.amounts) < e.rounds:
+            rule = f"must have an amount for each of the {e.rounds} rounds; got {len(method.schedule.amounts)}."
+            problems.append(Problem((*where, "amounts"), rule))
+        chain = [name]
+        while (other := e.resolved(chain[-1]).method.followed) is not None:
+            chain.append(other)
+            if other not in e.methods:
+                rule = f"must name another method of the comparison; got {other!r}.{nearest(other, e.methods)}"
+                problems.append(Problem((*where, "as"), rule))
+                break
+            if other in chain[:-1]:
+                rule = f"must lead to a method with a cohort size of its own; got {' -> '.join(map(str, chain))}."
+                problems.append(Problem((*where, "as"), rule))
+                break
+        if len(chain) > 1 and e.tune is not None:
+            rule = "must be a number if settings are tuned, because candidates have no other method to follow."
+            problems.append(Problem(where, rule))
+    return problems
 
 
 def _drawn_clients(e: Experiment) -> int | None:

@@ -195,6 +195,11 @@ def each_round_of(
         RunFolderError: If the folder contains another experiment or cannot be read.
         FedReachError: If the run fails. ``result.json`` then contains the reason.
     """
+    if (other := experiment.method.followed) is not None:
+        raise ConfigError(
+            f"method.cohort_size is that of the method {other!r}, which only a comparison knows. Use `fedreach "
+            "compare` (in Python, fedreach.compare), or a number."
+        )
     identity = components.identity(experiment, seed, method, base)
     if files is not None:
         check_unchanged(files, identity)

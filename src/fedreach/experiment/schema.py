@@ -11,7 +11,7 @@ import re
 import typing
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 import numpy as np
 import pydantic
@@ -23,6 +23,7 @@ from fedreach._util.registry import COMPONENT_TYPES, METHOD
 from fedreach._util.streams import generator
 from fedreach.evaluation.statistics import AnalysisPlan
 from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
+from fedreach.federation.types import CohortSchedule, Equal
 from fedreach.runs.budget import Budget
 
 # -------------------- Building blocks of tables
@@ -409,16 +410,36 @@ class RunSection(Section):
 
 
 if TYPE_CHECKING:
+
+    class CohortSection(Section):
+        """Cohorts as large as those of another method, with the options of `CohortSchedule`."""
+
+        equal: Equal
+        amounts: list[int | float | list[int]] | None
+
     Parts = Section
-else:  # a field for each component type
+else:  # a field for each component type, and a key that is a keyword in Python
+    CohortSection = pydantic.create_model(
+        "CohortSection",
+        __base__=Section,
+        __doc__="Cohorts as large as those of another method of the comparison, in the same round with the same seed.",
+        **{
+            "as": (str, Field(description="Name of the other method.")),
+            "equal": (Equal, Field("clients", description="What is equal; bytes are those if all clients reply.")),
+            "amounts": (
+                list[Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0)] | list[int]] | None,
+                Field(None, description="The other method's amount in each round. Default: taken from its run."),
+            ),
+        },
+    )
     Parts = pydantic.create_model("Parts", __base__=Section, **dict.fromkeys(PARTS, (Choice | None, None)))
 
 
 class MethodSection(Parts):
     """A method to compare: the components of one federation. `[method]` sets the components that are omitted."""
 
-    cohort_size: Positive | None = None
-    """Number of clients per round. Default: the value in `[method]`."""
+    cohort_size: Positive | CohortSection | None = None
+    """Clients per round, or `{ as = "csra" }` for as many as another method. Default: the value in `[method]`."""
     local: dict[str, Any] = Field({})
     """Keys of `[local]` that this method overrides."""
 
@@ -426,8 +447,8 @@ class MethodSection(Parts):
 class DefaultMethod(Parts):
     """The components that all methods share unless they override them; `COMPONENT_TYPES` lists the defaults."""
 
-    cohort_size: Positive = 10
-    """Clients per round."""
+    cohort_size: Positive | CohortSection = 10
+    """Clients per round, or `{ as = "csra" }` for as many as the method csra of the comparison has in that round."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -435,6 +456,25 @@ class DefaultMethod(Parts):
         if not isinstance(value, dict):
             return value
         return value | {kind: name for kind, name in PARTS.items() if value.get(kind) is None}
+
+    @property
+    def schedule(self) -> CohortSchedule | None:
+        """The schedule of the cohorts, without amounts if these are unknown; None if their size is a number."""
+        if isinstance(self.cohort_size, int):
+            return None
+        amounts = [tuple(n) if isinstance(n, list) else n for n in self.cohort_size.amounts or ()]
+        return CohortSchedule(getattr(self.cohort_size, "as"), tuple(amounts), self.cohort_size.equal)
+
+    @property
+    def largest_cohort(self) -> int:
+        """Number of clients in the largest cohort, or 1 if it is unknown."""
+        return self.cohort_size if isinstance(self.cohort_size, int) else cast(CohortSchedule, self.schedule).largest
+
+    @property
+    def followed(self) -> str | None:
+        """Name of the method whose cohorts this method's cohorts will equal; None if their sizes are known."""
+        unknown = not isinstance(self.cohort_size, int) and self.cohort_size.amounts is None
+        return getattr(self.cohort_size, "as") if unknown else None
 
 
 NO_COMPARISON: dict[str, Any] = {"methods": {}, "baseline": None, "statistics": None, "sweep": None, "tune": None}

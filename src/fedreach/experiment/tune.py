@@ -224,8 +224,11 @@ def skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
     status.finished, status.failed = [], {}
     files_errors: dict[Job, OtherFilesError] = {}
     for job in status.jobs:
+        if job.source is not None and job.source not in status.finished:
+            waiting.append(job)  # its options are not known yet
+            continue
         try:
-            done = finished_result(RunFolder(job.folder), identity(job.experiment, job.seed, job.method, base))
+            done = finished_result(RunFolder(job.folder), identity(job.with_amounts(), job.seed, job.method, base))
         except OtherFilesError as error:
             files_errors[job] = error
         except OtherExperimentError:

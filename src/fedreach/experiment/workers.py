@@ -20,14 +20,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
 
-from fedreach._util.errors import ConfigError, TrainingError
+from fedreach._util.errors import ConfigError, FedReachError, TrainingError
 from fedreach._util.processes import ONE_THREAD, cores
 from fedreach._util.registry import is_installed
 from fedreach.evaluation.scores import is_evaluated
 from fedreach.experiment.components import file_digests
 from fedreach.experiment.schema import EngineSection, Experiment
+from fedreach.federation.types import Equal
+from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import DATA
-from fedreach.runs.schema import RoundRow
+from fedreach.runs.schema import Result, RoundRow
 from fedreach.runs.trackers import warn
 
 # -------------------- The runs of a comparison and their status
@@ -43,12 +45,37 @@ class Job:
     experiment: Experiment
     out: Path  # folder of the comparison, whose runs agree on engine and data
     setting: str = ""  # in words, if several settings of a method are tried
+    source: Job | None = None  # run of the method whose cohorts this run's cohorts equal
 
     @cached_property
     def training(self) -> str:
         """Key of the training. Runs with the same key differ only in `method.adaptation` and share one training."""
         method = self.experiment.method.model_copy(update={"adaptation": None})
-        return f"{self.seed} {self.experiment.model_copy(update={'method': method}).model_dump_json()}"
+        key = f"{self.seed} {self.experiment.model_copy(update={'method': method}).model_dump_json()}"
+        return key if self.source is None else f"{key} {self.source.training}"
+
+    def with_amounts(self) -> Experiment:
+        """Return the experiment to run: cohort sizes that another method decides are those of its finished run.
+
+        Raises:
+            ConfigError: If that run did not finish, or has fewer rounds.
+        """
+        if self.source is None:
+            return self.experiment
+        method, rows = self.experiment.method, RunFolder(self.source.folder).kept_rows(RoundRow.FILE)[1:]
+        result = RunFolder(self.source.folder).read(Result)
+        is_finished = result is not None and result.status == "finished"
+        if not is_finished or len(rows) < self.rounds:
+            what = f"has {len(rows)} rounds" if is_finished else "did not finish"
+            raise ConfigError(
+                f"methods.{self.method}.cohort_size: needs {self.rounds} rounds of {self.source.label}, which {what}. "
+                "Let that run finish all rounds, or use a number."
+            )
+        assert method.schedule is not None  # because of `source`
+        assert not isinstance(method.cohort_size, int)  # likewise
+        amounts = [_amount(row, method.schedule.equal) for row in rows[: self.rounds]]
+        size = method.cohort_size.model_copy(update={"amounts": amounts})
+        return self.experiment.model_copy(update={"method": method.model_copy(update={"cohort_size": size})})
 
     @cached_property
     def begun(self) -> int:
@@ -65,6 +92,14 @@ class Job:
     def rounds(self) -> int:
         """Number of rounds of the run."""
         return self.experiment.rounds
+
+
+def _amount(row: Mapping[str, Any], equal: Equal) -> Any:
+    """Return the amount of a round that the cohort of another method should equal (see `CohortSchedule`)."""
+    clients = sorted([*row["cohort"], *row["lost"]])
+    if equal in ("clients", "examples"):
+        return clients if equal == "examples" else len(clients)
+    return row["bytes_down"] + row["bytes_up"] if equal == "bytes" else row[equal]
 
 
 @dataclass
@@ -256,14 +291,20 @@ class Scheduler:
         worker.start(on_message)
 
     def _next(self) -> Job | None:
-        """Return the first job whose training no other job is running; the others wait."""
+        """Return the first job whose source is over and whose training no other job is running; the others wait."""
         under_way = {job.training for job in self.busy.values()} - {job.training for job in self.status.finished}
-        return next((job for job in self.waiting if job.training not in under_way), None)
+        over = {None, *self.status.finished, *self.status.failed}
+        return next((job for job in self.waiting if job.source in over and job.training not in under_way), None)
 
     def _hand_out(self, worker: Worker, job: Job) -> None:
         self.waiting.remove(job)
         self.busy[worker] = job
         self.status.running[job] = job.begun
+        try:
+            experiment = job.with_amounts()
+        except FedReachError as error:
+            self.messages.put((worker, {"ended": "failed", "error": str(error)}))
+            return
         twin = self.status.twin(job)
         worker.send(
             {
@@ -273,7 +314,7 @@ class Scheduler:
                 "twin": None if twin is None else str(twin.folder),
                 "out": str(job.out),
                 "base": str(self.base),
-                "config": job.experiment.model_dump(mode="json"),
+                "config": experiment.model_dump(mode="json"),
                 "files": self.files[job],
             }
         )

@@ -145,7 +145,14 @@ def check_allocation(part: object, method: str, answer: Allocation, problem: All
         raise ComponentError(
             f"{where} must return bandwidth shares that sum to at most 1; got a sum of {share.sum():.9g}."
         )
-    return Allocation.of(problem, np.arange(len(problem)), share, hertz, answer.band_price)
+    allocation = Allocation.of(problem, np.arange(len(problem)), share, hertz, answer.band_price)
+    joules = allocation.upload_joules + allocation.compute_joules
+    for row in np.flatnonzero(joules > problem.max_joules * (1 + 1e-9)):
+        raise ComponentError(
+            f"{where} must keep each client within its max_joules; client {problem.ids[row]} needs {joules[row]:.4g} "
+            f"of {problem.max_joules[row]:.4g} J. Use allocation = 'exact', or raise max_joules."
+        )
+    return allocation
 
 
 def check_weights(weighting: object, answer: tuple[Floats, State], r: int) -> tuple[Floats, State]:

@@ -11,7 +11,8 @@ from fedreach._util.errors import ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.checks import check_allocation
 from fedreach.federation.federation import Federation
-from fedreach.federation.types import ClientResults, Cohort, Probe, RoundCost, ServerView
+from fedreach.federation.state import FederationState
+from fedreach.federation.types import ClientResults, Cohort, Equal, Probe, RoundCost, ServerView
 from fedreach.wireless.exact import allocate
 from fedreach.wireless.problem import Allocation, AllocationProblem
 from fedreach.wireless.radio import Devices, RadioState
@@ -104,6 +105,23 @@ def count_bytes(
     keys_down, keys_up = count_key_bytes(len(selection.ids), len(reports.ids)) if hides else (0, 0)
     probe = (probe_down + probe_up) * BYTES_PER_NUMBER
     return down * BYTES_PER_NUMBER + keys_down, up * BYTES_PER_NUMBER + keys_up, probe
+
+
+def cohort_amount(
+    federation: Federation, state: FederationState, view: ServerView, cohort: Cohort, unit: Equal
+) -> float:
+    """Return the examples of a cohort, or the bytes, seconds or joules of its round if all clients reply."""
+    if unit == "examples":
+        return float(view.num_examples[view.rows(cohort.ids)].sum())
+    d = state.models.shape[1]
+    if unit == "bytes":
+        p = None if federation.memory_solver is None or state.memory is None else state.memory.shape[1]
+        replies = ClientResults(cohort.ids, np.empty((len(cohort.ids), 0), np.float32), {}, trainable=p)
+        down, up, _ = count_bytes(federation, view.round, view, cohort, replies, d)
+        return float(down + up + count_constants(view, cohort, state.holds)[1])
+    cost = round_cost(federation, view, cohort, d)
+    assert cost is not None  # a schedule of seconds or joules requires a radio
+    return cost.seconds if unit == "seconds" else cost.joules
 
 
 # -------------------- Seconds and joules of a round, and of fitting an adaptation rule

@@ -36,7 +36,7 @@ from fedreach.federation.labels import Exact
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
 from fedreach.federation.secure_aggregation import SecureAggregation, weighted_mean_of_shares
-from fedreach.federation.types import NO_STATE, ClientResults, ServerView, State
+from fedreach.federation.types import NO_STATE, ClientResults, CohortSchedule, ServerView, State
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.wireless.radio import Radio
 from fedreach.wireless.rules import AllocationRule
@@ -62,6 +62,7 @@ class Federation:
     augmentation: Augmentation | None = None  # of clients' training batches
     radio: Radio | None = None  # seconds and joules are accounted for where there is one
     allocation: AllocationRule | None = None  # None: the selection policy's own, or else the exact one for its choice
+    schedule: CohortSchedule | None = None  # of cohorts, in place of `cohort_size`, which is then their largest number
 
     def __post_init__(self) -> None:
         for kind, component in self.components.items():
@@ -74,7 +75,14 @@ class Federation:
                 f"{name_of(self.allocation or self.selection)} needs channels and devices; got no radio. Add a section "
                 "`[radio]` to the experiment, or `radio=Radio()` to the `Federation`."
             )
+        if self.radio is not None and self.radio.max_joules is not None and self.selection.probes:
+            raise ConfigError(
+                f"radio.max_joules limits the energy of training, but {name_of(self.selection)} also asks clients "
+                "before the selection. Remove max_joules, or use another selection."
+            )
         require(self, cohort_size="[1, inf)", seed="[0, inf)")
+        if self.schedule is not None:
+            self._check_schedule(self.schedule)
         if self.is_private:
             accounting.check_components(self)
         if self.label_statistics.only_sum:
@@ -104,6 +112,20 @@ class Federation:
             raise ConfigError(
                 f"{name_of(self.solver)} needs plain gradient steps; got local.optimizer "
                 f"{type(self.local.optimizer).__name__}. Use 'sgd', or a stateless solver, such as 'fedprox'."
+            )
+
+    def _check_schedule(self, schedule: CohortSchedule) -> None:
+        selection, equal = self.selection, schedule.equal
+        reasons = {
+            f"{name_of(selection)} decides how many clients it selects": selection.ignores_cohort,
+            f"{name_of(selection)} asks clients before the size of the cohort is known; only equal = 'clients' is "
+            "possible": equal != "clients" and selection.probes,
+            f"{equal} need a section `[radio]`": equal in ("seconds", "joules") and self.radio is None,
+            f"{name_of(self.aggregation)} accounts for cohorts of a fixed size": self.is_private,
+        }
+        for reason in (reason for reason, holds in reasons.items() if holds):
+            raise ConfigError(
+                f"cohort_size cannot be that of the method {schedule.method!r}: {reason}. Use a number as cohort_size."
             )
 
     def _refuse_what_sees_single_clients(self) -> None:

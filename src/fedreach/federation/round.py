@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from fedreach._util.streams import generator
 from fedreach.federation import checks
 from fedreach.federation.accounting import needs_fit, seed_of
 from fedreach.federation.base import name_of
-from fedreach.federation.costs import count_bytes, count_constants, round_cost
+from fedreach.federation.costs import cohort_amount, count_bytes, count_constants, round_cost
 from fedreach.federation.differential_privacy import PrivateAggregator
 from fedreach.federation.federation import Federation, visible_reports, visible_view
 from fedreach.federation.local_sgd import UnevenSteps
@@ -53,7 +53,7 @@ def plan_probe(federation: Federation, state: FederationState, view: ServerView)
     """Return the probe that the selection policy requests before round ``state.round + 1``, or None."""
     if not federation.selection.probes:
         return None
-    k = min(federation.cohort_size, int(np.count_nonzero(view.available)))
+    k = _places(federation, view)
     if k == 0:
         return None
     rng = generator(federation.seed, "probe", state.round + 1)
@@ -77,10 +77,33 @@ def plan_probe(federation: Federation, state: FederationState, view: ServerView)
 
 def plan_round(federation: Federation, state: FederationState, view: ServerView) -> Cohort:
     """Return the cohort of round ``state.round + 1``; empty if no client is available."""
+    schedule, cohort, before = federation.schedule, Cohort(np.empty(0, np.int64)), 0.0
+    if schedule is None or schedule.equal == "clients":
+        k = _places(federation, view)
+        return _select(federation, state, view, k) if k else cohort
+    goal = schedule.amounts[state.round]
+    if isinstance(goal, Sequence):
+        goal = float(view.num_examples[view.rows(np.array(goal, np.int64))].sum())
+    for k in range(1, int(np.count_nonzero(view.available)) + 1):
+        if before >= goal:
+            break
+        larger = _select(federation, state, view, k)
+        amount = cohort_amount(federation, state, view, larger, schedule.equal)
+        if k > 1 and amount - goal >= goal - before:
+            break
+        cohort, before = larger, amount
+    return cohort
+
+
+def _places(federation: Federation, view: ServerView) -> int:
+    """Return k, the number of clients to select in this round."""
+    size = federation.cohort_size if federation.schedule is None else federation.schedule.amounts[view.round - 1]
+    return min(cast(int, size), int(np.count_nonzero(view.available)))
+
+
+def _select(federation: Federation, state: FederationState, view: ServerView, k: int) -> Cohort:
+    """Return the policy's choice of k clients, after checks."""
     policy = federation.selection
-    k = min(federation.cohort_size, int(np.count_nonzero(view.available)))
-    if k == 0:
-        return Cohort(np.empty(0, np.int64))
     rng = generator(seed_of(federation, state.aggregation[0]), "select", state.round + 1)
     chosen = policy.select(state.selection, visible_view(federation, view), k, rng)
     checks.check_type(policy, "select", chosen, Cohort)
@@ -303,6 +326,8 @@ def refers_to_length(federation: Federation, rounds: int, longer: int | None = N
         "local.schedule 'cosine' spreads its decay over all rounds of a run"
     """
     longer = rounds + 1 if longer is None else longer
+    if federation.schedule is not None:
+        return f"its cohorts are as large as those of {federation.schedule.method}, which is known for {rounds} rounds"
     if federation.local.schedule == "cosine":
         return "local.schedule 'cosine' spreads its decay over all rounds of a run"
     if isinstance(federation.aggregation, PrivateAggregator) and federation.aggregation.epsilon is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -131,6 +131,40 @@ class Cohort:
     def places(self) -> int:
         """Number of used places in the cohort; a client that was drawn twice uses two places."""
         return len(self.ids) if self.draws is None else int(self.draws.sum())
+
+
+Equal = Literal["clients", "examples", "bytes", "seconds", "joules"]
+
+
+@dataclass(frozen=True)
+class CohortSchedule:
+    """Cohorts as large as those of another method, in the same round with the same seed.
+
+    With ``"clients"``, the policy selects as many clients as the other method. Otherwise, the cohort grows: the policy
+    selects k = 1, 2, ... clients, each time with the same random numbers, until the cohort has at least the amount of
+    the other method. Of the last two cohorts, FedReach uses the one whose amount is nearer, or the smaller one. A
+    cohort is empty only if the other method's amount is 0, or no client is available.
+
+    Args:
+        method: Name of the other method, for messages.
+        amounts: The other method's amount in each round. For ``"examples"``, the ids of its clients.
+        equal: Unit of the amounts. Bytes are those of a round in which all clients reply.
+
+    Example:
+        >>> CohortSchedule("csra", amounts=(5, 3)).largest
+        5
+    """
+
+    method: str
+    amounts: tuple[float | Sequence[int], ...]
+    equal: Equal = "clients"
+
+    @property
+    def largest(self) -> int:
+        """Number of clients in the largest cohort of the other method, at least 1; 1 if it is unknown."""
+        if self.equal not in ("clients", "examples"):
+            return 1
+        return max(1, *(len(n) if isinstance(n, Sequence) else int(n) for n in self.amounts), 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -211,7 +211,7 @@ def strategy_options(builder: Builder, seed: int, method: str | None, folder: Pa
 
 def refuse_unsupported_options(experiment: Experiment) -> None:
     """Raise ConfigError for options that have no effect on Flower."""
-    e, fixed = experiment, "the number of rounds is fixed"
+    e, fixed, schedule = experiment, "the number of rounds is fixed", experiment.method.schedule
     stays = "each client trains on the same data in all rounds"
     for option, is_used, reason in (
         ("evaluation.patience", e.evaluation.patience is not None, fixed),
@@ -223,6 +223,12 @@ def refuse_unsupported_options(experiment: Experiment) -> None:
         ),
         ("engine.precision", e.engine.precision != "highest", "each client uses its own settings of torch"),
         ("population.refit", e.population.refit, stays),
+        ("method.cohort_size.as", e.method.followed is not None, "a run on Flower has no other methods"),
+        (
+            "method.cohort_size.equal",
+            schedule and schedule.equal != "clients",
+            "the server counts only clients",
+        ),
     ):
         if is_used:
             raise ConfigError(f"{option} has no effect on Flower: {reason}. Remove it.")

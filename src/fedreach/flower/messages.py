@@ -282,6 +282,8 @@ def refuse_without_secure_aggregation_support(federation: Federation) -> None:
     reason = None
     if federation.cohort_size < MIN_CLIENTS:
         reason = f"a sum over one client reveals its report. Set cohort_size to at least {MIN_CLIENTS}"
+    elif federation.schedule is not None:
+        reason = "a cohort of a schedule may have one client, whose report its sum reveals. Set cohort_size to a number"
     elif federation.has_memory:
         keeper = federation.loss if federation.memory_solver is None else federation.solver
         reason = (

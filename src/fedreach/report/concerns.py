@@ -239,7 +239,8 @@ def _identical_methods(comparison: RunSet) -> Iterable[str]:
         ]
         if len(different) > 1:
             trained = [run for method in different for run in comparison.counted(method)]
-            all_train = all(run.config["method"]["cohort_size"] >= len(run.partition.participants) for run in trained)
+            sizes = [(run.config["method"]["cohort_size"], len(run.partition.participants)) for run in trained]
+            all_train = all(isinstance(size, int) and size >= participants for size, participants in sizes)
             why = ", because all participants train in every round. Lower method.cohort_size"
             yield f"{', '.join(different)} have identical numbers in every round{why if all_train else ''}."
 

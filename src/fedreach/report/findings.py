@@ -140,6 +140,7 @@ def _settings(comparison: RunSet) -> tuple[Pairs, tuple[tuple[str, Pairs], ...]]
         settings = flatten(run.config)
         settings.pop("seed", None)  # differs by design
         settings.pop("run.trackers", None)  # no number depends on trackers
+        settings.pop("method.cohort_size.amounts", None)  # of the other method, for one seed
         first.setdefault(run.method, settings)
     keys = list(dict.fromkeys(key for settings in first.values() for key in settings))
     same = [key for key in keys if len({settings.get(key) for settings in first.values()}) == 1]

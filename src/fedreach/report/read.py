@@ -154,8 +154,9 @@ def _ambiguous_methods(parts: Sequence[RunSet]) -> set[str]:
 
 
 def _settings(run: RunData) -> str:
-    """Return all settings that affect the numbers of a run, except its seed."""
-    return str({key: value for key, value in flatten(run.config).items() if f"config.{key}" not in HARMLESS_OPTIONS})
+    """Return all settings that affect the numbers of a run, except its seed and what follows from other runs."""
+    flat = {key: value for key, value in flatten(run.config).items() if key != "method.cohort_size.amounts"}
+    return str({key: value for key, value in flat.items() if f"config.{key}" not in HARMLESS_OPTIONS})
 
 
 def _refuse_twice(folders: Sequence[Path], parts: Sequence[RunSet]) -> None:

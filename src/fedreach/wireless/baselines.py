@@ -36,7 +36,7 @@ def best_shares(problem: AllocationProblem, hertz: Floats) -> Floats:
     tau, v = problem.upload_seconds, cost.compute_seconds(problem.cycles, hertz)
     A = problem.energy_weight * problem.power_watts
     fixed = Needs(tau, np.sqrt(tau), A, np.zeros_like(tau), v, np.ones_like(tau), A)  # computing time is constant
-    fixed = Needs(*(values[None] for values in fixed))
+    fixed = fixed.only(None)
     T, _, u = exact.saddle(fixed, problem.time_weight)
     share = tau / exact.feasible(fixed, T, u)[0][0]
     return np.asarray(share / share.sum())
@@ -415,6 +415,45 @@ def genetic_selection(
     *,
     divergence: Floats | None = None,
     max_divergence: float | None = None,
+    **options: Any,
+) -> Ints:
+    """Select clients by genetic search; return the sorted rows of a set with `min_examples` (GA-Greedy).
+
+    `genetic_search` returns a set that may violate a constraint, because its penalties are finite. Clients above
+    `max_divergence` are removed from this set. The cheapest clients by `by_energy` are added until the set has
+    `min_examples`. The arguments and errors are those of `genetic_search`.
+
+    Raises:
+        InfeasibleError: If the clients within `max_divergence` together have too few examples.
+
+    Example:
+        >>> problem = AllocationProblem(np.array([0.1, 0.4, 0.1]), *np.ones((3, 3)), np.array([100, 250, 90]))
+        >>> genetic_selection(problem, 150, np.random.Generator(np.random.Philox(0)))
+        array([0, 2])
+    """
+    within = np.ones(len(problem), np.bool_)
+    if divergence is not None and max_divergence is not None:
+        within = np.less_equal(divergence, max_divergence)
+    check_coverable(problem.only(within), min_examples)
+    limits: dict[str, Any] = {"divergence": divergence, "max_divergence": max_divergence}
+    return repair_genetic(
+        problem, min_examples, genetic_search(problem, min_examples, rng, **limits, **options), within
+    )
+
+
+def repair_genetic(problem: AllocationProblem, min_examples: int, best: Ints, within: Bools) -> Ints:
+    """Return the rows of `best` that are `within` the divergence, and the cheapest further ones for `min_examples`."""
+    order = by_energy(problem)
+    return cover(problem, min_examples, order[within[order]], first=best[within[best]])
+
+
+def genetic_search(
+    problem: AllocationProblem,
+    min_examples: int,
+    rng: np.random.Generator,
+    *,
+    divergence: Floats | None = None,
+    max_divergence: float | None = None,
     population: int = 40,
     generations: int = 60,
     crossover: float = 0.9,
@@ -422,13 +461,12 @@ def genetic_selection(
     penalty: float | None = None,
     frequency: Frequency = "own",
 ) -> Ints:
-    """Select clients by genetic search; return the sorted rows of the best set with `min_examples` (GA-Greedy).
+    """Return the sorted rows of the best set of a genetic search, which may violate a constraint.
 
     The fitness of a set S is its cost with equal shares b = 1 / |S| and CPU frequencies that do not depend on S, plus
     M (c1^2 + c2^2) for violated constraints (see `penalty_terms`). Each generation keeps the best set. The parents of
     all other sets are the winners of tournaments of two. A child inherits each client from one of its parents, and then
-    a few clients change. Finally, clients above `max_divergence` are removed from the best set. The cheapest clients by
-    `by_energy` are added until the set has `min_examples`.
+    a few clients change.
 
     The paper's fitness (eq. 61) contains no cost, so it cannot compare two feasible sets. The paper does not specify
     the parameters below.
@@ -450,15 +488,9 @@ def genetic_selection(
 
     Raises:
         ConfigError: If an option is outside its range.
-        InfeasibleError: If the clients within `max_divergence` together have too few examples.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section V-A,
     eq. 61.
-
-    Example:
-        >>> problem = AllocationProblem(np.array([0.1, 0.4, 0.1]), *np.ones((3, 3)), np.array([100, 250, 90]))
-        >>> genetic_selection(problem, 150, np.random.Generator(np.random.Philox(0)))
-        array([0, 2])
     """
     K = len(problem)
     for name, number, interval in (
@@ -468,15 +500,13 @@ def genetic_selection(
         ("mutations", mutations, f"[0, {K}]"),
         ("penalty", 1.0 if penalty is None else penalty, "(0, inf)"),
     ):
-        check("genetic_selection", name, number, interval)
+        check("genetic_search", name, number, interval)
     if wrong := violation(frequency, get_args(Frequency)):
-        raise ConfigError(f"genetic_selection: frequency {wrong}")
+        raise ConfigError(f"genetic_search: frequency {wrong}")
     if (divergence is None) != (max_divergence is None):
         raise ConfigError("divergence and max_divergence must be given together. Add the other one, or remove both.")
     D = np.zeros(K) if divergence is None else np.asarray(divergence, np.float64)
     e1 = np.inf if max_divergence is None else max_divergence
-    within = np.less_equal(D, e1)
-    check_coverable(problem.only(within), min_examples)
     hertz = own_frequency(problem) if frequency == "own" else problem.max_hertz
     M = float(equal_share_costs(problem, np.ones((1, K), bool), hertz)[0]) if penalty is None else penalty
     finite = np.minimum(D, 1e6)  # 0 times an infinite divergence would be nan
@@ -492,9 +522,7 @@ def genetic_selection(
     for _ in range(generations):
         sets = np.concatenate([sets[[np.argmin(value)]], _children(sets, value, rng, crossover, mutations)])
         value = fitness(sets)
-    best = np.flatnonzero(sets[np.argmin(value)] & within)
-    order = by_energy(problem)
-    return cover(problem, min_examples, order[within[order]], first=best)
+    return np.flatnonzero(sets[np.argmin(value)])
 
 
 def equal_share_costs(problem: AllocationProblem, sets: Bools, hertz: Floats) -> Floats:

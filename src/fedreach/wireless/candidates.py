@@ -219,8 +219,11 @@ class Candidates(NamedTuple):
         return fractional_cover(self.least_shares(T), self.sizes, self.demand, self.forced)
 
     def least_shares(self, T: float) -> Floats:
-        """Return (n,) tau / (T - W / f^max), the smallest shares for the deadline T; infinite if T is too early."""
+        """Return (n,) tau / the longest upload time, the smallest shares for deadline T; infinite if T is early."""
         late = self.needs.min_seconds >= T
+        if self.needs.caps is not None:
+            longest = self.needs.longest(np.where(late, 2 * self.needs.min_seconds + 1.0, T))
+            return np.where(late, inf, self.needs.tau / longest)
         return np.where(late, inf, self.needs.tau / np.where(late, 1.0, T - self.needs.min_seconds))
 
 

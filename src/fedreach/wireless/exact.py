@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedreach._util.arrays import Bools, Floats, Ints
-from fedreach._util.errors import ConfigError
+from fedreach._util.errors import ConfigError, InfeasibleError
 from fedreach.wireless.problem import Allocation, AllocationProblem
 
 # -------------------- Cost of one client for a deadline T and a bandwidth price mu
@@ -19,11 +19,42 @@ from fedreach.wireless.problem import Allocation, AllocationProblem
 # The optimality condition is g(u) = u sqrt(A + Q / (T - u)^3) = sqrt(mu tau). g is increasing and convex, so Newton's
 # method that starts to the right of the root stays there, and needs no bracket. The paper alternates between bandwidth
 # and frequencies instead, which is not exact.
+#
+# If a client must not use more than E^max joules, u is also at most the root of P u + eps W^3 / (T - u)^2 = E^max. This
+# energy is convex in (u, T) and increasing in u, so the largest u is concave and increasing in T, and c stays convex.
 
 MAX_KERNEL_STEPS = 60  # Newton steps; 3 to 7 are usual
 KERNEL_TOLERANCE = 1e-8  # relative size of the last step; the error is about its square
 NEAR_ZERO = 1e-100  # replaces sqrt(mu tau) = 0, for which tau / u would be undefined
 NO_PRICE = 1e-200  # prevents division by 0 if energy costs nothing, A = Q = 0
+
+
+class Caps(NamedTuple):
+    """Parameters of the energy caps of clients."""
+
+    power: Floats  # P
+    work: Floats  # eps W^3
+    joules: Floats  # E^max; infinite without a cap
+
+    def longest(self, T: Any, min_seconds: Floats) -> Floats:
+        """Return the longest upload times, by Newton's method from the right on a convex, increasing function."""
+        power, work, joules = self
+        floor = np.where(work > 0, min_seconds, 1.0)
+        u = np.asarray(np.minimum(T - min_seconds, joules / np.maximum(power, NO_PRICE)))
+        for _ in range(MAX_KERNEL_STEPS):
+            x = np.maximum(T - u, floor)
+            excess = power * u + work / (x * x) - joules
+            step = np.where(excess > 0, excess / (power + 2 * work / (x * x * x) + NO_PRICE), 0.0)
+            u = u - step
+            if np.all(step <= 1e-15 * np.abs(u)):
+                break
+        return np.asarray(np.maximum(u, 1e-12 * T))
+
+    def per_second(self, T: Any, u: Floats, min_seconds: Floats) -> Floats:
+        """Return dL/dT (m, n) of the longest upload times L = u: 1 unless the energy cap limits u."""
+        x = np.maximum(T - u, np.where(self.work > 0, min_seconds, 1.0))
+        steep = 2 * self.work / (x * x * x)
+        return np.where(u < (T - min_seconds) * (1 - 1e-12), steep / (self.power + steep + NO_PRICE), 1.0)
 
 
 class Needs(NamedTuple):
@@ -36,6 +67,7 @@ class Needs(NamedTuple):
     min_seconds: Floats  # W / f^max, shortest computing time
     floor: Floats  # min_seconds, or 1 if Q = 0, as a safe divisor of Q
     steepest: Floats  # A + Q / min_seconds^3; its root times u is g(u) at the largest u
+    caps: Caps | None = None  # None without energy caps
 
     @classmethod
     def of(cls, problem: AllocationProblem, rows: Any = slice(None), counted: Any = 1.0) -> Needs:
@@ -43,13 +75,30 @@ class Needs(NamedTuple):
         tau, W, f = problem.upload_seconds[rows] * counted, problem.cycles[rows] * counted, problem.max_hertz[rows]
         A, Q = problem.energy_weight * problem.power_watts[rows] * counted, problem.energy_weight * 2 * W * W * W
         Q *= problem.capacitance
-        min_seconds = W / f
+        min_seconds, caps = W / f, None
+        if np.isfinite(problem.max_joules).any():
+            joules = np.where(tau > 0, problem.max_joules[rows], np.inf)
+            caps = Caps(problem.power_watts[rows] * counted, problem.capacitance * W * W * W, joules)
+            min_seconds = np.maximum(min_seconds, np.sqrt(caps.work / joules))
         floor = np.where(Q > 0, min_seconds, 1.0)
-        return cls(tau, np.sqrt(tau), A, Q, min_seconds, floor, A + Q / (floor * floor * floor))
+        return cls(tau, np.sqrt(tau), A, Q, min_seconds, floor, A + Q / (floor * floor * floor), caps)
 
     def only(self, rows: Any) -> Needs:
         """Select rows of every field."""
-        return Needs(*(values[rows] for values in self))
+        caps = None if self.caps is None else Caps(*(values[rows] for values in self.caps))
+        return Needs(*(values[rows] for values in self[:7]))._replace(caps=caps)
+
+    def longest(self, T: Any) -> Floats:
+        """Return the longest upload times for deadlines T > min_seconds."""
+        return T - self.min_seconds if self.caps is None else self.caps.longest(T, self.min_seconds)
+
+    def per_second(self, T: Any, u: Floats) -> Any:
+        """Return the derivative of the longest upload times u by the deadline T."""
+        return 1.0 if self.caps is None else self.caps.per_second(T, u, self.min_seconds)
+
+    def least_band(self) -> Floats:
+        """Return P tau / E^max: with smaller shares, clients exceed their energy caps at any deadline."""
+        return np.zeros_like(self.tau) if self.caps is None else self.caps.power * self.tau / self.caps.joules
 
 
 class Sending(NamedTuple):
@@ -71,9 +120,11 @@ class ClientCost(NamedTuple):
 
 def sending(needs: Needs, T: Any, root_mu: Any) -> Sending:
     """Return the optimal upload times for deadlines T > W / f^max and prices root_mu^2."""
-    _, root_tau, A, Q, min_seconds, floor, steepest = needs
+    _, root_tau, A, Q, _, floor, steepest, caps = needs
     r = np.maximum(root_mu * root_tau, NEAR_ZERO)
-    longest = T - min_seconds
+    longest = needs.longest(T)
+    if caps is not None:
+        steepest = A + Q / np.maximum(T - longest, floor) ** 3
     clipped = longest * np.sqrt(steepest) <= r
     # Three upper bounds on the root: the upper limit of u; sqrt(mu tau) divided by the smallest slope of g; and, for
     # u >= T / 2, the point where Q alone gives g(u) = sqrt(mu tau).
@@ -88,7 +139,7 @@ def sending(needs: Needs, T: Any, root_mu: Any) -> Sending:
         u = u - step
         if np.all(step <= KERNEL_TOLERANCE * np.minimum(u, x) + 1e-15 * T):
             break
-    x = np.where(clipped, floor, np.maximum(T - u, floor))
+    x = np.where(clipped & (caps is None), floor, np.maximum(T - u, floor))
     return Sending(u, x, np.sqrt(A + Q / (x * x * x) + NO_PRICE), clipped)
 
 
@@ -100,6 +151,9 @@ def cost_of_needs(needs: Needs, T: Any, mu: Any) -> ClientCost:
         rent = mu * (needs.tau / u)
         cost = np.where(late, np.inf, needs.A * u + needs.Q / (2 * x * x) + rent)
         slope = np.where(clipped, needs.A - rent / u, -needs.Q / (x * x * x))
+        if needs.caps is not None:
+            share = needs.per_second(np.where(late, np.inf, T), u)
+            slope = np.where(clipped, share * (needs.A - rent / u) - (1 - share) * needs.Q / (x * x * x), slope)
     return ClientCost(cost, u, slope)
 
 
@@ -121,6 +175,7 @@ def allocate(problem: AllocationProblem) -> Allocation:
 
     Raises:
         ConfigError: If the problem has no client.
+        InfeasibleError: If no shares keep all clients within their energy caps.
 
     Reference: This method was developed for FedReach. The paper alternates between bandwidth and frequencies
     (Algorithm 2).
@@ -133,9 +188,14 @@ def allocate(problem: AllocationProblem) -> Allocation:
     """
     if not len(problem):
         raise ConfigError("An allocation must have at least one client; got none.")
-    needs = Needs(*(values[None] for values in Needs.of(problem)))
+    needs = Needs.of(problem).only(None)
     T, mu, u = saddle(needs, problem.time_weight)
     u, T = feasible(needs, T, u)
+    if not np.isfinite(T[0]):
+        raise InfeasibleError(
+            f"max_joules must allow {len(problem)} clients to share the bandwidth; even without a deadline, they need "
+            f"{needs.least_band().sum():.4g} times the whole bandwidth. Raise max_joules, or select fewer clients."
+        )
     compute_seconds = np.maximum(T[0] - u[0], needs.min_seconds[0])
     hertz = np.divide(problem.cycles, compute_seconds, out=problem.max_hertz.copy(), where=problem.cycles > 0)
     share = problem.upload_seconds / u[0]
@@ -179,9 +239,10 @@ def shortest_deadlines(needs: Needs) -> Floats:
     start: Floats = (min_seconds * (1 + 1e-15) + tau).max(axis=1)
     T = start
     for _ in range(MAX_NEWTON_STEPS):
-        share = tau / (T[:, None] - min_seconds)
+        longest = needs.longest(T[:, None])
+        share = tau / longest
         total = share.sum(axis=1)
-        step = total * (total - 1) / (share / (T[:, None] - min_seconds)).sum(axis=1)
+        step = total * (total - 1) / (share / longest * needs.per_second(T[:, None], longest)).sum(axis=1)
         T = np.maximum(T + step, start)
         if np.all(np.abs(step) <= RELATIVE_TOLERANCE * T):
             break
@@ -191,17 +252,31 @@ def shortest_deadlines(needs: Needs) -> Floats:
 def feasible(needs: Needs, T: Floats, u: Floats) -> tuple[Floats, Floats]:
     """Return upload times whose shares sum to 1, and a deadline that all clients then meet."""
     u = u * np.divide(needs.tau, u, out=np.zeros_like(u), where=needs.tau > 0).sum(axis=1, keepdims=True)
-    return u, np.maximum(T, (u + needs.min_seconds).max(axis=1))
+    computing = needs.min_seconds
+    if needs.caps is not None:  # P u + eps W^3 / (T - u)^2 <= E^max
+        power, work, joules = needs.caps
+        left = joules - power * u
+        within = np.divide(work, left, out=np.where(left > 0, 0.0, np.inf), where=(left > 0) & np.isfinite(left))
+        computing = np.maximum(computing, np.sqrt(within))
+    return u, np.maximum(T, (u + computing).max(axis=1))
 
 
 def saddle(needs: Needs, a1: float) -> tuple[Floats, Floats, Floats]:
     """Return T (m,), mu (m,) and upload times u (m, n) of the saddle points of m sets."""
+    if needs.caps is not None and (hopeless := needs.least_band().sum(axis=1) >= 1).any():
+        T, mu, u = np.full(len(hopeless), np.inf), np.zeros(len(hopeless)), np.ones(needs.tau.shape)
+        if not hopeless.all():
+            T[~hopeless], mu[~hopeless], u[~hopeless] = saddle(needs.only(~hopeless), a1)
+        return T, mu, u
     m = len(needs.tau)
     Tmin = shortest_deadlines(needs)
-    longest = Tmin[:, None] - needs.min_seconds
+    longest = needs.longest(Tmin[:, None])
     # At Tmin, all u are at their upper limits. This is optimal if the price that balances a1 keeps them there.
-    mu = (a1 + needs.A.sum(axis=1)) / (needs.tau / (longest * longest)).sum(axis=1)
-    root = longest * np.sqrt(needs.steepest)
+    share, x = needs.per_second(Tmin[:, None], longest), np.maximum(Tmin[:, None] - longest, needs.floor)
+    steep = needs.steepest if needs.caps is None else needs.A + needs.Q / x**3
+    gain = needs.A if needs.caps is None else share * needs.A - (1 - share) * needs.Q / x**3
+    mu = (a1 + gain.sum(axis=1)) / (needs.tau / (longest * longest) * share).sum(axis=1)
+    root = longest * np.sqrt(steep)
     open_ = (root > np.sqrt(mu)[:, None] * needs.root_tau).any(axis=1)
     T, u = Tmin.copy(), longest
     if open_.any():
@@ -219,7 +294,7 @@ def _interior(needs: Needs, a1: float, Tmin: Floats) -> tuple[Floats, Floats, Fl
     last = np.full(len(T), np.inf)
     for _ in range(MAX_NEWTON_STEPS):
         root, best = _price(needs, T, root, least_root)
-        slope, along, curvature = _derivatives(needs, best, root)
+        slope, along, curvature = _derivatives(needs, T, best, root)
         gain = -slope  # decrease of the energy cost per second of T
         low, high = np.where(gain > a1, T, low), np.where(gain > a1, high, T)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -264,13 +339,17 @@ def _bend(needs: Needs, best: Sending) -> Floats:
     return 1.5 * needs.Q / (best.x**4 * best.h)
 
 
-def _derivatives(needs: Needs, best: Sending, root: Floats) -> tuple[Floats, Floats, Floats]:
+def _derivatives(needs: Needs, T: Floats, best: Sending, root: Floats) -> tuple[Floats, Floats, Floats]:
     """Return d(cost)/dT without a1, dsqrt(mu)/dT along the optimum, and d2(cost)/dT2, each (m,)."""
     u, x, h, clipped = best
     tau, mu = needs.tau, (root * root)[:, None]
-    slope = np.where(clipped, needs.A - mu * tau / (u * u), -needs.Q / (x * x * x)).sum(axis=1)
+    share = needs.per_second(T[:, None], u)
+    at_limit = needs.A - mu * tau / (u * u)
+    if needs.caps is not None:
+        at_limit = share * at_limit - (1 - share) * needs.Q / (x * x * x)
+    slope = np.where(clipped, at_limit, -needs.Q / (x * x * x)).sum(axis=1)
     bend = u * _bend(needs, best)
-    u_T = np.where(clipped, 1.0, bend / (h + bend))
+    u_T = np.where(clipped, share, bend / (h + bend))
     weight = tau / (u * u)
     cross = (weight * u_T).sum(axis=1)
     self_term = (weight * _per_root(needs, best)).sum(axis=1)

@@ -7,6 +7,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -140,6 +141,7 @@ COLUMNS = {
     "cycles_per_bit": TableColumn(1e-3, 1e6, zero=True),
     "max_hertz": TableColumn(1e5, 1e11, "Use the column max_gigahertz for frequencies in gigahertz."),
     "max_gigahertz": TableColumn(1e-4, 100, "Use the column max_hertz for frequencies in hertz."),
+    "max_joules": TableColumn(1e-9, math.inf, "It is the largest acceptable energy of the client in the round."),
     "divergence": TableColumn(0, math.inf),
 }
 FORMS = {  # a table has exactly one column of each group
@@ -312,6 +314,7 @@ def problem_of(clients: ClientTable, question: Question, band: float = 1.0) -> A
         time_weight=question.time_weight,
         energy_weight=question.energy_weight,
         capacitance=question.capacitance,
+        max_joules=have.get("max_joules", np.empty(0)),
     )
 
 
@@ -449,7 +452,8 @@ def plan(clients: ClientTable, question: Question, progress: Callable[[str], Non
         answer = replace(answer, more_band=solve_for(more, question.min_examples))
         if int(problem.num_examples.sum()) >= answer.examples_asked:
             progress("Planning with 10% more examples ...")
-            answer = replace(answer, more_examples=solve_for(problem, answer.examples_asked))
+            with suppress(InfeasibleError):  # because of energy caps
+                answer = replace(answer, more_examples=solve_for(problem, answer.examples_asked))
     except KeyboardInterrupt:
         answer = replace(answer, interrupted=True)
     return answer

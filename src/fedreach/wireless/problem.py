@@ -44,12 +44,14 @@ class AllocationProblem:
     A solution selects a set S of clients, with bandwidth shares b and CPU frequencies f that::
 
         minimize    Y = a1 T + a2 E,     E = sum_{k in S} (P_k tau_k / b_k + eps W_k f_k^2)
-        subject to  tau_k / b_k + W_k / f_k <= T,   sum_{k in S} b_k <= 1,   0 < f_k <= f_k^max
+        subject to  tau_k / b_k + W_k / f_k <= T,   sum_{k in S} b_k <= 1,   0 < f_k <= f_k^max,
+                    P_k tau_k / b_k + eps W_k f_k^2 <= E_k^max
 
     Raises:
         ConfigError: If a number is outside its range or not finite. The message names the first such client.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 36 and 37.
+    Table I contains the maximum acceptable energy, which the paper's problem does not use. By default, it is infinite.
 
     Example:
         >>> AllocationProblem(np.array([0.1, 0.0]), *np.ones((3, 2)), np.array([5, 5]))
@@ -66,11 +68,14 @@ class AllocationProblem:
     time_weight: float = 1.0  # a1, weight of a second in the cost; positive
     energy_weight: float = 1.0  # a2, weight of a joule in the cost; at least 0
     capacitance: float = 1e-27  # eps, switched capacitance in J / (cycle Hz^2); positive
+    max_joules: Floats = field(default_factory=lambda: np.empty(0))  # E^max (K,), positive; default: infinite
 
     def __post_init__(self) -> None:
         if not np.size(self.ids):
             object.__setattr__(self, "ids", np.arange(np.size(self.upload_seconds)))
-        for name in ("upload_seconds", "power_watts", "cycles", "max_hertz", "num_examples"):
+        if not np.size(self.max_joules):
+            object.__setattr__(self, "max_joules", np.full(np.size(self.upload_seconds), np.inf))
+        for name in ("upload_seconds", "power_watts", "cycles", "max_hertz", "num_examples", "max_joules"):
             object.__setattr__(self, name, self._column(name))
         for name, zero in {"time_weight": False, "energy_weight": True, "capacitance": False}.items():
             value = getattr(self, name)
@@ -92,6 +97,7 @@ class AllocationProblem:
         if values.shape != (K,):
             raise ConfigError(f"{name} must be one number for each of the {K} clients; got shape {values.shape}.")
         good = (values >= 0) & (values <= 2**40) & (np.floor(values) == values) if is_whole else values < TOO_LARGE
+        good |= (values == np.inf) & (name == "max_joules")
         good &= values >= 0 if name == "cycles" else (values > 0) | is_whole
         if not good.all():
             sign = "at least 0" if name == "cycles" else "positive"
@@ -107,7 +113,7 @@ class AllocationProblem:
 
     def only(self, rows: Any) -> AllocationProblem:
         """Return the problem of a subset of the clients, given positions or a boolean mask."""
-        per_client = ("upload_seconds", "power_watts", "cycles", "max_hertz", "num_examples", "ids")
+        per_client = ("upload_seconds", "power_watts", "cycles", "max_hertz", "num_examples", "ids", "max_joules")
         return replace(self, **{name: getattr(self, name)[rows] for name in per_client})
 
     def rows(self, ids: Ints) -> Ints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -71,6 +71,7 @@ RANGES = {
     "max_hertz": "[1e5, inf): The unit is hertz, for example [2e9, 5e9].",
     "cycles_per_bit": "(0, inf)",
     "power_dbm": "(-100, 100)",
+    "max_joules": "(0, inf)",
 }
 
 
@@ -81,6 +82,7 @@ class Devices(NamedTuple):
     power_watts: Floats  # (n,) transmit power
     max_hertz: Floats  # (n,) highest CPU frequency
     cycles_per_bit: Floats  # (n,) CPU cycles per bit of training data
+    max_joules: Floats  # (n,) largest acceptable energy of a round; infinite without a cap
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,10 @@ class Radio:
         fading: Kind of fading: ``"rayleigh"`` or ``"none"``. Default: "rayleigh".
         time_weight: Weight a1 of a second in the cost a1 T + a2 E, above 0. Default: 1.
         energy_weight: Weight a2 of a joule in the cost, at least 0. Default: 1.
+        max_joules: Range of the largest acceptable energy E^max of a client in a round, in joules. Each allocation must
+            keep every client within it. The run ends with an error if this is impossible, or if another allocation rule
+            than ``exact`` exceeds it. Table I prints 2 to 9 J, but the paper's problem has no such constraint. Default:
+            no cap.
 
     Raises:
         ConfigError: If an option is outside its range.
@@ -142,6 +148,7 @@ class Radio:
     fading: Fading = "rayleigh"
     time_weight: float = 1.0
     energy_weight: float = 1.0
+    max_joules: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -159,6 +166,8 @@ class Radio:
         )
         for name, rule in RANGES.items():
             value = getattr(self, name)
+            if value is None and name == "max_joules":
+                continue
             if np.shape(value) != (2,) or not value[0] <= value[1]:
                 raise ConfigError(f"Radio.{name} must be a range [low, high]; got {value}.")
             if wrong := violation(value[0], rule) or violation(value[1], rule):
@@ -176,7 +185,8 @@ class Radio:
             rng.uniform(*bounds, size=n)
             for bounds in (self.distance_meters, self.power_dbm, self.max_hertz, self.cycles_per_bit)
         )
-        return Devices(distance, watts(dbm), hertz, cycles)
+        joules = np.full(n, np.inf) if self.max_joules is None else rng.uniform(*self.max_joules, size=n)
+        return Devices(distance, watts(dbm), hertz, cycles, joules)
 
     def gains(self, devices: Devices, seed: int, round_: int) -> Floats:
         """Return the (n,) power gain of each client in a round: path gain times fading."""
@@ -227,6 +237,7 @@ class Radio:
             time_weight=self.time_weight,
             energy_weight=self.energy_weight,
             capacitance=self.capacitance,
+            max_joules=devices.max_joules,
         )
 
 
@@ -262,6 +273,7 @@ class RadioState:
     time_weight: float  # a1
     energy_weight: float  # a2
     capacitance: float  # eps
+    max_joules: Floats = field(default_factory=lambda: np.empty(0))  # (n,) E^max; empty: infinite
 
     def problem(self, *, bits: float | None = None, passes: Floats | None = None) -> AllocationProblem:
         """Return the allocation problem of the round; `bits` and `passes` replace the reply size and the passes."""
@@ -276,4 +288,5 @@ class RadioState:
             time_weight=self.time_weight,
             energy_weight=self.energy_weight,
             capacitance=self.capacitance,
+            max_joules=self.max_joules,
         )

@@ -310,7 +310,8 @@ class WholeCovers:
     def _twins(self) -> Ints:
         """Return (f,) the position of the previous identical free client, or -1."""
         needs, free = self.clients.needs, self.free
-        table = np.stack([needs.tau, needs.A, needs.Q, needs.min_seconds, self.clients.sizes])[:, free].T
+        columns = [needs.tau, needs.A, needs.Q, needs.min_seconds, self.clients.sizes, *(needs.caps or ())]
+        table = np.stack(columns)[:, free].T
         last: dict[bytes, int] = {}
         twins = np.full(len(free), -1)
         for place, key in enumerate(row.tobytes() for row in table):

@@ -9,7 +9,7 @@ from itertools import count, pairwise
 import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
-from fedreach._util.errors import ConfigError, check
+from fedreach._util.errors import ConfigError, InfeasibleError, check
 from fedreach.wireless import search
 from fedreach.wireless.candidates import Candidates, Incumbent, fractional_cover
 from fedreach.wireless.exact import ClientCost, allocate, cost_of_needs
@@ -194,7 +194,8 @@ def solve(
             Default: no limit.
 
     Raises:
-        InfeasibleError: If all clients together have too few examples.
+        InfeasibleError: If all clients together have too few examples, or no set of clients with enough examples is
+            within their energy caps.
         ConfigError: If an argument is outside its range.
 
     Reference: Problem P1' of "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks",
@@ -217,9 +218,14 @@ def solve(
     best = Incumbent(problem, min_examples)
     if covers := minimal_covers(problem.num_examples, min_examples, FEW_COVERS):
         best.offer(covers)
+        _check_caps(best)
         allocation = allocate(problem.only(best.rows))
         return Solution(allocation, allocation.cost, "optimal", nodes=0)
     clients = Candidates.of(problem, min_examples)
+    if clients.needs.caps is not None:  # the set that needs the least bandwidth for its energy caps
+        smallest = search.round_core(clients.needs.least_band(), clients.sizes, min_examples)
+        best.offer([] if smallest is None else [np.flatnonzero(smallest)])
+        _check_caps(best)
     earliest = search.earliest_deadline(clients)
     first = search.relax(clients, 2 * earliest, tolerance=tolerance)
     search.offer_settled_sets(best, clients.needs, 2 * earliest, first.band_price)
@@ -232,6 +238,14 @@ def solve(
     allocation = allocate(problem.only(best.rows))
     status: Status = "optimal" if proof.complete else "time_limit"
     return Solution(allocation, min(proof.lower_bound, allocation.cost), status, proof.nodes)
+
+
+def _check_caps(best: Incumbent) -> None:
+    if not len(best.rows):
+        raise InfeasibleError(
+            f"max_joules must allow a set of clients with min_examples = {best.min_examples}; FedReach found no set "
+            "whose clients share the bandwidth within their energy caps. Raise max_joules, or lower min_examples."
+        )
 
 
 def _seeds(best: Incumbent, clients: Candidates, earliest: float) -> list[Node]:

@@ -80,8 +80,9 @@ class KLFilter(DivergenceFilter):
 
     def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         """Return the cohort; the remark reports admitted clients beyond the threshold and a small cohort."""
-        ids, _, enough, is_within, summary = self.admitted(view, k)
-        remark = "" if is_within and enough and len(ids) >= k else summary
+        admitted = self.admitted(view, k)
+        ids = admitted.ids
+        remark = "" if admitted.kept and admitted.enough and len(ids) >= k else admitted.said
         return Cohort(ids if len(ids) <= k else rng.choice(ids, size=k, replace=False), remark)
 
 

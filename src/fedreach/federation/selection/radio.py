@@ -5,10 +5,18 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from fedreach._util.errors import ConfigError
 from fedreach.federation.base import Selection
-from fedreach.federation.selection.random import DivergenceFilter, largest
+from fedreach.federation.selection.random import AdmittedClients, DivergenceFilter, largest
 from fedreach.federation.types import Cohort, ServerView, State
-from fedreach.wireless.baselines import DC, check_solver, genetic_selection, sqrt_sort
+from fedreach.wireless.baselines import (
+    DC,
+    check_solver,
+    genetic_search,
+    genetic_selection,
+    repair_genetic,
+    sqrt_sort,
+)
 from fedreach.wireless.exact import allocate
 from fedreach.wireless.problem import Allocation, AllocationProblem
 from fedreach.wireless.solve import solve
@@ -74,12 +82,17 @@ class CSRA(DivergenceFilter):
             ``"sorted"``: clients by increasing sqrt(P tau) / d. ``"genetic"``: the paper's baseline. ``"paper"``: the
             paper's algorithm with its own allocation, see `DC` (requires the extra `reproduce`). For ``"sorted"`` and
             ``"genetic"``, the allocation is exact for the set.
+        candidates: Clients that ``"genetic"`` searches. ``"filtered"``: those within the threshold. ``"all"``, from the
+            paper: all available clients, with a penalty on their divergence (eq. 61, see
+            `fedreach.wireless.baselines.penalty_terms`). Clients of the best set that the penalty did not exclude are
+            then replaced, which the remark of the round reports.
         tolerance: Largest gap of ``"certified"``, relative to the cost.
         max_nodes: Largest number of nodes in the search of ``"certified"``. If the search reaches it, the remark of the
             round reports the gap. A limit in seconds would make the result depend on the machine.
 
     Raises:
-        ConfigError: If an option is out of range, the radio is missing, or ``"paper"`` lacks its library.
+        ConfigError: If an option is out of range, the radio is missing, ``"paper"`` lacks its library, or another
+            search than ``"genetic"`` has ``candidates = "all"``.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 37 and
     Algorithm 2. The cost of Algorithm 2 is far from the lowest cost, see ``benchmarks/allocation.py``.
@@ -97,6 +110,7 @@ class CSRA(DivergenceFilter):
 
     min_examples: int | None = None
     search: Literal["certified", "sorted", "genetic", "paper"] = "certified"
+    candidates: Literal["filtered", "all"] = "filtered"
     tolerance: Annotated[float, "(0, 1)"] = 1e-4
     max_nodes: Annotated[int, "[1, inf)"] = 2000
     ignores_cohort = True
@@ -106,6 +120,11 @@ class CSRA(DivergenceFilter):
         super().__post_init__()
         if self.search == "paper":
             check_solver()
+        if self.candidates == "all" and self.search != "genetic":
+            raise ConfigError(
+                f"CSRA.candidates must be 'filtered' with search = {self.search!r}, which has no penalty for divergent "
+                "clients. Use search = 'genetic'."
+            )
 
     def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         """Return the cohort with its allocation; the remark reports constraints that could not be satisfied."""
@@ -115,8 +134,26 @@ class CSRA(DivergenceFilter):
         remarks = [] if admitted.kept and admitted.enough else [admitted.said]
         if not admitted.enough:
             return Cohort(admitted.ids, remarks[0], allocate(problem))
-        allocation, remark = self._search(problem, max(1, admitted.min_examples), rng)
+        if self.candidates == "all":
+            everyone = view.radio.problem().only(view.available)
+            allocation, remark = self._search_all(everyone, admitted, rng)
+        else:
+            allocation, remark = self._search(problem, max(1, admitted.min_examples), rng)
         return Cohort(allocation.ids, "; ".join([*remarks, *([remark] if remark else [])]), allocation)
+
+    def _search_all(
+        self, problem: AllocationProblem, admitted: AdmittedClients, rng: np.random.Generator
+    ) -> tuple[Allocation, str]:
+        """Search all available clients for the best set of eq. 61; the remark reports if this set needed a repair."""
+        needed, limit = max(1, admitted.min_examples), admitted.max_divergence
+        best = genetic_search(problem, needed, rng, divergence=admitted.divergence, max_divergence=limit)
+        within = admitted.divergence <= limit
+        rows = repair_genetic(problem, needed, best, within)
+        remark = ""
+        if rows.tolist() != best.tolist():
+            removed, added = np.count_nonzero(~within[best]), np.count_nonzero(~np.isin(rows, best))
+            remark = f"genetic search: {removed} clients above {limit:.4g} nats removed, {added} clients added"
+        return allocate(problem.only(rows)), remark
 
     def _search(
         self, problem: AllocationProblem, min_examples: int, rng: np.random.Generator

@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from fedreach._util.arrays import AnyArray, Ints
+from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.divergence import Direction, label_divergences
 from fedreach.federation.base import OfFunction, Selection
 from fedreach.federation.types import ClientResults, Cohort, ServerView, State
@@ -315,6 +315,8 @@ class AdmittedClients(NamedTuple):
     enough: bool  # whether they hold as many
     kept: bool  # whether all of them are within the threshold
     said: str  # how many are, and how many others were admitted
+    divergence: Floats  # (n,) of all available clients, in the order of their ids
+    max_divergence: float  # the threshold, or the largest divergence of an admitted client
 
 
 @dataclass(frozen=True)
@@ -347,4 +349,6 @@ class DivergenceFilter(Selection):
         if examples_up_to[admitted - 1] < needed:
             remark += f", with {examples_up_to[admitted - 1]} of {needed} examples"
         is_enough = bool(examples_up_to[admitted - 1] >= needed)
-        return AdmittedClients(np.sort(ids[order[:admitted]]), needed, is_enough, admitted <= within, remark)
+        limit = max(self.threshold, float(far[admitted - 1]))
+        nearest = np.sort(ids[order[:admitted]])
+        return AdmittedClients(nearest, needed, is_enough, admitted <= within, remark, divergence, limit)
