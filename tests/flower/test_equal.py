@@ -118,6 +118,7 @@ PARTS = {
         'method.selection={name="clustered", eps1=1000.0, eps2=0.0, thresholds="absolute", first_round=1}',
         "method.loss=fedntd",
         "method.solver=fedprox",
+        "method.weighting={name='clip', inner='by_examples', max=0.3}",
         "method.cohort_size=5",
     ],
     "FedSAM under secure aggregation": ["method.loss=fedsam", "method.label_statistics=secure_aggregation"],

@@ -141,7 +141,8 @@ class LocalSolver(Component):
         Args:
             memory: (k, p) stored vectors of the clients that train next.
             state: The server's state of this solver.
-            share: (k,) N m_i / sum_j m_j, the number of examples of each client relative to the mean over participants.
+            share: (k,) n m_i / sum_j m_j, the number of examples of each client relative to the mean over the n
+                participants that share its model.
         """
 
     def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, lr: float) -> Float32s:

@@ -48,6 +48,16 @@ class FederationState:
         for model in np.unique(models):
             yield int(model), np.flatnonzero(models == model)
 
+    def relative_sizes(self, view: ServerView, rows: Ints) -> Floats:
+        """Return (k,) numbers of examples of participants, each relative to the mean over those that share its model.
+
+        Participants without known examples, which on Flower have never been online, do not count in the mean.
+        """
+        known = view.num_examples > 0
+        counts = np.bincount(self.clusters[known], minlength=len(self.models))
+        sums = np.bincount(self.clusters[known], view.num_examples[known], minlength=len(self.models))
+        return np.asarray(view.num_examples[rows] / (sums / np.maximum(counts, 1))[self.clusters[rows]])
+
     def adapted(self, federation: Federation) -> Float32s:
         """Return the (m, d) models to evaluate and distribute; for most solvers, these are the broadcast models."""
         solver = federation.memory_solver

@@ -300,7 +300,7 @@ class Simulation:
         rows = view.rows(ids)
         trained = self._train(state, view, ids, rows)
         if self.attackers.attack.replays:
-            self._replay(view, ids, rows, trained)
+            self._replay(state, view, ids, rows, trained)
         finite = finite_rows(trained.update) if trained.finite is None else trained.finite
         finite = finite & np.isfinite(trained.loss)
         lost = {} if finite.all() else self._describe_failures(ids[~finite], trained.loss[~finite], view.round)
@@ -325,10 +325,12 @@ class Simulation:
         )
         return reports.only(finite) if lost else reports
 
-    def _replay(self, view: ServerView, ids: Ints, rows: Ints, trained: LocalUpdates) -> None:
+    def _replay(self, state: FederationState, view: ServerView, ids: Ints, rows: Ints, trained: LocalUpdates) -> None:
         """Replace the updates and losses of malicious clients by those of round 1."""
         malicious = self.attackers.among(ids)
-        first = self._train(self._start(None), replace(view, round=1), ids[malicious], rows[malicious])
+        start = self._start(None)
+        start = replace(start, models=start.models[:1], clusters=state.clusters)  # relative sizes of now
+        first = self._train(start, replace(view, round=1), ids[malicious], rows[malicious])
         trained.update[malicious], trained.loss[malicious] = first.update, first.loss
 
     def _train(self, state: FederationState, view: ServerView, ids: Ints, rows: Ints) -> LocalUpdates:
@@ -341,8 +343,7 @@ class Simulation:
             terms: Mapping[str, Float32s] = {}
             if solver is not None:
                 assert state.memory is not None  # see `Simulation.start`
-                sizes = view.num_examples[view.num_examples > 0]  # on Flower, some clients may never have been online
-                share = view.num_examples[rows[members]] / sizes.mean()
+                share = state.relative_sizes(view, rows[members])
                 terms = solver.prepare(state.memory.read(rows[members]), state.solver[model], share)
             elif state.memory is not None:  # of the loss
                 terms = {LOSS_MEMORY: state.memory.read(rows[members])}
