@@ -204,6 +204,9 @@ class Evaluator:
     - ``train_accuracy``: training examples of participants, with label noise. All other columns use true labels.
       ``out_of_sample_gap``: train_accuracy - participant_accuracy. Both columns require `training`, or data that have
       only training examples.
+    - ``cohort_accuracy``: the part of participant_accuracy of the round's cohort, whose updates the model contains; a
+      mean over these clients. `fedreach.runs.recorder` adds this column. It is the in-distribution accuracy of
+      "Advocating for the Silent" (arXiv 2310.07171), section 5.
     - ``local_accuracy``: local models of the cohort before aggregation, each evaluated on its client's held-out
       examples. This column requires ``evaluation.local``.
 

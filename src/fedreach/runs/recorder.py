@@ -18,7 +18,7 @@ from fedreach._util.arrays import AnyArray, replace_fields
 from fedreach._util.errors import ANOTHER_FOLDER, STEADIER, RunFolderError, TrainingError
 from fedreach._util.files import FileDigest, content_of, digest_of
 from fedreach.engines.models.flat import Layout
-from fedreach.evaluation.scores import MAE
+from fedreach.evaluation.scores import ACCURACY, MAE
 from fedreach.federation.accounting import spent
 from fedreach.federation.federation import Federation
 from fedreach.federation.round import refers_to_length
@@ -187,6 +187,7 @@ class Recorder:
         lines: Sequence[Mapping[str, Any]] = ()
         if evaluated is not None:
             columns, lines = evaluated
+            columns = {**columns, **_cohort_score(lines, row.cohort)}
             self._refuse_if_diverged(snapshot.state, columns)
             snapshot = self._update_best(snapshot, columns.get("participant_loss", np.inf), _losses(lines))
             row = replace(row, evaluated=columns)
@@ -352,6 +353,16 @@ class Recorder:
             for number, params in enumerate(models)
             for name, view in self.layout.views(torch.from_numpy(params.copy())).items()
         }
+
+
+def _cohort_score(lines: Sequence[Mapping[str, Any]], cohort: Sequence[int]) -> dict[str, float]:
+    """Return the column of the mean score of the cohort with the new model; empty if none has held-out examples."""
+    for line in lines:
+        name = MAE.name if MAE.name in line else ACCURACY.name
+        chosen = np.isin(line["ids"], cohort)
+        if line["population"] == "participants" and chosen.any():
+            return {f"cohort_{name}": round(float(np.array(line[name])[chosen].mean()), 9)}
+    return {}
 
 
 def _losses(lines: Sequence[Mapping[str, Any]]) -> Losses:
