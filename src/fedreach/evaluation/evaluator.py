@@ -346,6 +346,11 @@ class ClientModels:
         model_of = np.zeros(len(participants), np.int64) if clusters is None else clusters
         return cls(np.atleast_2d(models), model_of, participants)
 
+    @property
+    def shares(self) -> Floats:
+        """(m,) share of the participants that use each model."""
+        return np.bincount(self.clusters, minlength=len(self.models)) / len(self.clusters)
+
     def logits(self, engine: Predictor, split: Split, index: Ints, owner: Ints | None) -> list[tuple[float, Float32s]]:
         """Return the (share, logits) of each model that predicts the given examples (see `predict`)."""
         if len(self.models) == 1:
@@ -354,7 +359,7 @@ class ClientModels:
         if owner is not None and np.isin(owner, self.participants).all():
             model_of = self.clusters[np.searchsorted(self.participants, owner)]
             return [(1.0, np.stack(model_logits)[model_of, np.arange(len(index))])]
-        return list(zip((np.bincount(self.clusters) / len(self.clusters)).tolist(), model_logits, strict=True))
+        return list(zip(self.shares.tolist(), model_logits, strict=True))
 
     def predict(
         self, engine: Predictor, split: Split, index: Ints, owner: Ints | None
@@ -377,7 +382,7 @@ class ClientModels:
                 right[rows], loss[rows] = engine.predict(self.models[model], split, index[rows])
             return right, loss
         mean_right, mean_loss = np.zeros(len(index)), np.zeros(len(index))
-        for model, share in zip(self.models, np.bincount(self.clusters) / len(self.clusters), strict=True):
+        for model, share in zip(self.models, self.shares, strict=True):
             one_right, one_loss = engine.predict(model, split, index)
             mean_right += share * one_right
             mean_loss += share * one_loss.astype(np.float64)

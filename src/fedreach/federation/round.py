@@ -67,6 +67,11 @@ def plan_probe(federation: Federation, state: FederationState, view: ServerView)
             "hides single clients' updates; got a request for updates. Choose another selection, or let the server "
             "see updates."
         )
+    if probe.models not in (1, len(state.models)) or (probe.asks == "update" and probe.models > 1):
+        raise ComponentError(
+            f"{name_of(federation.selection)}.probe must ask for the losses of 1 model or of all {len(state.models)}; "
+            f"got {probe.models} and asks = {probe.asks!r}."
+        )
     if probe.asks == "update" and not federation.selection.reads_updates:
         raise ComponentError(
             f"{name_of(federation.selection)}.probe asks for updates of single clients, which its attributes do not "

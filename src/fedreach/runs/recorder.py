@@ -22,6 +22,7 @@ from fedreach.evaluation.scores import ACCURACY, MAE
 from fedreach.federation.accounting import spent
 from fedreach.federation.federation import Federation
 from fedreach.federation.round import refers_to_length
+from fedreach.federation.selection.clustering import cluster_changes
 from fedreach.federation.state import FederationState
 from fedreach.federation.steps import memory_width
 from fedreach.federation.types import RoundCost, RoundResult
@@ -152,6 +153,7 @@ class Recorder:
 
     def after(self, snapshot: Snapshot, state: FederationState, result: RoundResult) -> tuple[Snapshot, RoundRow]:
         """Return the run after a round and the row of the round, which has not been written yet."""
+        policy, selection = self.federation.selection, snapshot.state.selection
         total, cost = snapshot.bytes_total + result.bytes_down + result.bytes_up, result.cost
         snapshot = replace_fields(snapshot, state=state, bytes_total=total)
         if cost is not None:
@@ -171,6 +173,7 @@ class Recorder:
             remark=result.remark or None,
             by_server=result.by_server,
             clusters=state.clusters.tolist() if len(state.models) > 1 else None,
+            cluster_changes=cluster_changes(policy, selection, state.selection),
             evaluated={},
             **_cost_columns(cost, snapshot),
         )

@@ -30,7 +30,7 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.participation import Always, Participation
 from fedreach.federation.secure_aggregation import too_few
-from fedreach.federation.state import FederationState, initial_state
+from fedreach.federation.state import FederationState, initial_models, initial_state
 from fedreach.federation.steps import (
     AskLosses,
     AskServer,
@@ -203,7 +203,8 @@ class Simulation:
     def _start(self, memory_file: Path | None) -> FederationState:
         width = memory_width(self.federation, self.engine.num_trainable, len(self.engine.initial))
         memory = new_memory(self.federation, len(self.first_view.ids), width, memory_file)
-        return initial_state(self.federation, self.engine.initial, self.first_view, memory)
+        models = initial_models(self.federation, self.engine.initial, self.engine.layout.parameter_sizes)
+        return initial_state(self.federation, models, self.first_view, memory)
 
     def step(self, state: FederationState) -> RoundOutcome:
         """Simulate one round."""
