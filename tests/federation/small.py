@@ -59,7 +59,7 @@ def make_reports(ids, update=None, trainable=None):
 
 
 def start(chosen, view):
-    return initial_state(chosen, np.zeros(D, np.float32), view)
+    return initial_state(chosen, np.zeros((chosen.selection.first_models, D), np.float32), view)
 
 
 def conclude(chosen, ids, view=None, state=None):

@@ -13,7 +13,7 @@ from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedDyn, Scaffold
 from fedreach.federation.state import initial_state
 from fedreach.federation.types import NO_STATE, Cohort
-from fedreach.federation.weighting import Equal
+from fedreach.federation.weighting import ByExamples, Clip, Equal, FedNova, Mix
 
 from ..quadratics import two_quadratics  # noqa: TID252 (tests are no package that has a name)
 from .small import D, federation, make_reports, make_view
@@ -81,6 +81,59 @@ def test_a_model_whose_clients_have_no_weight_stays_and_the_others_take_their_ow
     assert [dict(one) == {} for one in after.server] == [False, True]
 
 
+def loop_over_cap(sizes, cap):
+    """Return weights proportional to sizes, at most cap: give the excess to the others, until none exceeds it."""
+    weights = [size / sum(sizes) for size in sizes]
+    cap, full = max(cap, 1 / len(sizes)), set()
+    while any(weight > cap + 1e-12 for weight in weights):
+        full |= {i for i, weight in enumerate(weights) if weight > cap + 1e-12}
+        rest = sum(size for i, size in enumerate(sizes) if i not in full)
+        weights = [cap if i in full else (1 - cap * len(full)) * size / rest for i, size in enumerate(sizes)]
+    return weights
+
+
+@pytest.mark.parametrize(
+    ("inner", "raw"), [(ByExamples(), [10, 20, 30, 40, 50, 60]), (FedNova(), [10, 20, 30, 40 / 2, 50 / 2, 60 / 2])]
+)
+def test_a_cap_on_weights_holds_among_the_clients_of_each_model(inner, raw):
+    after = (0, 0, 1, 0, 0, 1)
+    chosen, view, state = two_rounds(after)
+    chosen = replace(chosen, weighting=Clip(inner, max=0.3))
+    new, report = conclude_round(chosen, state, view, Cohort(np.arange(6)), make_reports(range(6)))
+    weights = np.array(report.weights)
+    assert weights.sum() == pytest.approx(1)
+    for model in (0, 1):
+        members = [i for i in range(6) if after[i] == model]
+        expected = loop_over_cap([raw[i] for i in members], 0.3)  # by size and over all six, the largest of 0 had 1/3
+        np.testing.assert_allclose(weights[members] / weights[members].sum(), expected, atol=1e-9)
+        mean = sum(w * (i + 1) for w, i in zip(expected, members, strict=True))  # client i's update is i + 1
+        np.testing.assert_allclose(new.models[model] - state.models[model], mean, rtol=1e-6)
+
+
+def test_a_mix_of_weights_is_one_of_the_weights_in_each_model():
+    chosen, view, state = two_rounds((0, 0, 1, 1, 1, 1))
+    chosen = replace(chosen, weighting=Mix((ByExamples(), Equal())))
+    new, _ = conclude_round(chosen, state, view, Cohort(np.arange(6)), make_reports(range(6)))
+    weights = (np.array([10 / 30, 20 / 30]) + 1 / 2) / 2
+    np.testing.assert_allclose(new.models[0] - state.models[0], weights @ [1, 2], rtol=1e-6)
+
+
+def test_weights_of_single_clients_are_the_same_bits_with_several_models():
+    chosen, view, state = two_rounds((0, 0, 1, 1, 0, 2))
+    reports = make_reports(range(6))
+    _, report = conclude_round(replace(chosen, weighting=ByExamples()), state, view, Cohort(np.arange(6)), reports)
+    assert report.weights == tuple(ByExamples().weights({}, reports)[0].tolist())
+
+
+def test_a_size_is_relative_to_the_participants_that_share_the_model():
+    _, view, state = two_rounds((0, 0, 1, 1, 0, 2))  # sizes 10, 20, ..., 60
+    expected = [10 / (80 / 3), 20 / (80 / 3), 30 / 35, 40 / 35, 50 / (80 / 3), 1]
+    np.testing.assert_allclose(state.relative_sizes(view, np.arange(6)), expected)
+    np.testing.assert_allclose(state.relative_sizes(view, np.array([4, 5])), [expected[4], 1])
+    never_online = replace(view, num_examples=np.array([10, 20, 30, 40, 0, 60]))
+    np.testing.assert_allclose(state.relative_sizes(never_online, np.array([0, 1])), [10 / 15, 20 / 15])
+
+
 def test_each_model_has_its_own_server_state_which_a_split_forgets():
     chosen, view, state = two_rounds((0, 0, 0, 1, 1, 1), server=Average(momentum=0.5))
     assert [dict(s) for s in state.server] == [{}, {}]
@@ -116,6 +169,23 @@ def test_what_clients_of_a_changed_cluster_kept_is_forgotten():
 def test_clusters_that_break_the_contract_are_refused(after, wrong):
     with pytest.raises(ComponentError, match=wrong):
         two_rounds(after)
+
+
+def test_the_strength_of_feddyn_refers_to_the_participants_of_a_model(monkeypatch):
+    simulation, pulls = two_quadratics(FedDyn(0.5), Equal()), []  # the clients hold 1 and 3 examples
+    simulation = replace(simulation, federation=replace(simulation.federation, selection=Split((0, 1))))
+    train = type(simulation.engine).train
+
+    def recorded(self, broadcast, ids, round_, lr, terms):
+        pulls.append(terms["pull"].ravel().tolist())
+        return train(self, broadcast, ids, round_, lr, terms)
+
+    monkeypatch.setattr(type(simulation.engine), "train", recorded)
+    state = simulation.start()
+    for _ in range(3):
+        state = simulation.step(state).state
+    assert pulls[0] == pytest.approx([0.5 / (1 / 2), 0.5 / (3 / 2)])
+    assert pulls[2:] == [[0.5], [0.5]]  # one participant each
 
 
 @pytest.mark.parametrize("solver", [Scaffold(), FedDyn(0.5)])

@@ -80,6 +80,13 @@ def test_a_probe_for_losses_costs_a_third_of_a_pass_and_one_number():
     assert got.joules == got.probe_joules + trained.joules
 
 
+def test_a_probe_for_the_losses_of_three_models_costs_three_evaluations_and_numbers():
+    view = make_view(probe=Probe(np.array([0, 3]), models=3), probed=flags([0, 3]))
+    got = spent(federation(), [0, 3], view)
+    asked = allocate(view.radio.problem(bits=3 * 32, passes=np.full(N, 3 / 3)).only([0, 3]))
+    assert (got.probe_seconds, got.probe_joules) == pytest.approx((asked.seconds, asked.joules), rel=1e-12)
+
+
 def test_a_probe_of_a_batch_looks_at_no_more_than_there_is():
     # Clients hold 10, 20, ... examples; a batch of 20 is all of the first two, and a third of client 5's 60.
     view = make_view(probe=Probe(np.array([0, 1, 5]), "batch_loss", 20), probed=flags([0, 1, 5]))

@@ -47,6 +47,12 @@ PARTS = {
         'method.selection={name="clustered", eps1=1000.0, eps2=0.0, thresholds="absolute", first_round=1}',
         "method.cohort_size=5",
     ],
+    "IFCA, where replies get lost": [
+        'method.selection={name="ifca", n_clusters=3}',
+        "method.solver=feddyn",
+        'population.participation={name="bernoulli", act_prob=0.9, reply_prob=0.7}',
+    ],
+    "k-means of updates": ["method.selection=update_kmeans", "method.cohort_size=4"],
     "Rademacher": ["method.selection=rademacher"],
     "shifted unseen clients": ["shift.name=brightness", "shift.strength=0.4", "shift.share=0.5"],
     "label divergence": ["method.selection=kl_filter"],
@@ -118,6 +124,7 @@ PARTS = {
         'method.selection={name="clustered", eps1=1000.0, eps2=0.0, thresholds="absolute", first_round=1}',
         "method.loss=fedntd",
         "method.solver=fedprox",
+        "method.weighting={name='clip', inner='by_examples', max=0.3}",
         "method.cohort_size=5",
     ],
     "FedSAM under secure aggregation": ["method.loss=fedsam", "method.label_statistics=secure_aggregation"],
@@ -262,7 +269,7 @@ def test_flower_gives_the_simulators_run(tmp_path: Path, name: str, monkeypatch:
                 assert other[key] == mine[key], key
     for file in ("last.safetensors", "best.safetensors"):
         assert (tmp_path / "flower" / file).read_bytes() == (tmp_path / "simulator" / file).read_bytes(), file
-    if name == "FedDyn in clusters":
+    if name in ("FedDyn in clusters", "IFCA, where replies get lost", "k-means of updates"):
         assert len(theirs[-1]["clusters"]) == 5
         assert len(set(theirs[-1]["clusters"])) > 1
     if name in HIDDEN:

@@ -92,6 +92,21 @@ def test_a_run_from_python_is_read_like_any_other(tmp_path: Path) -> None:
     assert (run.method, run.status, run.last_round, run.best_round) == ("tiny", "finished", 4, result.best_round)
 
 
+def test_the_cohorts_accuracy_is_that_of_the_new_model_on_its_clients_held_out_data(tmp_path: Path) -> None:
+    go_on(tmp_path / "run", every=1)
+    rows = list(RunFolder(tmp_path / "run").records(RoundRow))
+    simulation = tiny_simulation()
+    state = replace(simulation, rounds=4).start()
+    assert "cohort_accuracy" not in rows[0].evaluated
+    for row in rows[1:]:
+        state = replace(simulation, rounds=4).step(state).state
+        held = [simulation.data.held_out[client] for client in row.cohort]
+        right = [simulation.engine.predict(state.params, "true", index)[0].mean() for index in held]
+        assert row.evaluated["cohort_accuracy"] == pytest.approx(np.mean(right), abs=1e-6)
+    differs = [row.evaluated["cohort_accuracy"] != row.evaluated["participant_accuracy"] for row in rows[1:]]
+    assert any(differs)
+
+
 class Disagreeing(Evaluator):
     """Finds another round best on participants' held-out data, on the test set and on unseen clients."""
 

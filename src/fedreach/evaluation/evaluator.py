@@ -205,6 +205,9 @@ class Evaluator:
     - ``train_accuracy``: training examples of participants, with label noise. All other columns use true labels.
       ``out_of_sample_gap``: train_accuracy - participant_accuracy. Both columns require `training`, or data that have
       only training examples.
+    - ``cohort_accuracy``: the part of participant_accuracy of the round's cohort, whose updates the model contains; a
+      mean over these clients. `fedreach.runs.recorder` adds this column. It is the in-distribution accuracy of
+      "Advocating for the Silent" (arXiv 2310.07171), section 5.
     - ``local_accuracy``: local models of the cohort before aggregation, each evaluated on its client's held-out
       examples. This column requires ``evaluation.local``.
 
@@ -344,6 +347,11 @@ class ClientModels:
         model_of = np.zeros(len(participants), np.int64) if clusters is None else clusters
         return cls(np.atleast_2d(models), model_of, participants)
 
+    @property
+    def shares(self) -> Floats:
+        """(m,) share of the participants that use each model."""
+        return np.bincount(self.clusters, minlength=len(self.models)) / len(self.clusters)
+
     def logits(self, engine: Predictor, split: Split, index: Ints, owner: Ints | None) -> list[tuple[float, Float32s]]:
         """Return the (share, logits) of each model that predicts the given examples (see `predict`)."""
         if len(self.models) == 1:
@@ -352,7 +360,7 @@ class ClientModels:
         if owner is not None and np.isin(owner, self.participants).all():
             model_of = self.clusters[np.searchsorted(self.participants, owner)]
             return [(1.0, np.stack(model_logits)[model_of, np.arange(len(index))])]
-        return list(zip((np.bincount(self.clusters) / len(self.clusters)).tolist(), model_logits, strict=True))
+        return list(zip(self.shares.tolist(), model_logits, strict=True))
 
     def predict(
         self, engine: Predictor, split: Split, index: Ints, owner: Ints | None
@@ -375,7 +383,7 @@ class ClientModels:
                 right[rows], loss[rows] = engine.predict(self.models[model], split, index[rows])
             return right, loss
         mean_right, mean_loss = np.zeros(len(index)), np.zeros(len(index))
-        for model, share in zip(self.models, np.bincount(self.clusters) / len(self.clusters), strict=True):
+        for model, share in zip(self.models, self.shares, strict=True):
             one_right, one_loss = engine.predict(model, split, index)
             mean_right += share * one_right
             mean_loss += share * one_loss.astype(np.float64)

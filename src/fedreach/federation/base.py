@@ -45,6 +45,7 @@ class Selection(Component):
 
     probes: bool = False  # asks clients before it selects
     makes_clusters: bool = False  # gives clusters of clients a model each
+    first_models: int = 1  # number of models before round 1; with more than one, a model may lose all its clients
     reads_length: bool = False  # depends on the length of the run
     ignores_cohort: bool = False  # may choose more than k
     may_be_empty: bool = False  # may choose no client, although some are available
@@ -68,8 +69,17 @@ class Selection(Component):
     def clusters(self, state: State) -> Ints:
         """Return (n,) the number 0, 1, ... of the model of each participant; called after `observe`.
 
-        A model with a new number is initially a copy of the model that its clients used before.
+        A model with a new number is initially a copy of the model that its clients used before. With `first_models`
+        above 1, all numbers are below it.
         """
+
+    def assigned(self, state: State) -> Ints | None:
+        """Return (n,) the cluster of each participant, -1 if it has none yet; None for a policy without clusters."""
+        return self.clusters(state) if self.makes_clusters else None
+
+    def choose_models(self, state: State, ids: Ints, losses: Floats) -> State:
+        """Return the state after r clients sent their (r, K) losses with all K models, see `Probe.models`."""
+        return state
 
 
 class Weighting(Component):
@@ -141,7 +151,8 @@ class LocalSolver(Component):
         Args:
             memory: (k, p) stored vectors of the clients that train next.
             state: The server's state of this solver.
-            share: (k,) N m_i / sum_j m_j, the number of examples of each client relative to the mean over participants.
+            share: (k,) n m_i / sum_j m_j, the number of examples of each client relative to the mean over the n
+                participants that share its model.
         """
 
     def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, lr: float) -> Float32s:

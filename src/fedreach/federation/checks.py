@@ -192,7 +192,7 @@ def check_update(aggregator: object, answer: tuple[Floats, State], d: int) -> tu
     return update, state
 
 
-def check_clusters(policy: object, clusters: Ints, n: int, models: int) -> Ints:
+def check_clusters(policy: Selection, clusters: Ints, n: int, models: int) -> Ints:
     """Return (n,) the model number of each participant, or raise an error that names the violated rule."""
     where = f"{name_of(policy)}.clusters"
     clusters = np.asarray(clusters)
@@ -201,8 +201,14 @@ def check_clusters(policy: object, clusters: Ints, n: int, models: int) -> Ints:
             f"{where} must return a whole number for each of the {n} participants; got shape {clusters.shape} of "
             f"{clusters.dtype}."
         )
-    count = int(clusters.max()) + 1
-    if clusters.min() < 0 or count < models or len(np.unique(clusters)) != count:
+    first = policy.first_models
+    if first > 1 and not (clusters.min() >= 0 and clusters.max() < models == first):
+        raise ComponentError(
+            f"{where} must return numbers from 0 to {first - 1}, and the federation must have `first_models` = {first} "
+            f"models; got the numbers {np.unique(clusters).tolist()} and {models} models."
+        )
+    count = max(models, int(clusters.max()) + 1)
+    if first == 1 and (clusters.min() < 0 or len(np.unique(clusters)) != count):
         raise ComponentError(
             f"{where} must number the clusters 0, 1, ..., each with at least one member, and keep the {models} "
             f"existing clusters; got the numbers {np.unique(clusters).tolist()}."

@@ -82,7 +82,8 @@ def count_bytes(
 ) -> tuple[int, int, int]:
     """Return (down, up, probe) bytes of a round, where down and up include the bytes of the probe.
 
-    A probed client already has the model, so the server does not send the model again. A client that was probed for its
+    A probed client already has the model, so the server does not send the model again; of all models, if the probe asks
+    for the loss of each. A client that was probed for its
     update sends the update once. In round 1 clients also send statistics about their labels. The model has d numbers:
     trained parameters and averaged buffers. `reports` contains only the client results that the server uses. Secure
     aggregation adds keys and shares (see `count_key_bytes`).
@@ -94,7 +95,9 @@ def count_bytes(
 
     sent = view.sent_update
     probed = int(np.count_nonzero(view.probed))
-    probe_down, probe_up = probed * model, probed if sent is None else int(sent.sum()) * report
+    models = 1 if view.probe is None else view.probe.models
+    probe_down = probed * (model + (models - 1) * d)
+    probe_up = probed * models if sent is None else int(sent.sum()) * report
     holds = int(np.count_nonzero(view.probed[view.rows(selection.ids)])) if probed else 0
     done = 0 if sent is None else int(sent[view.rows(reports.ids)].sum())
     down = (len(selection.ids) - holds) * model + probe_down
@@ -272,7 +275,7 @@ def _probe_problem(
     rows = view.rows(probe.ids)
     if probe.asks == "update":
         return radio.problem(bits=8 * BYTES_PER_NUMBER * report_numbers(federation, d)).only(rows)
-    passes = np.full(len(view.ids), FORWARD_PASS)
+    passes = np.full(len(view.ids), FORWARD_PASS * probe.models)
     if probe.asks == "batch_loss":
         passes = passes * np.minimum(1.0, probe.batch_size / np.maximum(view.num_examples, 1))
-    return radio.problem(bits=8 * BYTES_PER_NUMBER, passes=passes).only(rows)
+    return radio.problem(bits=8 * BYTES_PER_NUMBER * probe.models, passes=passes).only(rows)

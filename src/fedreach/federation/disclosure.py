@@ -153,7 +153,8 @@ def _of_reports(federation: Federation) -> Iterator[Disclosed]:
         yield Disclosed(f"update, {report}", "probed clients", "before selection", limit, keys)
     elif selection.probes:
         keys = ("query.loss/metrics/train_loss",)
-        yield Disclosed("loss of the model", "probed clients", "before selection", limit, keys)
+        what = "loss of the model" if selection.first_models == 1 else "loss of each model"
+        yield Disclosed(what, "probed clients", "before selection", limit, keys)
     limit = "other components" if measured else ""
     yield Disclosed(report, "cohort", "each round", limit, _names("train/metrics", *numbers))
     limit = "larger cohort" if hides else "secure aggregation"

@@ -67,6 +67,11 @@ def plan_probe(federation: Federation, state: FederationState, view: ServerView)
             "hides single clients' updates; got a request for updates. Choose another selection, or let the server "
             "see updates."
         )
+    if probe.models not in (1, len(state.models)) or (probe.asks == "update" and probe.models > 1):
+        raise ComponentError(
+            f"{name_of(federation.selection)}.probe must ask for the losses of 1 model or of all {len(state.models)}; "
+            f"got {probe.models} and asks = {probe.asks!r}."
+        )
     if probe.asks == "update" and not federation.selection.reads_updates:
         raise ComponentError(
             f"{name_of(federation.selection)}.probe asks for updates of single clients, which its attributes do not "
@@ -164,6 +169,8 @@ def conclude_round(
     else:
         answer = federation.weighting.weights(state.weighting, reports)
         weights, weighed = checks.check_weights(federation.weighting, answer, len(rows))
+        if len(state.models) > 1 and not federation.weighting.has_own_weights:
+            weights = _weights_by_model(federation, state, reports, rows, weights)
     loss[rows] = reports.metrics["loss"]
     models, sent = state.models.copy(), state.sent
     part_states = list(zip(state.server, state.solver, state.aggregation, strict=True))
@@ -218,6 +225,22 @@ def _steps(federation: Federation, view: ServerView, reports: ClientResults) -> 
         sizes = view.num_examples[view.rows(reports.ids)]
         steps = local.steps_of(sizes, reports.ids, federation.seed, view.round)
     return local.moved_steps(steps)
+
+
+def _weights_by_model(
+    federation: Federation, state: FederationState, reports: ClientResults, rows: Ints, weights: Floats
+) -> Floats:
+    """Return (r,) weights in which the clients of each model are weighted among themselves, as without other models.
+
+    Each model's clients keep the sum of their weights. So a limit on weights, as in `Clip`, holds within each model.
+    Weights a_i / sum_j a_j, where a_i depends on client i alone, need no such step.
+    """
+    weighting, weights = federation.weighting, weights.copy()
+    for _, positions in state.by_model(rows):
+        if (total := weights[positions].sum()) > 0:
+            answer = weighting.weights(state.weighting, reports.at(positions))
+            weights[positions] = total * checks.check_weights(weighting, answer, len(positions))[0]
+    return weights
 
 
 def _update_model(

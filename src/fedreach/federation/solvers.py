@@ -73,9 +73,10 @@ class FedDyn(LocalSolver):
     """FedDyn (Acar et al., 2021): dynamic regularization with accumulated updates h_i.
 
     The local gradient is g + a_i (w - w0 + h_i) with a_i = alpha / (N p_i), where N p_i is the client's number of
-    examples relative to the mean. Each client whose reply counts stores h_i + update_i. With h the mean of the h_i over
-    all participants, the new model is mean_i(w_i) + h. At the fixed point h_i = -grad F_i(x) / a_i, so sum_i p_i grad
-    F_i(x) = 0. Aggregation weights apply to the models only. FedDyn sends as many bytes as FedAvg.
+    examples relative to the mean over the N participants that share its model. Each client whose reply counts stores
+    h_i + update_i. With h the mean of the h_i over all participants, the new model is mean_i(w_i) + h. At the fixed
+    point h_i = -grad F_i(x) / a_i, so sum_i p_i grad F_i(x) = 0. Aggregation weights apply to the models only. FedDyn
+    sends as many bytes as FedAvg.
 
     As in the authors' code, evaluation uses the mean of the local models, x - h, because x converges only when h does.
     With one client FedDyn differs from SGD, because the server adds h.

@@ -34,7 +34,7 @@ from fedreach.federation.round import (
     server_trains,
     server_tunes,
 )
-from fedreach.federation.state import FederationState
+from fedreach.federation.state import FederationState, update_clusters
 from fedreach.federation.types import ClientResults, Cohort, LocalOutputs, Probe, RoundResult, ServerView
 
 NUMBERS = 2**21  # of clients' memories that are worked on at a time
@@ -130,8 +130,14 @@ def run_round(
     if probe is not None:
         if probe.asks == "update":
             answers = yield AskUpdates(state, view, Cohort(probe.ids), probe=True)
-        else:
+        elif probe.models == 1:
             answers = yield AskLosses(state, view, probe)
+        else:
+            of_models = []
+            for model in range(probe.models):
+                having = replace(state, clusters=np.full_like(state.clusters, model))
+                of_models.append((yield AskLosses(having, view, probe)))
+            state, answers = after_losses(federation, state, of_models)
         state, view = after_probe(federation, state, view, probe, answers)
     selection = plan_round(federation, state, view)
     reports = yield AskUpdates(state, view, selection)
@@ -217,6 +223,20 @@ def after_probe(
     else:
         loss[view.rows(np.array(list(answers), np.int64))] = list(answers.values())
     return state, replace(view, loss=loss, probed=probed, sent_update=sent, probe=probe)
+
+
+def after_losses(
+    federation: Federation, state: FederationState, of_models: Sequence[Mapping[int, float]]
+) -> tuple[FederationState, dict[int, float]]:
+    """Return the state after clients sent their losses with all models, and the smallest loss of each client.
+
+    Clients that did not reply for each model have no loss.
+    """
+    ids = sorted(set[int](of_models[0]).intersection(*of_models[1:]))
+    losses = np.array([[losses[client] for losses in of_models] for client in ids]).reshape(-1, len(of_models))
+    chosen = federation.selection.choose_models(state.selection, np.array(ids, np.int64), losses)
+    state = update_clusters(federation, replace(state, selection=chosen))
+    return state, dict(zip(ids, losses.min(axis=1).tolist(), strict=True))
 
 
 def lost_replies(participation: Participation, ids: Ints, seed: int, round_: int, *, probe: bool) -> Ints:

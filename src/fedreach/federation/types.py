@@ -95,11 +95,15 @@ class Probe:
     - ``batch_loss``: Clients send the mean loss of `batch_size` examples, drawn for this round.
     - ``update``: Clients train and send their update and metrics, for the policy's `observe` only. A client that is
       selected afterwards does not train again.
+
+    A request for losses can refer to all K models of a federation with clusters. The policy then reads the losses in
+    `Selection.choose_models`, and `view.loss` contains the smallest.
     """
 
     ids: Ints  # (p,)
     asks: Literal["loss", "batch_loss", "update"] = "loss"
     batch_size: int = 64
+    models: int = 1  # number K of models whose loss is requested: the client's own model, or all
 
 
 @dataclass(frozen=True, eq=False)

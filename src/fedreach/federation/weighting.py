@@ -185,7 +185,8 @@ class Clip(Weighting):
     with weight 0 share the remaining weight equally.
 
     The cap is the smaller of `max` and `times_equal` / r, but at least 1 / r, because r smaller weights cannot sum to
-    1. So with fewer than 1 / `max` replies, all weights are equal.
+    1. So with fewer than 1 / `max` replies, all weights are equal. With one model per cluster, all of this applies to
+    the r replies for each model.
 
     Each weight depends on all clients, so secure aggregation does not support this weighting.
 

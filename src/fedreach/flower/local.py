@@ -205,7 +205,7 @@ class LocalClient:
         """Train from a (d,) model.
 
         Args:
-            share: Number of examples of the client, relative to the mean over participants.
+            share: Number of examples of the client, relative to the mean over participants with its model.
             memory: State of the client. None: neither the solver nor the loss has client state.
             state: Part of the server's solver state that the server sends.
         """

@@ -36,7 +36,7 @@ from fedreach.federation.disclosure import what_the_server_learns
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact
 from fedreach.federation.participation import Always, Participation
-from fedreach.federation.state import FederationState, initial_state
+from fedreach.federation.state import FederationState, initial_models, initial_state
 from fedreach.federation.steps import memory_width, new_memory, next_view, run_round
 from fedreach.federation.types import ServerView
 from fedreach.flower import messages
@@ -309,7 +309,8 @@ class FedReachStrategy(Strategy):
         width = memory_width(self.federation, self.layout.num_trainable, self.layout.size)
         memory = new_memory(self.federation, len(self._participants), width, self.folder.path / MEMORY_FILE)
         view = replace(self.registry.view(self._participants), rounds=self.rounds)
-        state = initial_state(self.federation, params, view, memory, secret=True)
+        models = initial_models(self.federation, params, self.layout.parameter_sizes)
+        state = initial_state(self.federation, models, view, memory, secret=True)
         self._snapshot, row = self.recorder.begin(state)
         self._close(row, Timing(round=0), self.registry.send(self._evaluation_messages(ConfigRecord())))
 

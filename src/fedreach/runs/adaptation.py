@@ -151,7 +151,7 @@ def _models(folder: RunFolder, name: str, layout: Layout) -> tuple[int, Float32s
     federation = folder.read(FederationRecord)
     assert federation is not None  # it was written before the first round
     clusters = np.array(row.clusters or [0] * len(federation.participants), np.int64)
-    return stored.round, stored.vectors[: int(clusters.max()) + 1], clusters
+    return stored.round, stored.vectors, clusters
 
 
 def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity: Mapping[str, Any]) -> bool:

@@ -19,10 +19,11 @@ from fedreach._util.errors import ANOTHER_FOLDER, STEADIER, RunFolderError, Trai
 from fedreach._util.files import FileDigest, content_of, digest_of
 from fedreach._util.tables import count_noun
 from fedreach.engines.models.flat import Layout
-from fedreach.evaluation.scores import MAE
+from fedreach.evaluation.scores import ACCURACY, MAE
 from fedreach.federation.accounting import spent
 from fedreach.federation.federation import Federation
 from fedreach.federation.round import refers_to_length
+from fedreach.federation.selection.clustering import cluster_changes
 from fedreach.federation.state import FederationState
 from fedreach.federation.steps import memory_width
 from fedreach.federation.types import RoundCost, RoundResult
@@ -154,6 +155,7 @@ class Recorder:
 
     def after(self, snapshot: Snapshot, state: FederationState, result: RoundResult) -> tuple[Snapshot, RoundRow]:
         """Return the run after a round and the row of the round, which has not been written yet."""
+        policy, selection = self.federation.selection, snapshot.state.selection
         total, cost = snapshot.bytes_total + result.bytes_down + result.bytes_up, result.cost
         snapshot = replace_fields(snapshot, state=state, bytes_total=total)
         if cost is not None:
@@ -173,6 +175,7 @@ class Recorder:
             remark=result.remark or None,
             by_server=result.by_server,
             clusters=state.clusters.tolist() if len(state.models) > 1 else None,
+            cluster_changes=cluster_changes(policy, selection, state.selection),
             evaluated={},
             **_cost_columns(cost, snapshot),
         )
@@ -189,6 +192,7 @@ class Recorder:
         lines: Sequence[Mapping[str, Any]] = ()
         if evaluated is not None:
             columns, lines = evaluated
+            columns = {**columns, **_cohort_score(lines, row.cohort)}
             self._refuse_if_diverged(snapshot.state, columns, lines)
             snapshot = self._update_best(snapshot, columns.get("participant_loss", np.inf), _losses(lines))
             row = replace(row, evaluated=columns)
@@ -379,6 +383,16 @@ class Recorder:
             for number, params in enumerate(models)
             for name, view in self.layout.views(torch.from_numpy(params.copy())).items()
         }
+
+
+def _cohort_score(lines: Sequence[Mapping[str, Any]], cohort: Sequence[int]) -> dict[str, float]:
+    """Return the column of the mean score of the cohort with the new model; empty if none has held-out examples."""
+    for line in lines:
+        name = MAE.name if MAE.name in line else ACCURACY.name
+        chosen = np.isin(line["ids"], cohort)
+        if line["population"] == "participants" and chosen.any():
+            return {f"cohort_{name}": round(float(np.array(line[name])[chosen].mean()), 9)}
+    return {}
 
 
 def _losses(lines: Sequence[Mapping[str, Any]]) -> Losses:

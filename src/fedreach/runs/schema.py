@@ -127,6 +127,7 @@ class RoundRow(Record):
     by_server: bool = False  # whether the server trained on its own data and no client was asked
     refused: Mapping[str, str] | None = None  # "client 3" or "node 7" -> its impossible reply, on Flower
     clusters: Sequence[int] | None = None  # the model of each participant, if there are several
+    cluster_changes: float | None = None  # share of participants that changed their cluster, of those with one before
     evaluated: Mapping[str, float | None]  # columns of `fedreach.evaluation.evaluator.Evaluator`; null is not finite
 
 

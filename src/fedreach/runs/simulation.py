@@ -30,7 +30,7 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.participation import Always, Participation
 from fedreach.federation.secure_aggregation import too_few
-from fedreach.federation.state import FederationState, initial_state
+from fedreach.federation.state import FederationState, initial_models, initial_state
 from fedreach.federation.steps import (
     AskLosses,
     AskServer,
@@ -203,7 +203,8 @@ class Simulation:
     def _start(self, memory_file: Path | None) -> FederationState:
         width = memory_width(self.federation, self.engine.num_trainable, len(self.engine.initial))
         memory = new_memory(self.federation, len(self.first_view.ids), width, memory_file)
-        return initial_state(self.federation, self.engine.initial, self.first_view, memory)
+        models = initial_models(self.federation, self.engine.initial, self.engine.layout.parameter_sizes)
+        return initial_state(self.federation, models, self.first_view, memory)
 
     def step(self, state: FederationState) -> RoundOutcome:
         """Simulate one round."""
@@ -300,7 +301,7 @@ class Simulation:
         rows = view.rows(ids)
         trained = self._train(state, view, ids, rows)
         if self.attackers.attack.replays:
-            self._replay(view, ids, rows, trained)
+            self._replay(state, view, ids, rows, trained)
         finite = finite_rows(trained.update) if trained.finite is None else trained.finite
         finite = finite & np.isfinite(trained.loss)
         lost = {} if finite.all() else self._describe_failures(ids[~finite], trained.loss[~finite], view.round)
@@ -325,10 +326,12 @@ class Simulation:
         )
         return reports.only(finite) if lost else reports
 
-    def _replay(self, view: ServerView, ids: Ints, rows: Ints, trained: LocalUpdates) -> None:
+    def _replay(self, state: FederationState, view: ServerView, ids: Ints, rows: Ints, trained: LocalUpdates) -> None:
         """Replace the updates and losses of malicious clients by those of round 1."""
         malicious = self.attackers.among(ids)
-        first = self._train(self._start(None), replace(view, round=1), ids[malicious], rows[malicious])
+        start = self._start(None)
+        start = replace(start, models=start.models[:1], clusters=state.clusters)  # relative sizes of now
+        first = self._train(start, replace(view, round=1), ids[malicious], rows[malicious])
         trained.update[malicious], trained.loss[malicious] = first.update, first.loss
 
     def _train(self, state: FederationState, view: ServerView, ids: Ints, rows: Ints) -> LocalUpdates:
@@ -341,8 +344,7 @@ class Simulation:
             terms: Mapping[str, Float32s] = {}
             if solver is not None:
                 assert state.memory is not None  # see `Simulation.start`
-                sizes = view.num_examples[view.num_examples > 0]  # on Flower, some clients may never have been online
-                share = view.num_examples[rows[members]] / sizes.mean()
+                share = state.relative_sizes(view, rows[members])
                 terms = solver.prepare(state.memory.read(rows[members]), state.solver[model], share)
             elif state.memory is not None:  # of the loss
                 terms = {LOSS_MEMORY: state.memory.read(rows[members])}

@@ -343,7 +343,7 @@ class ToyRun:
 
     def start(self) -> FederationState:
         """Return the state before round 1."""
-        params = np.zeros(self.world.direction.shape[1], np.float32)
+        params = np.zeros((self.policy.first_models, self.world.direction.shape[1]), np.float32)
         return initial_state(self.federation, params, self.world.view(self.federation.needs()))
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:

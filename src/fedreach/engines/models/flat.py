@@ -94,6 +94,11 @@ class Layout:
         """Names of the parameters, then of the buffers."""
         return self.parameters + self.buffers
 
+    @property
+    def parameter_sizes(self) -> list[int]:
+        """Numbers of values in the trained parameters, in order."""
+        return [shape.numel() for shape in self.shapes[: len(self.parameters)]]
+
     @cached_property
     def output_bias(self) -> int | None:
         """Size of the last linear layer's bias if the p trained numbers end with this bias, otherwise None.

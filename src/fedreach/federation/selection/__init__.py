@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fedreach.federation.selection.clustering import IFCA as IFCA
+from fedreach.federation.selection.clustering import UpdateKMeans as UpdateKMeans
 from fedreach.federation.selection.geometry import GradientTable as GradientTable
 from fedreach.federation.selection.labels import Clustered as Clustered
 from fedreach.federation.selection.labels import EntropyTopK as EntropyTopK
@@ -37,6 +39,8 @@ SELECTIONS: Mapping[str, Any] = {
     "entropy_topk": EntropyTopK,
     "kl_filter": KLFilter,
     "clustered": Clustered,
+    "ifca": IFCA,
+    "update_kmeans": UpdateKMeans,
     "rademacher": Rademacher,
     "minimax": Minimax,
     "max_similarity": MaxSimilarity,

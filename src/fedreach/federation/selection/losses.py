@@ -349,6 +349,9 @@ class Rademacher(KeepsUpdates):
         cluster[heard] = kmeans(principal_points(state["rows"][heard], DIMENSIONS, normalize=True), self.n_clusters)
         return {**state, "score": score, "cluster": cluster}
 
+    def assigned(self, state: State) -> Ints:
+        return state["cluster"]
+
     def scores(self, state: State, view: ServerView) -> Floats:
         """Return the (clusters,) scores, where lower is better; empty before the first probe."""
         has_cluster = state["cluster"] >= 0
