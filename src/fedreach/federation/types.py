@@ -82,6 +82,11 @@ class ServerView:
         """Ids of the available clients; `ids` itself, without a copy, if all clients are available."""
         return self.ids if self.available.all() else self.ids[self.available]
 
+    @property
+    def share(self) -> Floats:
+        """(n,) N m_i / sum_j m_j: numbers of examples relative to the mean over clients that have examples."""
+        return np.asarray(self.num_examples / self.num_examples[self.num_examples > 0].mean())
+
     def rows(self, ids: Ints) -> Ints:
         """Return the positions of these ids in the arrays of this view."""
         return self.ids.searchsorted(ids).astype(np.int64, copy=False)

@@ -188,14 +188,14 @@ class OpenRound:
         solver = federation.memory_solver
         content_of = model_contents(self.writer, self.registry, list(state.models), self.config, view.round)
         lr = federation.local.lr_at(view.round, self.rounds)
-        mean = view.num_examples[view.num_examples > 0].mean()
+        share = view.share
         contents: dict[int, RecordDict] = {}
         for client in nodes:
             row = int(view.rows(np.array([client]))[0])
             model = int(state.clusters[row])
             contents[client] = content = content_of(model, client)
             terms = content.config_records[messages.FEDREACH]
-            terms["lr"], terms["share"] = lr, float(view.num_examples[row] / mean)
+            terms["lr"], terms["share"] = lr, float(share[row])
             terms["memory-round"] = 0 if memory is None or memory.blocks[row] is None else self.counted[client]
             if draws is not None:
                 terms[messages.DRAWS] = int(draws[client])

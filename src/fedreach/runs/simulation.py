@@ -341,9 +341,8 @@ class Simulation:
             terms: Mapping[str, Float32s] = {}
             if solver is not None:
                 assert state.memory is not None  # see `Simulation.start`
-                sizes = view.num_examples[view.num_examples > 0]  # on Flower, some clients may never have been online
-                share = view.num_examples[rows[members]] / sizes.mean()
-                terms = solver.prepare(state.memory.read(rows[members]), state.solver[model], share)
+                memory = state.memory.read(rows[members])
+                terms = solver.prepare(memory, state.solver[model], view.share[rows[members]])
             elif state.memory is not None:  # of the loss
                 terms = {LOSS_MEMORY: state.memory.read(rows[members])}
             done.append(self.engine.train(state.models[model], ids[members], view.round, lr, terms))
