@@ -5,18 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
+import fedreach as fr
 from fedreach._util.errors import ConfigError
 from fedreach.data.splits import ClientIndex, Population
-from fedreach.engines.engine import TorchEngine
-from fedreach.engines.sequential import Sequential
 from fedreach.federation.base import name_of
 from fedreach.federation.federation import Federation
-from fedreach.federation.local_sgd import UnevenSteps
-from fedreach.federation.selection.random import Full
-from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedAvg
-from fedreach.federation.weighting import ByExamples
-from fedreach.runs.simulation import Simulation
+from fedreach.runs.simulation import Simulation, simulate
 
 
 def weight_divergence(simulation: Simulation) -> Iterator[float]:
@@ -60,20 +54,16 @@ def weight_divergence(simulation: Simulation) -> Iterator[float]:
 def _pooled(simulation: Simulation) -> Simulation:
     """Return the simulation of one client that holds the training examples of all participants."""
     federation, data, task = simulation.federation, simulation.data, simulation.engine.task
-    unsuited = {
-        federation.selection: federation.selection.makes_clusters,
-        federation.server: federation.learning_server is not None,
-        federation.loss: federation.memory_loss is not None,
-    }
-    for component, is_unsuited in unsuited.items():
-        if is_unsuited:
+    unsuited = federation.selection if federation.selection.makes_clusters else federation.learning_server
+    for component in (unsuited, federation.memory_loss):
+        if component is not None:
             raise ConfigError(
                 f"weight_divergence needs one model that only clients train, with a loss without memory; got "
                 f"{name_of(component)}. Use another component."
             )
     local, view = federation.local, simulation.first_view
     steps = np.unique(local.steps_of(view.num_examples, view.ids, federation.seed, 1))
-    if isinstance(local.steps, UnevenSteps) or len(steps) > 1:
+    if not isinstance(local.steps, int | None) or len(steps) > 1:  # `UnevenSteps` differ in other rounds
         raise ConfigError(
             f"weight_divergence needs the same number of local steps at all clients; got {steps.tolist()}. Set "
             "local.steps to a number."
@@ -88,11 +78,10 @@ def _pooled(simulation: Simulation) -> Simulation:
         held_out=ClientIndex.of_sizes(nobody, np.zeros(1, np.int64)),
     )
     alone = Federation(
-        *(Full(), ByExamples(), FedAvg(), local, Average()),
+        *(fr.selection.Full(), fr.weighting.ByExamples(), fr.solver.FedAvg(), local, fr.server.Average()),
         cohort_size=1,
         seed=federation.seed,
         loss=federation.loss,
         augmentation=federation.augmentation,
     )
-    engine = TorchEngine(Sequential, replace(task, data=pooled, solver=alone.solver, local=local))
-    return Simulation(alone, pooled, engine, simulation.rounds)
+    return simulate(pooled, lambda *_: task.module, alone, rounds=simulation.rounds, engine="sequential")

@@ -9,9 +9,9 @@ from fedreach._util.errors import ConfigError
 from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
 from fedreach.federation.selection.labels import Clustered
 from fedreach.federation.selection.random import Full
-from fedreach.runs.divergence import weight_divergence
 from fedreach.runs.simulation import Simulation
 from fedreach.testing.problems import tiny_simulation
+from papers.divergence import weight_divergence
 
 
 def changed(federation=(), **local) -> Simulation:
