@@ -3,12 +3,14 @@
 A claim says that differences are above 0, seed by seed: for example one method minus another at each value of an axis.
 It is *reproduced* if the paired 95% confidence interval of each difference is above 0. This is an intersection-union
 test: all have to pass, so no correction is needed. It is *contradicted* if any difference is below 0 by its
-Holm-adjusted interval, and *not reproduced* otherwise. Intervals are those of the typical difference over seeds (see
+Holm-adjusted interval. Otherwise it is *equivalent* if the 90% interval of each difference that is not shown to be
+above 0 is within its margin (`equivalence_margin`), and *inconclusive* if not. `correct_outcomes` corrects the
+conclusions about several claims together. Intervals are those of the typical difference over seeds (see
 `fedreach.evaluation.statistics`), which suits seconds and joules, whose differences are skewed.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Annotated, Literal, NamedTuple, Self
@@ -17,17 +19,19 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedreach._util.errors import ConfigError, nearest
-from fedreach.evaluation.statistics import PairedTest, run_paired_test, run_paired_tests
+from fedreach.evaluation.statistics import LEVEL, PairedTest, holm, run_paired_tests, t_quantile
 from fedreach.experiment.schema import Section
-from papers.measured import TITLES, Floats, Measured, format_difference, unit_of
+from papers.measured import SHARES, TITLES, Floats, Measured, format_difference, unit_of
 
 Test = Literal[
     "least", "most", "ordered", "near", "rises", "falls", "level", "levels_off", "lead_shrinks", "lead_grows",
     "varies_least"
 ]  # fmt: skip
-Outcome = Literal["reproduced", "not reproduced", "contradicted", "not testable"]
+Outcome = Literal["reproduced", "equivalent", "inconclusive", "contradicted", "not testable"]
 ALONE = ("rises", "falls", "level", "levels_off")  # tested for each method by itself
 SAME = 1e-9  # relative; what rounding may change
+MARGIN_POINTS, MARGIN_SHARE = 2.0, 0.05  # of equivalence: of accuracies, and of other quantities
+DRAWS = 2_000  # bootstrap samples of the seeds
 
 
 class Claim(Section):
@@ -81,6 +85,11 @@ class Conclusion:
     high: float | None = None
     mde: float | None = None  # smallest true difference detected with 80% power
     reason: str = ""  # why it is not testable
+    p: float | None = None  # of the claim, for a correction across claims
+    without: Outcome = "inconclusive"  # the outcome if the correction leaves neither reproduced nor contradicted
+    again: float | None = None  # share of bootstrap samples of the seeds in which it is reproduced
+    repeats: bool = False  # counted with another claim
+    keys: tuple[bytes, ...] = ()  # of the differences, the deciding one first; equal for a difference and its negative
 
 
 class ClaimedDifference(NamedTuple):
@@ -166,23 +175,84 @@ def judge_claim(claim: Claim, measured: Measured, instead: str = "", *, reason: 
     return _conclude(claim, instead, list(TESTS[claim.test](case)))
 
 
+def equivalence_margin(claim: Claim, difference: ClaimedDifference) -> float | None:
+    """Return the margin: 2 points of accuracy, or 5% of the largest value; None if the claim has one of its own."""
+    if claim.test in ("near", "level"):
+        return None
+    in_points = claim.quantity in SHARES and claim.test not in UNITLESS
+    return MARGIN_POINTS / 100 if in_points else MARGIN_SHARE * difference.scale
+
+
 def _conclude(claim: Claim, instead: str, claimed: list[ClaimedDifference]) -> Conclusion:
     seeds = len(claimed[0].values)
-    alone = [run_paired_test(difference.values) for difference in claimed]
+    by_seed = [dict(enumerate(difference.values.tolist())) for difference in claimed]
+    margins = [equivalence_margin(claim, difference) for difference in claimed]
+    alone = [run_paired_tests([d], margin=margin or None)[0] for d, margin in zip(by_seed, margins, strict=True)]
     passed = [_is_shown(difference, test) for difference, test in zip(claimed, alone, strict=True)]
-    together = run_paired_tests([dict(enumerate(difference.values.tolist())) for difference in claimed])
+    together = run_paired_tests(by_seed)
     against = [j for j, test in enumerate(together) if _is_contradicted(claimed[j], test)]
-
-    def conclusion(outcome: Outcome, place: int, test: PairedTest) -> Conclusion:
-        what = claimed[place].what
-        return Conclusion(claim, instead, outcome, what, seeds, test.estimate, test.low, test.high, test.mde)
-
-    if against:
-        worst = min(against, key=lambda j: _lower_end(claimed[j], together[j]))
-        return conclusion("contradicted", worst, together[worst])
     open_ = [j for j in range(len(claimed)) if not passed[j]] or list(range(len(claimed)))
     weakest = min(open_, key=lambda j: _lower_end(claimed[j], alone[j]))
-    return conclusion("reproduced" if all(passed) else "not reproduced", weakest, alone[weakest])
+    unsettled = open_ if not all(passed) else [weakest]
+    equal = all(_is_equivalent(claimed[j], alone[j], margins[j]) for j in unsettled)
+    without: Outcome = "equivalent" if equal else "inconclusive"
+    place, test = weakest, alone[weakest]
+    outcome: Outcome = "reproduced" if all(passed) else without
+    if against:
+        place = min(against, key=lambda j: _lower_end(claimed[j], together[j]))
+        outcome, test = "contradicted", together[place]
+    keys = [_key(claim, difference) for difference in claimed]
+    return Conclusion(
+        *(claim, instead, outcome, claimed[place].what, seeds, test.estimate, test.low, test.high, test.mde),
+        p=_p_of_claim(claimed, alone),
+        without=without,
+        again=_chance_again(claimed),
+        keys=(keys[place], *keys[:place], *keys[place + 1 :]),
+    )
+
+
+def _p_of_claim(claimed: list[ClaimedDifference], alone: list[PairedTest]) -> float:
+    """Return the p-value of a wrong conclusion: the smaller one of *reproduced* and of *contradicted*.
+
+    Of *reproduced* it is the largest p of all differences (intersection-union), of *contradicted* the smallest one
+    after Holm's correction. A difference in the other direction counts as 1.
+    """
+    p = [_p_of(difference, test) for difference, test in zip(claimed, alone, strict=True)]
+    signs = [
+        np.sign(difference.values.mean()) * ((test.estimate or 0.0) * difference.values.mean() > 0)
+        for difference, test in zip(claimed, alone, strict=True)
+    ]
+    passing = [
+        0.0 if _is_rounding(d) and d.equal_counts else p[j] if signs[j] > 0 else 1.0 for j, d in enumerate(claimed)
+    ]
+    failing = [value if sign < 0 else 1.0 for value, sign in zip(holm(p), signs, strict=True)]
+    return min(max(passing), *failing)
+
+
+def _p_of(difference: ClaimedDifference, test: PairedTest) -> float:
+    """Return the two-sided p-value; of the sign test where the difference is equal for all seeds."""
+    if _is_rounding(difference):
+        return 1.0
+    return 2 * 0.5 ** len(difference.values) if test.p is None else test.p
+
+
+def _chance_again(claimed: list[ClaimedDifference]) -> float:
+    """Return the share of bootstrap samples of the seeds in which all differences are above 0 by t intervals."""
+    values = np.stack([d.values for d in claimed if not (_is_rounding(d) and d.equal_counts)] or [np.ones(2)], axis=-1)
+    n = len(values)
+    rows = np.random.Generator(np.random.Philox(0)).integers(n, size=(DRAWS, n))
+    shown = np.ones(DRAWS, np.bool_)
+    for column in values.T:
+        drawn = column[rows]
+        shown &= drawn.mean(axis=1) > t_quantile(0.975, n - 1) * drawn.std(axis=1, ddof=1) / n**0.5
+    return round(float(shown.mean()), 3)
+
+
+def _key(claim: Claim, difference: ClaimedDifference) -> bytes:
+    """Return the same key for the same difference of a quantity, whatever its direction."""
+    rounded = difference.values.round(9) + 0.0
+    leading = rounded[rounded != 0][:1]
+    return claim.quantity.encode() + (-rounded if leading.size and leading[0] < 0 else rounded).tobytes()
 
 
 def _is_rounding(difference: ClaimedDifference) -> bool:
@@ -200,6 +270,14 @@ def _is_contradicted(difference: ClaimedDifference, test: PairedTest) -> bool:
     if _is_rounding(difference):
         return False
     return bool((difference.values < 0).all()) if test.high is None else test.high < 0 and (test.mean or 0.0) < 0
+
+
+def _is_equivalent(difference: ClaimedDifference, test: PairedTest, margin: float | None) -> bool:
+    if margin is None:
+        return False
+    if test.p_equivalent is None:  # equal for all seeds
+        return bool(abs(difference.values.mean()) <= margin)
+    return test.p_equivalent < LEVEL
 
 
 def _lower_end(difference: ClaimedDifference, test: PairedTest) -> float:
@@ -289,11 +367,51 @@ UNITLESS = ("levels_off", "varies_least")  # whose numbers are not in the unit o
 
 def judge_claims(
     claims: list[Claim], measured: Measured, instead: Mapping[str, str], *, reason: str = ""
-) -> Iterator[Conclusion]:
-    """Yield the conclusion about each claim, and about it with a method replaced by the one `instead` names."""
+) -> list[Conclusion]:
+    """Return the conclusion about each claim, and about it with a method replaced by the one `instead` names.
+
+    A claim `repeats` another one if it is about a replaced method, if all its differences are among those of the other
+    one, or if the same difference decides both. Of two such claims with the same differences, the first one counts.
+    """
+    judged = []
     for claim in claims:
-        yield judge_claim(claim, measured, reason=reason)
+        judged.append(judge_claim(claim, measured, reason=reason))
         for method, replacement in instead.items():
             if method in claim.methods and replacement not in claim.methods:
                 named = [replacement if name == method else name for name in claim.methods]
-                yield judge_claim(claim.model_copy(update={"methods": named}), measured, replacement, reason=reason)
+                judged.append(
+                    judge_claim(claim.model_copy(update={"methods": named}), measured, replacement, reason=reason)
+                )
+    return [replace(own, repeats=_repeats(own, i, judged)) for i, own in enumerate(judged)]
+
+
+def _repeats(own: Conclusion, place: int, judged: Sequence[Conclusion]) -> bool:
+    for j, other in enumerate(judged):
+        if j == place or own.claim.control or other.claim.control or other.instead or not (own.keys and other.keys):
+            continue
+        mine, others = set(own.keys), set(other.keys)
+        if mine < others or (j < place and not others < mine and (mine == others or own.keys[0] == other.keys[0])):
+            return True
+    return bool(own.instead)
+
+
+def correct_outcomes(
+    outcomes: Sequence[Outcome], p_values: Sequence[float], without: Sequence[Outcome]
+) -> list[Outcome]:
+    """Return the outcomes of claims after Holm's correction across these claims.
+
+    Args:
+        outcomes: Outcome of each claim by itself.
+        p_values: p-value of each claim.
+        without: Outcome of each claim that the correction leaves neither reproduced nor contradicted.
+
+    Example:
+        >>> correct_outcomes(["reproduced", "contradicted"], [0.04, 0.02], ["equivalent", "inconclusive"])
+        ['reproduced', 'contradicted']
+        >>> correct_outcomes(["reproduced", "contradicted"], [0.04, 0.03], ["equivalent", "inconclusive"])
+        ['equivalent', 'inconclusive']
+    """
+    return [
+        other if outcome in ("reproduced", "contradicted") and p >= LEVEL else outcome
+        for outcome, p, other in zip(outcomes, holm(p_values), without, strict=True)
+    ]

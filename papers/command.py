@@ -167,4 +167,14 @@ def list_(as_json: bool) -> None:
     click.echo("\n".join(f"{name:{widest}}  {title(name)}" for name in names()))
 
 
+@main.command(epilog="Example:\n\n\b\n  python -m papers judge docs/results")
+@click.argument("pages", type=options.path)
+def judge(pages: Path) -> None:
+    """Judge the claims of stored records again, and write their pages, without new runs."""
+    from papers.pages import judge_again, write_pages
+
+    judge_again(pages)
+    click.echo(f"Wrote {len(write_pages(pages))} pages into {pages}")
+
+
 main.add_command(variance)

@@ -11,16 +11,17 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedreach._util.errors import RunFolderError
 from fedreach._util.tables import markdown_lines
-from papers.claims import UNITLESS
+from papers.claims import UNITLESS, correct_outcomes
 from papers.figures import figure_of
 from papers.measured import format_difference, unit_of
-from papers.record import body, describe_setting, shown_titles
+from papers.recipe import load
+from papers.record import body, chance, describe_setting, judged_again, shown_titles
 
-OUTCOMES = ("reproduced", "not reproduced", "contradicted", "not testable")
+OUTCOMES = ("reproduced", "equivalent", "inconclusive", "contradicted")
 INDEX = "index.md"
 KEYS = (
     *("recipe", "title", "reference", "scale", "data", "stand_in", "rounds", "seeds", "hours", "version", "commit"),
@@ -29,15 +30,17 @@ KEYS = (
 """Keys of a record that pages are made from."""
 OF_CLAIM = (
     *("says", "control", "instead", "quantity", "test", "outcome", "what", "mean", "low", "high"),
-    *("mde", "reason", "see"),
+    *("mde", "reason", "see", "p", "without", "again", "repeats"),
 )
 """Keys of each of its claims."""
 
 
 CONCLUSIONS = {
     "reproduced": "All differences of the claim are above 0, by their paired 95% confidence intervals (CI) over seeds.",
-    "contradicted": "A difference is below 0, by its Holm-adjusted interval.",
-    "not reproduced": "Neither. The page has the MDE, the smallest true difference detected with 80% power.",
+    "contradicted": "A difference is below 0, by its interval, Holm-adjusted within the claim.",
+    "equivalent": "Neither, and the 90% CI of each difference that is not shown to be above 0 is within ± 2 points of "
+    "accuracy, or within ± 5% of the largest value of another quantity.",
+    "inconclusive": "None of these. The page has the MDE, the smallest true difference detected with 80% power.",
     "not testable": "One seed, scale `smoke`, or a failed run.",
 }
 """What the outcomes mean; stated on the overview only."""
@@ -96,10 +99,17 @@ def write_pages(folder: Path) -> list[Path]:
     return list(texts)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def judge_again(folder: Path) -> None:
+    """Judge the claims of all records in a folder again, by their stored numbers and the recipes as they are now."""
+    for path in sorted(folder.glob("*.json")):
+        record = _read(path, of_claim=())
+        add_record(judged_again(record, load(record["recipe"], record["scale"])), folder)
+
+
+def _read(path: Path, of_claim: Sequence[str] = OF_CLAIM) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        for table, keys in ((record, KEYS), *((claim, OF_CLAIM) for claim in record["claims"])):
+        for table, keys in ((record, KEYS), *((claim, of_claim) for claim in record["claims"])):
             for key in keys:
                 table[key]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -151,18 +161,28 @@ def describe_run(record: Mapping[str, Any]) -> str:
 
 
 def overview_text(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return the overview: what the conclusions mean, the counts of each paper, and a table of its recipes."""
+    """Return the overview: counts, what the conclusions mean, and the claims and recipes of each paper."""
     link = partial(link_recipe, {str(record["recipe"]) for record in records})
+    counted = counted_claims(records)
     by_paper: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
-        by_paper.setdefault(str(record["recipe"]).partition("/")[0], []).append(record)
-    counts = {paper: _counts(own) for paper, own in by_paper.items()}
+        by_paper.setdefault(paper_of(record), []).append(record)
+    counts = {
+        paper: _counts(own, [c for c in counted if paper_of(c.record) == paper]) for paper, own in by_paper.items()
+    }
     total = {name: sum(own[name] for own in counts.values()) for name in COUNTED}
-    hours = sum(record["hours"] or 0 for record in records)
+    controls, hours = sum(map(_is_control, records)), sum(record["hours"] or 0 for record in records)
+    scales = " and ".join(f"`{scale}`" for scale in dict.fromkeys(record["scale"] for record in records))
+    alone = Counter(claim.claim["outcome"] for claim in counted)
     lines = [
         "# Five papers, table by table",
         "",
-        f"Recipes of tables and figures: {total['recipes']}; control experiments: {total['control experiments']}. "
+        f"**At scale {scales}, which is smaller than in the papers, {total['reproduced']} of {total['claims']} claims "
+        f"are reproduced, {total['equivalent']} equivalent, {total['inconclusive']} inconclusive and "
+        f"{total['contradicted']} contradicted.** These conclusions are Holm-corrected across all claims. Each claim "
+        f"by itself would give {alone['reproduced']} reproduced and {alone['contradicted']} contradicted.",
+        "",
+        f"Recipes of tables and figures: {total['recipes']}; control experiments: {controls}. "
         f"Training and evaluation took {hours:.2g} hours on one core. "
         "`python -m papers PAPER/ITEM --scale SCALE --pages FOLDER` makes these pages.",
         "",
@@ -175,34 +195,65 @@ def overview_text(records: Sequence[Mapping[str, Any]]) -> str:
         "",
         *markdown_lines(("conclusion", "when"), [(f"*{outcome}*", when) for outcome, when in CONCLUSIONS.items()]),
         "",
-        "Control experiments ask questions that the paper leaves out. They are judged in the same way: "
-        "yes (reproduced), inconclusive (not reproduced) or no (contradicted).",
+        "A claim counts once. Not counted: claims about another method in the place of the paper's, claims whose "
+        "differences are all among those of another claim, and claims that the same difference decides. "
+        "This page corrects across all counted claims; the page of a recipe judges each claim by itself. "
+        "*Chance again* is the share of 2,000 bootstrap samples of the seeds in which a claim is reproduced by itself.",
+        "",
+        "Control experiments ask questions that the paper leaves out. They are judged in the same way, each by itself: "
+        "yes (reproduced), equivalent, inconclusive or no (contradicted).",
         "",
     ]
-    header = (
-        "recipe",
-        "scale, seeds",
-        "claims: " + " / ".join(OUTCOMES[:3]),
-        "questions: yes / inconclusive / no",
-        "MDE",
-    )
+    header = ("recipe", "scale, seeds", "questions: yes / equivalent / inconclusive / no", "MDE")
     for paper, own in by_paper.items():
+        claims = [_claim_row(claim, link) for claim in counted if paper_of(claim.record) == paper]
         lines += [f"## {paper}", "", f"{own[0]['reference']}.", ""]
+        if claims:
+            lines += [*markdown_lines(("recipe", "the paper claims", "conclusion", "chance again"), claims), ""]
         lines += [*markdown_lines(header, [_row(record, link) for record in own]), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-QUESTIONS = "questions: yes / inconclusive / no"
-COUNTED = ("recipes", "claims", *OUTCOMES[:3], "control experiments")
+COUNTED = ("recipes", "claims", *OUTCOMES)
 """Columns of the table of counts."""
 
 
-def _counts(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+class CountedClaim(NamedTuple):
+    """A claim of the overview, and its outcome after the correction across claims."""
+
+    record: Mapping[str, Any]
+    claim: Mapping[str, Any]
+    outcome: str
+
+
+def counted_claims(records: Sequence[Mapping[str, Any]]) -> list[CountedClaim]:
+    """Return the claims of the papers that can be tested, each once, with corrected outcomes."""
+    found = [
+        (record, claim)
+        for record in records
+        for claim in record["claims"]
+        if not (claim["control"] or claim["repeats"] or claim["reason"])
+    ]
+    names = ("outcome", "p", "without")
+    outcomes = correct_outcomes(*([claim[name] for _, claim in found] for name in names))
+    return [CountedClaim(*pair, outcome) for pair, outcome in zip(found, outcomes, strict=True)]
+
+
+def paper_of(record: Mapping[str, Any]) -> str:
+    """Return the name of the paper of a record."""
+    return str(record["recipe"]).partition("/")[0]
+
+
+def _is_control(record: Mapping[str, Any]) -> bool:
+    """Return whether a record has only questions that the paper leaves out."""
+    return bool(record["claims"]) and all(claim["control"] for claim in record["claims"])
+
+
+def _counts(records: Sequence[Mapping[str, Any]], counted: Sequence[CountedClaim]) -> dict[str, int]:
     """Return the counts of a paper, in the order of `COUNTED`."""
-    controls = sum(bool(record["claims"]) and not _of_paper(record) for record in records)
-    claims = [claim["outcome"] for record in records for claim in _of_paper(record)]
-    by_outcome = [claims.count(outcome) for outcome in OUTCOMES[:3]]
-    return dict(zip(COUNTED, (len(records) - controls, len(claims), *by_outcome, controls), strict=True))
+    outcomes = Counter(claim.outcome for claim in counted)
+    recipes = len(records) - sum(map(_is_control, records))
+    return {"recipes": recipes, "claims": len(counted), **{outcome: outcomes[outcome] for outcome in OUTCOMES}}
 
 
 def _count_row(paper: str, counts: Mapping[str, int]) -> list[str]:
@@ -213,23 +264,22 @@ def _markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _of_paper(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the claims of the paper, without the questions of control experiments."""
-    return [claim for claim in record["claims"] if not claim["control"]]
+def _claim_row(counted: CountedClaim, link: Callable[[str], str]) -> list[str]:
+    record, claim, outcome = counted
+    alone = "" if outcome == claim["outcome"] else f" ({claim['outcome']} by itself)"
+    return [link(record["recipe"]), claim["says"].replace("|", "\\|"), outcome + alone, chance(claim)]
 
 
 def _row(record: Mapping[str, Any], link: Callable[[str], str]) -> list[str]:
-    """Return the cells of a record: its name, its counts of outcomes, and the range of its MDE."""
-    claims = _of_paper(record)
+    """Return the cells of a record: its name, its counts of answers, and the range of its MDE."""
     questions = [claim for claim in record["claims"] if claim["control"]]
     by_unit: dict[str, list[Mapping[str, Any]]] = {}
-    for claim in claims or questions:
+    for claim in [claim for claim in record["claims"] if not claim["control"]] or questions:
         if claim["mde"] is not None and claim["test"] not in UNITLESS:
             by_unit.setdefault(unit_of(claim["quantity"]), []).append(claim)
     return [
         f"{link(record['recipe'])}: {record['title']}".replace("|", "\\|"),
         f"{record['scale']}, {len(record['seeds'])}",
-        _outcomes(claims),
         _outcomes(questions),
         "; ".join(_range(of_unit) for of_unit in by_unit.values()),
     ]
@@ -240,10 +290,10 @@ def _outcomes(claims: Sequence[Mapping[str, Any]]) -> str:
 
     Example:
         >>> _outcomes([{"outcome": "reproduced"}, {"outcome": "contradicted"}, {"outcome": "not testable"}])
-        '1 / 0 / 1, 1 not testable'
+        '1 / 0 / 0 / 1, 1 not testable'
     """
     counts = Counter(claim["outcome"] for claim in claims)
-    text = " / ".join(str(counts[outcome]) for outcome in OUTCOMES[:3]) if claims else ""
+    text = " / ".join(str(counts[outcome]) for outcome in OUTCOMES) if claims else ""
     return f"{text}, {counts['not testable']} not testable" if counts["not testable"] else text
 
 

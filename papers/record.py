@@ -10,7 +10,7 @@ import numpy as np
 from fedreach._util.tables import csv_text, markdown_lines
 from fedreach.experiment.schema import Experiment
 from fedreach.runs.describe import package_revision
-from papers.claims import UNITLESS, Conclusion
+from papers.claims import UNITLESS, Conclusion, judge_claims
 from papers.measured import TITLES, Floats, Measured, format_difference, format_value, unit_of
 from papers.recipe import Printed, Recipe
 
@@ -18,6 +18,7 @@ ALWAYS = ("accuracy", "adapted", "seconds", "joules", "cost", "seconds_total", "
 """Quantities that are always shown; others are if a claim or a printed number is about them."""
 OPEN = "Choices where the paper is silent or contradicts itself:"
 CUT = "Smaller than in the paper:"
+SMOKE = "the scale smoke only shows that it runs"
 SHOWN = 7  # values of the axis in a table, at most
 
 
@@ -59,26 +60,26 @@ def make_record(
             for quantity, rows in measured.numbers.items()
         },
         "paper": [printed.model_dump() for printed in recipe.about.paper],
-        "claims": [
-            {
-                "says": conclusion.claim.says,
-                "control": conclusion.claim.control,
-                "instead": conclusion.instead,
-                "quantity": conclusion.claim.quantity,
-                "test": conclusion.claim.test,
-                "outcome": conclusion.outcome,
-                "what": conclusion.what,
-                "mean": conclusion.mean,
-                "low": conclusion.low,
-                "high": conclusion.high,
-                "mde": conclusion.mde,
-                "reason": conclusion.reason,
-                "see": conclusion.claim.see,
-            }
-            for conclusion in conclusions
-        ],
+        "claims": [claim_record(conclusion) for conclusion in conclusions],
         "failed": dict(failed),
     }
+
+
+def claim_record(conclusion: Conclusion) -> dict[str, Any]:
+    """Return a claim and its conclusion as JSON values."""
+    claim = {key: getattr(conclusion.claim, key) for key in ("says", "control", "quantity", "test", "see")}
+    names = ("instead", "outcome", "what", "mean", "low", "high", "mde", "reason", "p", "without", "again", "repeats")
+    return claim | {name: getattr(conclusion, name) for name in names}
+
+
+def judged_again(record: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """Return a stored record with the sentences and claims of its recipe, judged by the stored numbers."""
+    about, methods = recipe.about, record["methods"]
+    numbers = {q: np.array([rows[m] for m in methods], np.float64) for q, rows in record["numbers"].items()}
+    measured = Measured(tuple(methods), tuple(record["seeds"]), record["axis"], tuple(record["x"]), numbers)
+    reason = SMOKE if recipe.scale == "smoke" else ""
+    claims = [claim_record(c) for c in judge_claims(about.claims, measured, about.instead, reason=reason)]
+    return {**record, "title": about.title, "choices": about.choices, "cut": about.cut, "claims": claims}
 
 
 def shown_titles(record: Mapping[str, Any]) -> dict[str, str]:
@@ -150,16 +151,16 @@ def describe_setting(record: Mapping[str, Any]) -> str:
     return text + "".join(f" FAILED: {label}: {cause}" for label, cause in record["failed"].items())
 
 
-CLAIM_COLUMNS = ("claim", "conclusion", "difference [95% CI]", "MDE")
+CLAIM_COLUMNS = ("claim", "conclusion", "difference [95% CI]", "MDE", "chance again")
 """Columns of `claim_cells`; MDE: smallest true difference detected with 80% power."""
 
 
 def claim_cells(claim: Mapping[str, Any], link: Callable[[str], str] = str) -> list[str]:
-    """Return the cells of a claim: in the paper's words, the conclusion, the deciding difference, the MDE."""
+    """Return the cells of a claim: the paper's words, conclusion, deciding difference, MDE, chance to be reproduced."""
     says = f"... with {claim['instead']}" if claim["instead"] else claim["says"]
     says = f"(control experiment) {says}" if claim["control"] else says
     if claim["reason"]:
-        return [says, f"not testable: {claim['reason']}", "", ""]
+        return [says, f"not testable: {claim['reason']}", "", "", ""]
     plain = claim["test"] in UNITLESS
 
     def number(value: float) -> str:
@@ -169,13 +170,23 @@ def claim_cells(claim: Mapping[str, Any], link: Callable[[str], str] = str) -> l
     interval = "" if claim["low"] is None else f" [{number(claim['low'])}, {number(claim['high'])}]"
     mde = "" if claim["mde"] is None else number(claim["mde"]).removeprefix("+") + units
     see = ", ".join(map(link, control_experiments(claim)))
-    conclusion = f"{claim['outcome']}; see {see}" if see else claim["outcome"]
-    return [says, conclusion, f"{claim['what']}: {number(claim['mean'])}{interval}{units}", mde]
+    conclusion = claim["outcome"] + (
+        "; counted with another claim" if claim["repeats"] and not claim["instead"] else ""
+    )
+    conclusion += f"; see {see}" if see else ""
+    return [says, conclusion, f"{claim['what']}: {number(claim['mean'])}{interval}{units}", mde, chance(claim)]
+
+
+def chance(claim: Mapping[str, Any]) -> str:
+    """Return the chance that new seeds reproduce a reproduced claim again, in percent; empty for other claims."""
+    if claim["outcome"] != "reproduced":
+        return ""
+    return "> 99%" if claim["again"] > 0.99 else f"{100 * claim['again']:.0f}%"
 
 
 def control_experiments(claim: Mapping[str, Any]) -> list[str]:
     """Return the recipes that ask when a claim holds that does not hold here."""
-    return claim["see"] if claim["outcome"] in ("contradicted", "not reproduced") else []
+    return [] if claim["outcome"] in ("reproduced", "not testable") else claim["see"]
 
 
 def tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:

@@ -19,7 +19,7 @@ from papers import decisions
 from papers.claims import judge_claims
 from papers.measured import TITLES, Measured, measure_run
 from papers.recipe import Cell, Place, Recipe
-from papers.record import make_record, write_record
+from papers.record import SMOKE, make_record, write_record
 
 
 def reproduce(
@@ -56,8 +56,8 @@ def reproduce(
             label, cause = next(iter(failed.items()))
             raise RunFolderError(f"No run of {recipe.name} finished. {label}: {cause}")
         measured, hours = read_measured(recipe, cells, places, out)
-    reason = "the scale smoke only shows that it runs" if recipe.scale == "smoke" else ""
-    conclusions = list(judge_claims(recipe.about.claims, measured, recipe.about.instead, reason=reason))
+    reason = SMOKE if recipe.scale == "smoke" else ""
+    conclusions = judge_claims(recipe.about.claims, measured, recipe.about.instead, reason=reason)
     record = make_record(recipe, experiment, measured, conclusions, failed, hours)
     write_record(record, out)
     return record

@@ -19,6 +19,7 @@ def test_entropy_divergence_and_effective_classes_of_a_known_mix():
     np.testing.assert_allclose(s.entropy_nats, [np.log(2), 0, np.nan])
     np.testing.assert_allclose(s.divergence_nats, [np.log(1.5), np.log(3), np.nan])
     np.testing.assert_allclose(s.effective_classes, [2, 1, np.nan])
+    np.testing.assert_allclose(s.earth_movers_distance, [1 / 6 + 1 / 6 + 1 / 3, 1 / 3 + 1 / 3 + 2 / 3, np.nan])
 
 
 def test_divergence_agrees_with_the_golden_value():
@@ -31,7 +32,7 @@ def test_divergence_agrees_with_the_golden_value():
 
 def test_a_client_that_holds_all_diverges_by_nothing():
     s = statistics(Partition.from_owner([0] * 30, 1, "natural"), np.arange(30) % 7, 9)
-    assert s.divergence_nats.tolist() == [0]
+    assert s.divergence_nats.tolist() == s.earth_movers_distance.tolist() == [0]
     assert s.effective_classes[0] == pytest.approx(np.exp(-sum(q * np.log(q) for q in [5 / 30] * 2 + [4 / 30] * 5)))
 
 

@@ -1,5 +1,7 @@
 """What a client measures of how far the bounds on its loss disagree."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,8 @@ from fedreach._util.streams import generator
 from fedreach.federation.base import Measurement
 from fedreach.federation.measurements import Disagreement
 from fedreach.federation.types import LocalOutputs
+from fedreach.federation.weighting import ByDisagreement
+from fedreach.testing.problems import tiny_simulation
 
 
 def outputs_of(logits, labels):
@@ -29,7 +33,27 @@ def measured(outputs, **options):
 
 def test_it_is_a_measurement():
     assert isinstance(Disagreement(), Measurement)
-    assert (Disagreement().name, Disagreement.wants_before) == ("disagreement", False)
+    assert (Disagreement().name, Disagreement().wants_before) == ("disagreement", False)
+
+
+def test_before_training_the_broadcast_model_is_measured_and_its_clients_are_weighed():
+    """Fig. 1 of the paper estimates, then trains; Algorithm 1 trains first. Weights are those of the smaller total."""
+    local, broadcast = errors(0.3), errors(0.1)
+    both = LocalOutputs(local.logits, local.labels, before=broadcast.logits)
+    assert measured(both) == measured(local)
+    assert measured(both, when="before") == measured(broadcast) != measured(local)
+    (asked,) = ByDisagreement(when="before").measures
+    assert asked == Disagreement(when="before")
+    assert asked.wants_before
+    simulation = tiny_simulation()
+    simulation = replace(simulation, federation=replace(simulation.federation, weighting=ByDisagreement(when="before")))
+    done = simulation.step(simulation.start())
+    ids, start = np.array(done.result.cohort), simulation.start().params
+    parts = [simulation.data.train[client] for client in ids]
+    outputs = [simulation.engine.logits(start, "train", part) for part in parts]
+    labels = [simulation.data.labels[part] for part in parts]
+    eta = [measured(outputs_of(z, y)) for z, y in zip(outputs, labels, strict=True)]
+    np.testing.assert_allclose(done.result.weights, 1 / np.array(eta) / (1 / np.array(eta)).sum(), rtol=1e-5)
 
 
 def test_errors_of_a_tenth_give_the_golden_total_but_for_the_divisor_of_the_variance():

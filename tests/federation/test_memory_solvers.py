@@ -9,6 +9,7 @@ import fedreach as fr
 from fedreach._util.errors import ConfigError
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Always, Bernoulli
+from fedreach.federation.selection.labels import Clustered
 from fedreach.federation.selection.random import Full, FunctionSelection, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
@@ -89,6 +90,43 @@ def test_feddyn_gives_the_golden_numbers(rounds, mean, cloud, h_i):
     np.testing.assert_allclose(state.params, cloud, rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(state.adapted(simulation.federation)[0], mean, rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(state.memory.read(np.arange(2)), h_i, rtol=0, atol=TOLERANCE)
+
+
+def scaffold_by_examples(rounds, n=(1, 3), lr=0.1, steps=3):
+    """Return x, c and the c_i of a plain loop over the two quadratics, as in `train_SCAFFOLD` of FedDyn's authors."""
+    A, b = np.array([[1, 2], [3, 0.5]]), np.array([[1, -1], [-2, 4.0]])
+    w = np.array(n) / np.mean(n)
+    x, c, c_i = np.full(2, 0.5), np.zeros(2), np.zeros((2, 2))
+    for _ in range(rounds):
+        y, change = np.tile(x, (2, 1)), np.zeros(2)
+        for i in range(2):
+            for _ in range(steps):
+                y[i] -= lr * (A[i] * (y[i] - b[i]) + c / w[i] - c_i[i])
+            new = c_i[i] - c + (x - y[i]) / (steps * lr)
+            change += w[i] * (new - c_i[i])
+            c_i[i] = new
+        x, c = y.mean(axis=0), c + change / 2
+    return x, c, c_i
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_scaffold_by_examples_equals_a_plain_loop(rounds):
+    state = run(two_quadratics(Scaffold(by_examples=True), Equal()), rounds)
+    x, c, c_i = scaffold_by_examples(rounds)
+    np.testing.assert_allclose(state.params, x, rtol=0, atol=5 * TOLERANCE)
+    np.testing.assert_allclose(state.solver[0]["c"], c, rtol=0, atol=20 * TOLERANCE)
+    np.testing.assert_allclose(state.memory.read(np.arange(2)), c_i, rtol=0, atol=20 * TOLERANCE)
+
+
+@pytest.mark.parametrize("weighting", [Equal(), ByExamples()], ids=repr)
+def test_scaffold_by_examples_reaches_the_weighted_optimum(weighting):
+    simulation = two_quadratics(Scaffold(by_examples=True), weighting)
+    np.testing.assert_allclose(run(simulation, 600).params, (-1.7, 8 / 7), rtol=0, atol=1e-5)
+
+
+def test_scaffold_by_examples_rejects_clusters():
+    with pytest.raises(ConfigError, match=r"makes clusters of them\. Set by_examples = false"):
+        with_selection(two_quadratics(Scaffold(by_examples=True)), Clustered())
 
 
 def test_the_true_solvers_reach_the_optimum_where_fedavg_cannot():

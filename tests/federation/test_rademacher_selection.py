@@ -8,6 +8,8 @@ import pytest
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.measurements import WLRC
+from fedreach.federation.selection.geometry import principal_points
+from fedreach.federation.selection.labels import by_first_member, kmeans
 from fedreach.federation.selection.losses import Rademacher
 from fedreach.federation.types import ClientResults, ServerView
 
@@ -204,6 +206,25 @@ def test_clusters_are_of_directions_not_of_lengths():
     view, update, scores, group = three_clusters()
     longer = update * generator(2, "lengths").uniform(0.01, 100, (15, 1)).astype(np.float32)
     assert (heard(Rademacher(), view, longer, scores)["cluster"] == group).all()
+
+
+def test_plain_updates_are_clustered_as_by_k_means_on_local_models():
+    """Of all 32,767 pairs of clusters, the one with the least sum of squares |x|^2 - |sum of the cluster|^2 / size.
+
+    Ten axes, or directions alone, would give other clusters.
+    """
+    rng = generator(51, "plain")
+    update = (1e-3 * rng.normal(size=(16, 30)) * rng.uniform(0.8, 1.2, (16, 1))).astype(np.float32)
+    models = rng.normal(size=30) + update.astype(np.float64)
+    sides = np.arange(1, 2**15)[:, None] >> np.arange(16) & 1
+    parts = [((side @ models) ** 2).sum(axis=1) / side.sum(axis=1) for side in (sides, 1 - sides)]
+    expected = sides[(parts[0] + parts[1]).argmax()]
+    view, scores = make_view(np.full(16, 10)), np.linspace(0.1, 0.2, 16)
+    cluster = heard(Rademacher(n_clusters=2, plain=True), view, update, scores)["cluster"]
+    assert cluster.tolist() == by_first_member(expected).tolist()
+    for plain in (principal_points(update, 10), principal_points(update, 16, normalize=True)):
+        assert (kmeans(plain / abs(plain).max(), 2) != cluster).any()
+    assert (heard(Rademacher(n_clusters=2), view, update, scores)["cluster"] != cluster).any()
 
 
 def test_a_sketch_of_the_updates_gives_the_same_clusters():

@@ -129,6 +129,7 @@ PARTS = {
     ],
     "FedSAM under secure aggregation": ["method.loss=fedsam", "method.label_statistics=secure_aggregation"],
     "SCAFFOLD in half": ['method.solver={name="scaffold", memory_dtype="float16"}'],
+    "SCAFFOLD by examples": ['method.solver={name="scaffold", by_examples=true}'],
     "FedDyn": ["method.solver=feddyn"],
     "FedDyn in clusters": [
         'method.selection={name="clustered", eps1=1000.0, eps2=0.0, thresholds="absolute", first_round=1}',

@@ -111,28 +111,64 @@ def test_a_page_has_claims_numbers_of_the_paper_choices_and_links(home: Path) ->
     assert "![Two methods | and a bar](mine.svg)" in page
 
 
-def test_the_overview_counts_claims_and_questions(home: Path) -> None:
+def test_the_overview_counts_claims_once_and_shows_questions_and_the_scale(home: Path) -> None:
     index = pages.overview_text([made(a_recipe(home), NUMBERS)])
-    assert "| mine | 1 | 2 | 1 | 0 | 1 | 0 |" in index
+    assert "| mine | 1 | 1 | 1 | 0 | 0 | 0 |" in index  # that theirs is best is the same difference
     assert "| all |" not in index  # the same numbers once more
-    assert "| [mine](mine.md): Two methods \\| and a bar | cpu, 3 | 1 / 0 / 1 | 0 / 0 / 1 |" in index
-    assert index.count("Holm-adjusted") == 1
+    assert "**At scale `cpu`, which is smaller than in the papers, 1 of 1 claims are reproduced, 0 equiv" in index
+    assert "| [mine](mine.md) | ours is best | reproduced | > 99% |" in index
+    assert "| [mine](mine.md): Two methods \\| and a bar | cpu, 3 | 0 / 0 / 0 / 1 |" in index
+    assert index.count("Holm-adjusted within the claim") == 1
+
+
+def test_the_overview_corrects_across_the_claims_of_all_papers(home: Path) -> None:
+    """p = 0.045 is reproduced by itself, and not twice; the page of the recipe keeps its own conclusion."""
+    values = np.array([0.1, 0.2, 0.3]) + 0.0633  # t = 4.56
+    weak = made(a_recipe(home), [[[value] for value in values], [[0.0]] * 3])
+    assert 0.025 < weak["claims"][0]["p"] < 0.05
+    assert pages.counted_claims([weak])[0].outcome == "reproduced"
+    index = pages.overview_text([weak, {**weak, "recipe": "other/weak"}])
+    assert "| all | 2 | 2 | 0 | 0 | 2 | 0 |" in index
+    assert "Each claim by itself would give 2 reproduced and 0 contradicted." in index
+    assert "| [other/weak](other-weak.md) | ours is best | inconclusive (reproduced by itself) | " in index
+    assert "| ours is best | reproduced | csra minus fedavg" in pages.page_text(weak, "")
 
 
 def test_a_control_experiment_is_no_recipe_of_a_table(home: Path) -> None:
     paper, control = made(a_recipe(home), NUMBERS), made(a_recipe(home), NUMBERS, claims=CLAIMS[2:])
     control["recipe"] = "other/control"
     index = pages.overview_text([control, paper])
-    assert "| other | 0 | 0 | 0 | 0 | 0 | 1 |" in index
-    assert "| all | 1 | 2 | 1 | 0 | 1 | 1 |" in index
-    assert "| [other/control](other-control.md): Two methods \\| and a bar | cpu, 3 |  | 0 / 0 / 1 |" in index
+    assert "| other | 0 | 0 | 0 | 0 | 0 | 0 |" in index
+    assert "| all | 1 | 1 | 1 | 0 | 0 | 0 |" in index
+    assert "Recipes of tables and figures: 1; control experiments: 1." in index
+    assert "| [other/control](other-control.md): Two methods \\| and a bar | cpu, 3 | 0 / 0 / 0 / 1 |" in index
+
+
+def test_stored_records_are_judged_again_without_runs(home: Path, papers: Callable[..., Any]) -> None:
+    """By the claims and sentences that their recipes have now, and by the numbers that were stored."""
+    recipe = a_recipe(home)
+    old = made(recipe, NUMBERS)
+    for claim in old["claims"]:  # as a record of an earlier version
+        del claim["p"], claim["repeats"]
+    pages.add_record({**old, "recipe": "mine.toml"}, home / "out")
+    claim = '[[recipe.claims]]\nsays = "now"\nquantity = "accuracy"\ntest = "most"\nmethods = ["fedavg"]\n'
+    (home / "mine.toml").write_text(MINE.format(more=f'choices = ["another"]\n{claim}'), encoding="utf-8")
+    with pytest.raises(RunFolderError, match="is not a record"):
+        pages.write_pages(home / "out")
+    assert papers("judge", "out").exit_code == 0
+    record = json.loads((home / "out" / "mine.toml.json").read_text("utf-8"))
+    assert record["numbers"] == old["numbers"]
+    assert [(claim["says"], claim["outcome"]) for claim in record["claims"]] == [("now", "contradicted")]
+    assert record["choices"] == ["another"]
+    assert "| now | contradicted | fedavg minus csra" in (home / "out" / "mine.toml.md").read_text("utf-8")
 
 
 def test_a_claim_that_does_not_hold_links_its_control_experiments(home: Path) -> None:
     claims = [claim.model_copy(update={"see": ["mine", "csra/control-prices"]}) for claim in CLAIMS[:2]]
     record = made(a_recipe(home), NUMBERS, claims=claims)
     page = pages.page_text(record, "", {"mine"})
-    assert page.count("| contradicted; see [mine](mine.md), csra/control-prices |") == 1  # csra has no page here
+    seen = "| contradicted; counted with another claim; see [mine](mine.md), csra/control-prices |"
+    assert page.count(seen) == 1  # csra has no page here
     assert page.count("; see") == 1  # and not of what is reproduced
 
 

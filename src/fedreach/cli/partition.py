@@ -78,6 +78,7 @@ def _text(experiment: Experiment, data: FederatedData, width: int) -> str:
         "size": "examples",
         "entropy_nats": "label entropy (nats)",
         "divergence_nats": "KL divergence from all data (nats)",
+        "earth_movers_distance": "earth mover's distance from all data",
         "effective_classes": "effective classes",
     }
     statistic_names = ("min", "median", "mean", "max")

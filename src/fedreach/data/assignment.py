@@ -456,13 +456,15 @@ class PartitionStatistics:
 
     p_k is the label distribution of client k, and p is the label distribution of all examples. The entropy is H(p_k) =
     -sum_c p_kc ln p_kc. The divergence is KL(p_k || p) = sum_c p_kc ln(p_kc / p_c). The number of effective classes is
-    exp(H(p_k)), because this number of equally frequent classes has the same entropy.
+    exp(H(p_k)), because this number of equally frequent classes has the same entropy. The earth mover's distance is
+    sum_c |p_kc - p_c|, as in Zhao et al., arXiv 1806.00582, section 3: twice the share of examples to relabel.
     """
 
     sizes: Ints  # (N,) number of examples
     entropy_nats: Floats  # (N,) entropy of the label distribution, from 0 to ln C
     divergence_nats: Floats  # (N,) divergence from the label distribution of all examples, at least 0, finite
     effective_classes: Floats  # (N,) number of effective classes, from 1 to C
+    earth_movers_distance: Floats  # (N,) from the label distribution of all examples, from 0 to 2
 
     def summary(self) -> dict[str, Any]:
         """Return counts, and the minimum, median, mean and maximum of each statistic, as JSON values.
@@ -471,7 +473,7 @@ class PartitionStatistics:
         """
         is_empty = self.sizes == 0
         counts = {"num_clients": self.sizes.size, "num_samples": self.sizes.sum(), "num_empty": is_empty.sum()}
-        names = ("entropy_nats", "divergence_nats", "effective_classes")
+        names = ("entropy_nats", "divergence_nats", "effective_classes", "earth_movers_distance")
         values = {"size": self.sizes, **{name: getattr(self, name)[~is_empty] for name in names}}
         measures: dict[str, Callable[..., Any]] = {"min": np.min, "median": np.median, "mean": np.mean, "max": np.max}
         return {key: int(count) for key, count in counts.items()} | {
@@ -500,7 +502,8 @@ def statistics(partition: Partition, labels: ArrayLike, num_classes: int) -> Par
     log_whole = np.log(np.where(pooled > 0, pooled, 1))
     has_samples = sizes > 0
     divergence = np.where(has_samples, np.maximum((mix * (log_mix - log_whole)).sum(axis=1), 0), np.nan)
-    return PartitionStatistics(sizes, entropy, divergence, np.exp(entropy))
+    distance = np.where(has_samples, np.abs(mix - pooled).sum(axis=1), np.nan)
+    return PartitionStatistics(sizes, entropy, divergence, np.exp(entropy), distance)
 
 
 def label_entropy(counts: Ints | Floats) -> Floats:

@@ -171,7 +171,7 @@ class LocalSolver(Component):
 
         Args:
             state: State before the round.
-            reports: Client results of the round, with `note` if the solver sends a note.
+            reports: Client results of the round, with `note` if the solver sends a note, and the metric `share`.
             mean_update: (p,) weighted mean update.
             n: Number of participants that share this model, selected or not.
         """

@@ -36,6 +36,7 @@ from fedreach.federation.labels import Exact
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
 from fedreach.federation.secure_aggregation import SecureAggregation, weighted_mean_of_shares
+from fedreach.federation.solvers import Scaffold
 from fedreach.federation.types import NO_STATE, ClientResults, CohortSchedule, ServerView, State
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.wireless.radio import Radio
@@ -107,6 +108,11 @@ class Federation:
             raise ConfigError(
                 f"{name_of(self.solver)} and {name_of(self.loss)} both store a vector at each client, but a client can "
                 "store only one. Use a stateless solver, such as 'fedprox', or another loss."
+            )
+        if self.selection.makes_clusters and isinstance(self.solver, Scaffold) and self.solver.by_examples:
+            raise ConfigError(
+                f"Scaffold.by_examples compares a client with all participants, but {name_of(self.selection)} makes "
+                "clusters of them. Set by_examples = false, or use another selection."
             )
         if self.memory_solver is not None and self.local.optimizer is not None:
             raise ConfigError(

@@ -50,6 +50,8 @@ class LossRMS(Measurement):
 
 # -------------------- Disagreement of bounds
 
+When = Literal["after", "before"]
+
 
 @dataclass(frozen=True)
 class Disagreement(Measurement):
@@ -60,8 +62,8 @@ class Disagreement(Measurement):
     similar losses.
 
     Losses are in [0, 1]: ``"jsd"``, the Jensen-Shannon divergence to base 2, or ``"zero_one"``. With ``"zero_one"``,
-    eta is the same for error rates q and 1 - q. So clients measure it after local training, as in Algorithm 1 of the
-    paper and unlike Fig. 1.
+    eta is the same for error rates q and 1 - q. So by default clients measure it after local training, as in Algorithm
+    1 of the paper. In its Fig. 1, clients estimate it before they train.
 
     Use when: the weighting `disagreement` or a custom component requests it.
 
@@ -71,12 +73,13 @@ class Disagreement(Measurement):
         step: Difference between consecutive distances, above 0 and at most `radius`.
         confidence: Probability with which each bound may fail because of few examples, between 0 and 1, such as 0.01.
             It widens the bounds. None: use the measured mean and variance of the losses.
+        when: Model that is measured: ``"after"`` local training, or ``"before"``, the broadcast model.
 
     Raises:
         ConfigError: If an option is out of range.
 
     Reference: "Aggregation Weighting of Federated Learning via Generalization Bound Estimation" (arXiv 2311.05936), eq.
-    16 to 19.
+    16 to 19, Algorithm 1 and Fig. 1.
 
     Example:
         >>> outputs = LocalOutputs(np.array([[4.0, 0.0], [4.0, 0.0]], np.float32), np.array([0, 1]))
@@ -92,13 +95,20 @@ class Disagreement(Measurement):
     radius: Annotated[float, "(0, 1]"] = 0.2
     step: float = 0.02
     confidence: Annotated[float | None, "(0, 1): Such as 0.01, or leave it out."] = None
+    when: When = "after"
+
+    @property
+    def wants_before(self) -> bool:  # type: ignore[override]
+        return self.when == "before"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, step=f"(0, {self.radius}]: It is a part of the radius.")
 
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
-        losses = LOSSES[self.loss](outputs.logits, outputs.labels)
+        logits = outputs.before if self.when == "before" else outputs.logits
+        assert logits is not None  # because of `wants_before`
+        losses = LOSSES[self.loss](logits, outputs.labels)
         return total_disagreement(losses, distances(self.radius, self.step), confidence=self.confidence)
 
 

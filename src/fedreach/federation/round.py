@@ -289,6 +289,8 @@ def _update_model(
         scale = federation.weighting.mean_scale(state.weighting, reports, n)
         step = checks.check_scale(federation.weighting, scale) * step
     if solver is not None:
+        share = state.relative_sizes(view, view.rows(reports.ids))
+        reports = replace_fields(reports, metrics={**reports.metrics, "share": share})
         step, solver_state = solver.conclude(solver_state, reports, step, n)
     new, server_state = federation.server.apply(params[:p], server_state, step)
     if p is not None and p < len(params):

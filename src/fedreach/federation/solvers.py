@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fedreach._util.arrays import Dtype, Float32s, Floats
+from fedreach._util.arrays import Dtype, Float32s, Floats, weighted_sum
 from fedreach.federation.base import LocalSolver
 from fedreach.federation.local_sgd import LocalSGD as LocalSGD
 from fedreach.federation.local_sgd import Schedule as Schedule
@@ -144,12 +144,19 @@ class Scaffold(LocalSolver):
     With momentum, K is the equivalent number of plain steps, see `LocalSGD.moved_steps`. A client whose reply is lost
     restores its state before the round, so c remains the mean of the c_i.
 
+    The code of FedDyn's authors, which arXiv 2311.05936 builds on, weights the control variates by N p_i, the number of
+    examples relative to the mean (`by_examples`): w <- w - lr (g + c / (N p_i) - c_i), and c <- c + 1/n sum_i N p_i
+    (c_i' - c_i). Training then converges to sum_i p_i grad F_i(x) = 0. That code always gives the models equal weights
+    (``weighting = "equal"``), with which plain SCAFFOLD converges to sum_i grad F_i(x) = 0.
+
     Use when: clients drift and participate often enough to keep c_i recent, and twice the communication is affordable.
 
     Args:
         memory_dtype: Type of the stored c_i. ``"float16"`` halves their bytes. Each stored value then has an error of
             at most 2^-11 of itself or 2^-39 of the largest value, see `fedreach._util.arrays`. c is computed from the
             stored values.
+        by_examples: Weight the control variates by number of examples, as in github.com/alpemreacar/FedDyn. There, K is
+            the same for all clients; here, it is the number of steps of the client.
 
     Raises:
         ConfigError: If `memory_dtype` is neither ``"float32"`` nor ``"float16"``.
@@ -163,6 +170,7 @@ class Scaffold(LocalSolver):
     """
 
     memory_dtype: Dtype = "float32"
+    by_examples: bool = False
     affine = True
     sends_note = True
     sends_state = True
@@ -171,9 +179,13 @@ class Scaffold(LocalSolver):
         return gradient + drift
 
     def prepare(self, memory: Float32s, state: State, share: Floats) -> Mapping[str, Float32s]:
-        """Return the (k, p) drift c - c_i."""
+        """Return the (k, p) drift c - c_i, with `by_examples` c / (N p_i) - c_i."""
         drift = np.empty_like(memory)  # in float64, then rounded, without a float64 array as large as all memories
-        np.subtract(state.get("c", 0.0), memory, out=drift, dtype=np.float64, casting="same_kind")
+        c = state.get("c", 0.0)
+        for i, c_i in enumerate(memory):
+            np.subtract(
+                c / share[i] if self.by_examples else c, c_i, out=drift[i], dtype=np.float64, casting="same_kind"
+            )
         return {"drift": drift}
 
     def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, lr: float) -> Float32s:
@@ -183,7 +195,11 @@ class Scaffold(LocalSolver):
     def conclude(self, state: State, reports: ClientResults, mean_update: Floats, n: int) -> tuple[Floats, State]:
         """Return the unchanged mean update, and the new c."""
         assert reports.note is not None  # because of `sends_note`
-        return mean_update, {"c": state.get("c", 0.0) + reports.note.sum(axis=0, dtype=np.float64) / n}
+        if self.by_examples:
+            change = weighted_sum(reports.metrics["share"], reports.note)
+        else:
+            change = reports.note.sum(axis=0, dtype=np.float64)
+        return mean_update, {"c": state.get("c", 0.0) + change / n}
 
 
 # -------------------- How clients train: local SGD, with one correction of the gradient per solver

@@ -11,7 +11,7 @@ from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.federation.base import OfFunction, Weighting, name_of
 from fedreach.federation.checks import check_weights
-from fedreach.federation.measurements import Disagreement
+from fedreach.federation.measurements import Disagreement, When
 from fedreach.federation.types import ClientResults, State
 
 # -------------------- Weights of the client's own, and functions
@@ -345,7 +345,7 @@ class ByDisagreement(OwnWeight):
     """Disagreement weighting: smaller weights for clients with a large gap between the bounds on their loss.
 
     w_i is proportional to 1 / eta_i, where eta_i > 0 is the disagreement between upper and lower bounds under a data
-    shift. Client i measures it on its training data after local training, see `Disagreement`.
+    shift. Client i measures it on its training data, by default after local training, see `Disagreement`.
 
     With the default options, 1 / eta is 3.3 if the model fits a client's examples perfectly, and 0.3 if it does not fit
     them. So clients with a single class or with memorized noise also have large weights.
@@ -353,7 +353,7 @@ class ByDisagreement(OwnWeight):
     Use when: data of some clients may be noisy or narrow, and clients can afford extra passes over their data.
 
     Args:
-        loss: Option of `Disagreement`, as are `radius`, `step` and `confidence`.
+        loss: Option of `Disagreement`, as are `radius`, `step`, `confidence` and `when`.
 
     Raises:
         ConfigError: If an option is out of range.
@@ -371,13 +371,14 @@ class ByDisagreement(OwnWeight):
     radius: float = 0.2
     step: float = 0.02
     confidence: float | None = None
+    when: When = "after"
 
     def __post_init__(self) -> None:
         _ = self.measures  # checks the options
 
     @property
     def measures(self) -> tuple[Disagreement]:  # type: ignore[override]
-        return (Disagreement(self.loss, self.radius, self.step, self.confidence),)
+        return (Disagreement(self.loss, self.radius, self.step, self.confidence, self.when),)
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
         return 1 / metrics["disagreement"]

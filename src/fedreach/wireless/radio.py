@@ -14,7 +14,7 @@ from fedreach.wireless.problem import AllocationProblem, training_cycles
 
 # -------------------- Data rate
 
-LIGHT_METERS_PER_SECOND = 3e8  # the paper's rounded value
+LIGHT_METERS_PER_SECOND = 3e8  # rounded: with 299,792,458, path gains are 0.14% smaller
 
 
 def watts(dbm: Any) -> Any:

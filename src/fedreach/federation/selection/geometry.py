@@ -531,7 +531,7 @@ def principal_points(rows: AnyArray, components: int, *, normalize: bool = False
 def _leading(matrix: Floats, count: int) -> tuple[Floats, Floats]:
     """Return the largest eigenvalues of a symmetric matrix and their eigenvectors, largest first."""
     count = min(count, len(matrix))
-    if len(matrix) > FULL_EIGEN and matrix.any():
+    if len(matrix) > FULL_EIGEN and 2 * count < len(matrix) and matrix.any():
         from scipy.sparse.linalg import eigsh
 
         # A start that renaming the clients renames; not ones, which centering takes to 0.

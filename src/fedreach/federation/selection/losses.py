@@ -281,12 +281,15 @@ class Rademacher(KeepsUpdates):
             proportional to their numbers of examples.
         outputs: Option of `WLRC`, as are `draws`, `estimator` and `batch_size`.
         sketch: Number of values stored per update, see `GradientTable`. None: all values.
+        plain: Cluster the updates as they are, in all dimensions, as in section 3.1 of the paper. Then clients with
+            many examples, whose updates are long, tend to have clusters of their own.
 
     Raises:
         ConfigError: If an option is out of range.
 
-    Reference: "Client Selection with Rademacher Complexity for Federated Learning", section 3. The paper's argument
-    that clusters with lower scores are better assumes clusters of equal size and one class of functions.
+    Reference: "Client Selection with Rademacher Complexity for Federated Learning", section 3. The paper clusters local
+    models, whose distances are those of the updates. Its argument that clusters with lower scores are better assumes
+    clusters of equal size and one class of functions.
 
     Example:
         >>> policy, view = Rademacher(), ServerView.of(np.arange(4), np.full(4, 10))
@@ -308,6 +311,7 @@ class Rademacher(KeepsUpdates):
     estimator: Estimator = "monte_carlo"
     batch_size: int = 32
     sketch: Annotated[int | None, "[1, inf)"] = None
+    plain: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -346,7 +350,12 @@ class Rademacher(KeepsUpdates):
         score, cluster = state["score"].copy(), state["cluster"].copy()
         score[np.searchsorted(state["ids"], reports.ids)] = scores
         heard = np.flatnonzero(state["heard"])
-        cluster[heard] = kmeans(principal_points(state["rows"][heard], DIMENSIONS, normalize=True), self.n_clusters)
+        if self.plain:  # the axes of n points, on which their distances are those of the rows
+            points = principal_points(state["rows"][heard], len(heard))
+            points = points / (abs(points).max(initial=0) or 1.0)
+        else:
+            points = principal_points(state["rows"][heard], DIMENSIONS, normalize=True)
+        cluster[heard] = kmeans(points, self.n_clusters)
         return {**state, "score": score, "cluster": cluster}
 
     def assigned(self, state: State) -> Ints:

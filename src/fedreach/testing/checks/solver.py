@@ -213,7 +213,7 @@ def _conclude(
     """Return the step and the state after a round in which k of n clients replied."""
     update, k = case.params - case.broadcast, len(case.params)
     note = (new_memory - case.memory).astype(np.float32) if solver.sends_note else None
-    metrics = {"num_examples": case.share * 10, "loss": np.ones(k)}
+    metrics = {"num_examples": case.share * 10, "loss": np.ones(k), "share": case.share}
     step, new = solver.conclude(
         state, ClientResults(np.arange(k), update, metrics, note=note), update.mean(axis=0, dtype=np.float64), n
     )
