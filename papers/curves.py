@@ -125,7 +125,7 @@ def _draw(record: Mapping[str, Any], label: str, titles: Mapping[str, Sequence[s
         if title.endswith("%"):
             in_percent(axes)
     seeds = len(record["seeds"])
-    spread = f"mean and pointwise 95% CI over {seeds} seeds" if seeds > 1 else "one seed"
+    spread = f"mean, pointwise 95% CI, {seeds} seeds" if seeds > 1 else "one seed"
     every[-1].set_xlabel(f"{label}; {spread}")
     legend.draw(figure)
     return figure

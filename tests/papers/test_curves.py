@@ -90,7 +90,7 @@ def test_lines_and_bands_are_drawn_at_their_numbers() -> None:
     assert [line.get_xdata().tolist() for line in axes.lines] == [[0, 10], [0, 10]]
     band = axes.collections[0].get_paths()[0].vertices
     assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((0.08, 0.6))
-    assert "pointwise 95% CI over 3 seeds" in axes.get_xlabel()
+    assert "pointwise 95% CI, 3 seeds" in axes.get_xlabel()
     text = [label.get_text() for label in figure.legends[0].get_texts()]
     assert text == ["a", "b"]
 
