@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -248,16 +248,7 @@ def worst_case(comparison: RunSet) -> tuple[int, int, float] | None:
 
 DELTA = 0.05  # probability that a bound fails
 UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True)
-class TheoremTerm:
-    """A term of a theorem, its value in these runs, and what a run does not know."""
-
-    theorem: str
-    formula: str
-    value: str
-    unknown: str
+TheoremTerm = tuple[str, str, str, str]  # theorem, formula, value in these runs, and what a run does not know
 
 
 def theorem_terms(analysis: Analysis) -> list[TheoremTerm]:
@@ -267,77 +258,60 @@ def theorem_terms(analysis: Analysis) -> list[TheoremTerm]:
     differ, those of the methods with the smallest and the largest. Client i has m_i training examples, its size times
     1 minus the share that is held out.
     """
-    runs = analysis.comparison.all_counted
-    if not runs:
-        return []
-    partitions = [run.partition for run in runs]
-    shares = {(run.config.get("population") or {}).get("held_out", np.nan) for run in runs}
+    partitions = [run.partition for run in analysis.comparison.all_counted]
+    shares = {(run.config.get("population") or {}).get("held_out", np.nan) for run in analysis.comparison.all_counted}
     trained = 1 - shares.pop() if len(shares) == 1 else np.nan
     examples = trained * float(np.mean([partition.sizes[partition.participants].sum() for partition in partitions]))
-    server = {(partition.server_data or {}).get("examples", 0) for partition in partitions} - {0}
-    entropy = float(np.mean([np.nansum(label_entropy(partition.label_counts)) for partition in partitions]))
-    log = np.log(2 / DELTA)
-    confidence = excess_risk(0.0, max(round(examples), 1)).confidence if examples > 0 else np.nan
+    entropy = float(
+        np.mean([np.nansum(label_entropy(p.label_counts)) if p.num_classes else np.nan for p in partitions])
+    )
+    confidence = excess_risk(0.0, round(examples)).confidence if examples >= 1 else np.nan
+    half_log = np.log(2 / DELTA) / 2
 
     def over(name: str, factor: float = 1.0) -> str:
         means = {m: factor * mean for m, of in analysis.terms.items() if (mean := of[name].mean) is not None}
-        ends = sorted(means, key=means.__getitem__)
-        texts = [] if not ends or np.isnan(means[ends[0]]) else [f"{means[end]:.3g}" for end in (ends[0], ends[-1])]
-        return f"{texts[0]} ({ends[0]}) to {texts[1]} ({ends[-1]})" if len(set(texts)) > 1 else (*texts, UNKNOWN)[0]
+        first, last = min(means, key=means.__getitem__, default=""), max(means, key=means.__getitem__, default="")
+        low, high = (_number(means.get(end, np.nan)) for end in (first, last))
+        return low if low == high else f"{low} ({first}) to {high} ({last})"
 
-    def known(value: float, text: str) -> str:
-        return text.format(value) if np.isfinite(value) else UNKNOWN
-
-    rows = [
+    return [
         ("entropy, Theorem 1", "participation: 3 Σ_j H(p_j) − Σ_i w_i H(p_i), nats", over("participation"), ""),
         ("", "shift: Σ_i w_i Σ_c p_ic |ln(1/p_ic) − 1|, nats", over("shift"), ""),
-        (
-            "",
-            "overfitting: D Σ_j H(p_j)",
-            known(entropy if partitions[0].num_classes else np.nan, "D × {:.3g} nats"),
-            "D, drift of local models",
-        ),
+        ("", "overfitting: D Σ_j H(p_j)", _number(entropy, "D × {:.3g} nats"), "D, drift of local models"),
         ("", "√(Σ_i w_i²/m_i), times C + 2 √(ln(2/δ)/2)", over("sampling", trained**-0.5), "C = c √VC, complexity"),
         ("entropy, Theorem 2", "participation with weights 1/k, nats", over("participation_equal"), ""),
         ("disagreement, eq. 19", "Σ_i w_i η_i", over("disagreement"), "mean and variance of clients' squared losses"),
         ("CSRA, Theorem 1, corrected", "divergence: Σ_i w_i min(1, √(KL(p || p_i)/2))", over("pinsker"), ""),
-        ("", "sampling: √(ln(2/δ)/2 Σ_i w_i²/m_i)", over("sampling", np.sqrt(log / 2 / trained)), ""),
+        ("", "sampling: √(ln(2/δ)/2 Σ_i w_i²/m_i)", over("sampling", np.sqrt(half_log / trained)), ""),
         ("", "stability: β + (2 β + 1/m) √(m ln(2/δ))", UNKNOWN, "β, uniform stability"),
-        (
-            "Rademacher, Theorem 1, G = 2",
-            "1600 r* + 44 ln(1/δ)/n",
-            known(confidence, "1600 r* + {:.3g}"),
-            "r*, complexity",
-        ),
-        *_safari_terms(analysis.comparison, server, examples),
+        ("Rademacher, Theorem 1", "1600 r* + 44 ln(1/δ)/n, G = 2", _number(confidence, "1600 r* + {:.3g}"), "r*"),
+        *_safari_terms(analysis.comparison, examples),
     ]
-    return [TheoremTerm(*row) for row in rows]
 
 
-def _safari_terms(
-    comparison: RunSet, server_examples: Collection[int], examples: float
-) -> Iterator[tuple[str, str, str, str]]:
+def _number(value: float, text: str = "{:.3g}") -> str:
+    return text.format(value) if np.isfinite(value) else UNKNOWN
+
+
+def _safari_terms(comparison: RunSet, examples: float) -> Iterator[TheoremTerm]:
     bound = worst_case(comparison)
     value = "0%, because all clients participate" if bound is None else f"{100 * bound[2]:.3g}%"
     yield "SAFARI, Theorem 1", "(1 − ω)/8, error that no learner can rule out", value, ""
-    if server_examples:
-        sizes = f"n_T = {max(server_examples)}, n_S = " + (f"{examples:.0f}" if np.isfinite(examples) else UNKNOWN)
-        rate = "(d/(n_T + n_S))^(1/(2 − β_Q)) + (d/(n_T + n_S))^(β/(2 − β_Q))"
-        yield "SAFARI, Theorem 2", rate, sizes, "d, VC dimension; β and β_Q of its assumptions"
-        yield "SAFARI, Theorem 3", "d/n_T ln(n_T/d) + ln(1/δ)/n_T", sizes.partition(",")[0], "d, VC dimension"
+    if server_data := comparison.all_counted[0].partition.server_data:
+        n_t, rate = f"n_T = {server_data['examples']}", "(d/(n_T + n_S))^(1/(2 − β_Q)) + (d/(n_T + n_S))^(β/(2 − β_Q))"
+        yield "SAFARI, Theorem 2", rate, f"{n_t}, n_S = {_number(examples, '{:.0f}')}", "d, VC dimension; β, β_Q"
+        yield "SAFARI, Theorem 3", "d/n_T ln(n_T/d) + ln(1/δ)/n_T", n_t, "d, VC dimension"
     for method in comparison.methods:
         config = next((run.config for run in comparison.counted(method)), {})
         server = (config.get("method") or {}).get("server") or {}
         if server.get("name") != "safari":
             continue
-        lr, q, steps = server.get("lr"), server.get("client_probability"), (config.get("local") or {}).get("steps")
-        start = UNKNOWN if lr is None else f"{2 / (config['rounds'] * lr):.3g} (F(x_0) − F*)"
+        lr, q, steps = server.get("lr", np.nan), server.get("client_probability"), config["local"]["steps"]
+        start = _number(2 / (config["rounds"] * lr), "{:.3g} (F(x_0) − F*)")
         yield f"SAFARI, Theorem 4, {method}", "start: 2 (F(x_0) − F*)/(R η_s)", start, "F*, smallest loss"
-        limit = UNKNOWN if lr is None else f"L ≤ {largest_server_lr(1.0) / lr:.3g}"
-        unknown = "L, smoothness; σ², σ_G², G_1, G_2 of gradients"
-        yield "", "condition: η_s ≤ 1/(8 √30 L)", limit, unknown
-        best = UNKNOWN
+        limit = _number(largest_server_lr(1.0) / lr, "L ≤ {:.3g}")
+        yield "", "condition: η_s ≤ 1/(8 √30 L)", limit, "L, smoothness; σ², σ_G², G_1, G_2 of gradients"
         if isinstance(steps, int):
-            best_lr, share = speedup_settings(config["rounds"], config["method"]["cohort_size"], steps)
-            best = f"{best_lr:.3g} and {share:.3g}; here {lr or 'default'} and {q or 'default'}"
-        yield f"SAFARI, Corollary 1, {method}", "η_s = √(mK/R) and q = 1 − 1/(mK)", best, ""
+            best = speedup_settings(config["rounds"], config["method"]["cohort_size"], steps)
+            here = f"{best[0]:.3g} and {best[1]:.3g}; here {_number(lr)} and {q or UNKNOWN}"
+            yield f"SAFARI, Corollary 1, {method}", "η_s = √(mK/R) and q = 1 − 1/(mK)", here, ""
