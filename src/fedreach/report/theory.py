@@ -259,7 +259,7 @@ def theorem_terms(analysis: Analysis) -> list[TheoremTerm]:
     1 minus the share that is held out.
     """
     partitions = [run.partition for run in analysis.comparison.all_counted]
-    shares = {(run.config.get("population") or {}).get("held_out", np.nan) for run in analysis.comparison.all_counted}
+    shares = {(run.config.get("population") or {}).get("held_out") or np.nan for run in analysis.comparison.all_counted}
     trained = 1 - shares.pop() if len(shares) == 1 else np.nan
     examples = trained * float(np.mean([partition.sizes[partition.participants].sum() for partition in partitions]))
     entropy = float(
@@ -306,12 +306,12 @@ def _safari_terms(comparison: RunSet, examples: float) -> Iterator[TheoremTerm]:
         server = (config.get("method") or {}).get("server") or {}
         if server.get("name") != "safari":
             continue
-        lr, q, steps = server.get("lr", np.nan), server.get("client_probability"), config["local"]["steps"]
+        lr, q = server.get("lr", np.nan), server.get("client_probability")
         start = _number(2 / (config["rounds"] * lr), "{:.3g} (F(x_0) − F*)")
         yield f"SAFARI, Theorem 4, {method}", "start: 2 (F(x_0) − F*)/(R η_s)", start, "F*, smallest loss"
         limit = _number(largest_server_lr(1.0) / lr, "L ≤ {:.3g}")
         yield "", "condition: η_s ≤ 1/(8 √30 L)", limit, "L, smoothness; σ², σ_G², G_1, G_2 of gradients"
-        if isinstance(steps, int):
+        if isinstance(steps := (config.get("local") or {}).get("steps"), int):
             best = speedup_settings(config["rounds"], config["method"]["cohort_size"], steps)
             here = f"{best[0]:.3g} and {best[1]:.3g}; here {_number(lr)} and {q or UNKNOWN}"
             yield f"SAFARI, Corollary 1, {method}", "η_s = √(mK/R) and q = 1 − 1/(mK)", here, ""
