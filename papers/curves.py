@@ -20,7 +20,7 @@ COLUMNS = {"accuracy": "test_accuracy", "train_loss": "train_loss"}
 MAX_POINTS = 40  # of a curve, evenly spaced
 MAX_LINES = 8  # in one panel; with more, each value of the axis has a panel
 MAX_PANELS = 4  # of a quantity
-TITLE_LETTERS = 58  # of a line above a panel
+TITLE_LETTERS = 52  # of a line above a panel
 DISTANCES = np.append(0.0, distances(0.2, 0.02))  # those of the metric `bound_disagreement`
 BOUNDS = {f"{end}_{loss}": loss for loss in LOSSES for end in ("upper", "lower")}
 
@@ -102,6 +102,8 @@ def figures_of(record: Mapping[str, Any]) -> dict[str, Figure]:
 
 @with_style
 def _draw(record: Mapping[str, Any], label: str, titles: Mapping[str, Sequence[str]]) -> Figure | None:
+    from fedreach.report.figures.curves import Curve, leave_out_the_start
+
     curves = record.get("curves", {})
     panels = [
         (title, of_value, lines)
@@ -116,14 +118,17 @@ def _draw(record: Mapping[str, Any], label: str, titles: Mapping[str, Sequence[s
     figure = new_figure(0.5 + 1.7 * len(panels) + legend.height)
     every = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (title, of_value, lines) in zip(every, panels, strict=True):
+        drawn = []
         for name, at, points in lines:
             mean, half = np.array(points, dtype=np.float64).T
+            drawn.append(Curve(np.array(at), np.array(at), mean, mean - half, mean + half))
             look = line_style(names.index(name)) | {"marker": "o" if len(at) < 3 else ""}
             axes.fill_between(at, mean - half, mean + half, color=look["color"], alpha=0.14, lw=0)
             axes.plot(at, mean, **look)
         axes.set_title(textwrap.fill(title + of_value, TITLE_LETTERS))
         if title.endswith("%"):
             in_percent(axes)
+            leave_out_the_start(axes, drawn)
     seeds = len(record["seeds"])
     spread = f"mean, pointwise 95% CI, {seeds} seeds" if seeds > 1 else "one seed"
     every[-1].set_xlabel(f"{label}; {spread}")
