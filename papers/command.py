@@ -82,7 +82,7 @@ def run(
     from fedreach.api import terminal
     from fedreach.report.figures.style import save as save_figure
     from fedreach.report.write import write_report
-    from papers import figures
+    from papers import curves, figures
     from papers import pages as page_writer
     from papers import recipe as recipes
     from papers.reproduce import reproduce
@@ -103,6 +103,8 @@ def run(
             record = reproduce(recipe, folder, workers=workers, callbacks=progress, progress=rounds_progress)
         if figure_formats is not None and (figure := figures.figure_of(record)) is not None:
             save_figure(figure, folder / "figure", figure_formats)
+        for drawn, figure in curves.figures_of(record).items() if figure_formats is not None else ():
+            save_figure(figure, folder / f"figure-{drawn}", figure_formats)
         if (folder / "comparison.json").exists():
             write_report([folder], folder, formats=figure_formats)
         if pages is not None:

@@ -1,7 +1,7 @@
 """The quantities of runs: by method and seed, along one axis."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ class Measured:
     label: str  # of the axis
     x: tuple[float, ...]  # (v,) in the unit of the label
     numbers: Mapping[str, Floats]  # quantity -> (methods, seeds, v), nan where there is none
+    curves: Mapping[str, Any] = field(default_factory=dict)  # see `papers.curves.mean_curves`
 
 
 TITLES = {

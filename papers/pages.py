@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from fedreach._util.errors import RunFolderError
 from fedreach._util.tables import markdown_lines
 from papers.claims import UNITLESS, correct_outcomes
+from papers.curves import figures_of
 from papers.figures import figure_of
 from papers.measured import format_difference, unit_of
 from papers.recipe import load
@@ -92,7 +93,12 @@ def write_pages(folder: Path) -> list[Path]:
     if not records:
         raise RunFolderError(f"{folder} has no records: run `python -m papers PAPER/ITEM --pages {folder}`.")
     recipes = {str(record["recipe"]) for record in records}
-    texts = {folder / f"{file_stem(record)}.md": page_text(record, draw(record, folder), recipes) for record in records}
+    texts = {
+        folder / f"{file_stem(record)}.md": page_text(
+            record, draw(record, folder), recipes, draw_curves(record, folder)
+        )
+        for record in records
+    }
     texts[folder / INDEX] = overview_text(records)
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8", newline="\n")
@@ -130,13 +136,25 @@ def draw(record: Mapping[str, Any], folder: Path) -> str:
     return f"{file_stem(record)}.svg"
 
 
-def page_text(record: Mapping[str, Any], figure: str, recipes: Container[str] = ()) -> str:
-    """Return the page of a record, with links to the recipes that have a page."""
+def draw_curves(record: Mapping[str, Any], folder: Path) -> list[str]:
+    """Draw the curves and bounds of a record; return the names of the figures, none for a record without curves."""
+    from fedreach.report.figures.style import save
+
+    drawn = figures_of(record)
+    for name, figure in drawn.items():
+        save(figure, folder / f"{file_stem(record)}-{name}", ("svg",))
+    return [f"{file_stem(record)}-{name}.svg" for name in drawn]
+
+
+def page_text(record: Mapping[str, Any], figure: str, recipes: Container[str] = (), curves: Sequence[str] = ()) -> str:
+    """Return the page of a record with its figures, and with links to the recipes that have a page."""
     lines = [f"# {record['recipe']}: {record['title']}", "", f"{record['reference']}. {describe_setting(record)}", ""]
     command = f"python -m papers {record['recipe']} --scale {record['scale']}"
     lines += ["```text", command, "```", "", describe_run(record), ""]
     if figure:
         lines += [f"![{record['title']}]({figure})", ""]
+    for name in curves:
+        lines += [f"![{name.removesuffix('.svg').rpartition('-')[2].capitalize()}: {record['title']}]({name})", ""]
     return "\n".join([*lines, *body(record, partial(link_recipe, recipes))]).rstrip() + "\n"
 
 

@@ -102,6 +102,7 @@ class RecipeSection(Section):
     series: Series | None = None  # of a recipe with training
     stand_in: str | None = None  # data set that is taken where the file's own is not here
     paper: list[Printed] = Field(default_factory=list)
+    curves: list[Literal["accuracy", "train_loss"]] = Field(default=["accuracy"])  # over the rounds
     instead: dict[str, str] = Field(
         default_factory=dict
     )  # method -> another; claims about the first are judged for both

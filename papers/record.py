@@ -59,6 +59,7 @@ def make_record(
             quantity: {m: _plain(row) for m, row in zip(measured.methods, rows, strict=True)}
             for quantity, rows in measured.numbers.items()
         },
+        "curves": measured.curves,
         "paper": [printed.model_dump() for printed in recipe.about.paper],
         "claims": [claim_record(conclusion) for conclusion in conclusions],
         "failed": dict(failed),

@@ -17,6 +17,7 @@ from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import AdaptationRecord, Result, RoundRow
 from papers import decisions
 from papers.claims import judge_claims
+from papers.curves import Points, mean_curves, run_curves
 from papers.measured import TITLES, Measured, measure_run
 from papers.recipe import Cell, Place, Recipe
 from papers.record import SMOKE, make_record, write_record
@@ -89,26 +90,28 @@ def read_measured(
     x = (0.0,) if sweep is None else tuple(value / sweep.unit for value in sweep.values)
     needed = {(place, seed) for line in places.values() for place in line for seed in seeds}
     paths = {(at, seed): out / cells[at.cell].folder / "runs" / at.method / f"seed-{seed}" for at, seed in needed}
-    by_run = {key: _measure_run_folder(path) for key, path in paths.items()}
-    quantities = [name for name in TITLES if any(name in numbers for numbers, _ in by_run.values())]
+    by_run = {key: _measure_run_folder(path, recipe.about.curves) for key, path in paths.items()}
+    quantities = [name for name in TITLES if any(name in numbers for numbers, _, _ in by_run.values())]
     numbers = {
         quantity: np.array(
             [[[by_run[at, s][0].get(quantity, np.nan) for at in line] for s in seeds] for line in places.values()]
         )
         for quantity in quantities
     }
-    hours = sum(seconds for _, seconds in by_run.values()) / 3600
-    return Measured(tuple(places), seeds, "" if sweep is None else sweep.label, x, numbers), hours
+    hours = sum(seconds for _, seconds, _ in by_run.values()) / 3600
+    curves = mean_curves({name: [[by_run[at, s][2] for at in line] for s in seeds] for name, line in places.items()}, x)
+    return Measured(tuple(places), seeds, "" if sweep is None else sweep.label, x, numbers, curves), hours
 
 
-def _measure_run_folder(path: Path) -> tuple[dict[str, float], float]:
-    """Return the quantities of a run and the seconds that it took; nothing of one that did not finish."""
+def _measure_run_folder(path: Path, curves: Sequence[str]) -> tuple[dict[str, float], float, dict[str, Points]]:
+    """Return the quantities of a run, the seconds that it took, and its curves; nothing of one that did not finish."""
     folder = RunFolder(path)
     result = folder.read(Result) if path.exists() else None
     if result is None or result.status != "finished":
-        return {}, 0.0
+        return {}, 0.0, {}
     adaptation = folder.read(AdaptationRecord)
     adapted = None if adaptation is None else adaptation.columns["last"]
     timing = folder.timing(result.rounds or 0)
     seconds = sum((row.train_seconds or 0.0) + (row.evaluate_seconds or 0.0) for row in timing)
-    return measure_run(folder.kept_rows(RoundRow.FILE), adapted), seconds
+    rows = folder.kept_rows(RoundRow.FILE)
+    return measure_run(rows, adapted), seconds, run_curves(rows, curves)

@@ -8,6 +8,7 @@ from fedreach._util import registry
 from fedreach.cli.listing import entries
 
 FROM_CATALOGUE = ("data",)  # described by the catalog, not by the docstring of the loader
+ELSEWHERE = ("theorem",)  # documented on another page of the reference
 BLOCK = """\
 ::: {where}
     options:
@@ -42,7 +43,7 @@ def page(kind: str) -> str:
         first: dict[str, str] = {}  # several names may refer to one component
         for name, thing in things.items():
             first.setdefault(dotted(thing), name)
-        lines += [BLOCK.format(where=where, name=name) for where, name in first.items()]
+        lines += [BLOCK.format(where=where, name=name) for where, name in first.items() if kind not in ELSEWHERE]
     return "\n\n".join(lines) + "\n"
 
 

@@ -14,7 +14,10 @@ import fedreach
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "papers" / "README.md").read_text(encoding="utf-8")
-PUBLIC = {"fedreach", "fedreach._util.errors", "fedreach.runs.schema", "fedreach.runs.simulation"}
+PUBLIC = {
+    *("fedreach", "fedreach._util.errors", "fedreach.runs.schema", "fedreach.runs.simulation"),
+    *("fedreach.evaluation.metrics", "fedreach.federation.convergence"),
+}
 """Modules of the reference, see `docs/build/names.py`, that the papers use."""
 
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from fedreach._util.divergence import label_divergences
 from fedreach._util.errors import RunFolderError
-from fedreach.federation.convergence import divergence_loss
+from fedreach.federation.bounds import gap_of_cohort, gap_of_weights
+from fedreach.federation.convergence import divergence_loss, generalization_bound
 from fedreach.report.figures import draw_figures, figure_specs
 from fedreach.report.figures.curves import STRETCHES, mean_by_stretch, theory, theory_curves
 from fedreach.report.formats import full_text
@@ -29,11 +30,13 @@ from fedreach.report.read import read, read_run
 from fedreach.report.records import as_records
 from fedreach.report.theory import (
     MAX_SAMPLED_ROUNDS,
+    OF_THEOREMS,
     TERMS,
     recorded_terms,
     reference_values,
     tabulate_theory,
     terms,
+    theorem_terms,
     worst_case,
 )
 from fedreach.report.write import write_report
@@ -94,6 +97,27 @@ def test_what_clients_measured_is_averaged_as_its_paper_says() -> None:
     found = of(told, rounds=2)
     assert found["disagreement"][1] == pytest.approx(0.25 * 2 + 0.75 * 4)  # weighted
     assert found["wlrc"][1] == pytest.approx(0.2)  # Algorithm 2: mean
+
+
+def test_terms_of_theorems_are_those_of_the_functions_of_the_theorems() -> None:
+    sizes = COUNTS.sum(axis=1)
+    shares = COUNTS / sizes[:, None]
+    found = of(
+        replies({1: ([0, 1, 2], [1 / 3] * 3), 2: ([1, 3], [0.5, 0.5]), 3: ([0, 4], sizes[[0, 4]] / 10)}), rounds=4
+    )
+    for number, ids in {1: [0, 1, 2], 2: [1, 3]}.items():
+        rows, weights = np.array(ids), np.full(len(ids), 1 / len(ids))
+        gap = gap_of_weights(shares, rows, weights, sizes[rows])
+        cohort = gap_of_cohort(shares, np.arange(4), rows, sizes[rows])
+        assert found["participation"][number] == pytest.approx(gap.participation)
+        assert found["shift"][number] == pytest.approx(gap.shift) == pytest.approx(cohort.shift)
+        assert found["participation_equal"][number] == pytest.approx(cohort.participation)
+        sampling = (1 + 2 * np.sqrt(np.log(2 / 0.05) / 2)) * found["sampling"][number]
+        assert sampling == pytest.approx(gap.sampling)
+    bound = generalization_bound(shares[[0, 4]], WHOLE, sizes[[0, 4]])  # weights are shares of the examples
+    assert found["pinsker"][3] == pytest.approx(bound.divergence)
+    assert np.sqrt(np.log(2 / 0.05) / 2) * found["sampling"][3] == pytest.approx(bound.sampling)
+    assert all(np.isnan(found[name][0]) for name in OF_THEOREMS)
 
 
 def test_references_are_what_no_weighting_changes() -> None:
@@ -270,6 +294,57 @@ def test_every_term_has_a_column_a_panel_and_an_explanation(measured: RunSet) ->
     # 35 of 50 clients take part: (1 - 0.7) / 8 = 3.75 %
     assert "With 35 of 50 clients participating" in explained
     assert "an error above 3.8% on all clients. This holds with probability above 5%" in explained
+
+
+def theorem_values(comparison: RunSet) -> dict[str, str]:
+    """Return formula -> value."""
+    return {formula: value for _, formula, value, _ in theorem_terms(analyse(comparison))}
+
+
+def test_theorems_have_the_numbers_of_the_runs_and_say_what_no_run_knows(tmp_path: Path) -> None:
+    server = {"name": "safari", "lr": 0.15, "client_probability": 0.5}
+    config = {"rounds": 9, "population": {"held_out": 0.2}, "local": {"steps": 10}}
+    config |= {"method": {"server": server, "cohort_size": 5}}
+    held = replace(federation(), server_data={"examples": 50})
+    out = write_comparison(tmp_path, ("a", "b"), (0,), rounds=9, config=config, held=held, measured=True)
+    comparison = read([out])
+    values = theorem_values(comparison)
+    means = {m: float(np.nanmean(comparison.counted(m)[0].theory["sampling"])) for m in ("a", "b")}
+    assert len(means) == len(set(means.values()))
+    first, last = sorted(means, key=means.__getitem__)
+    low, high = (means[m] * np.sqrt(np.log(40) / 2 / 0.8) for m in (first, last))
+    assert values["sampling: √(ln(2/δ)/2 Σ_i w_i²/m_i)"] == f"{low:.3g} ({first}) to {high:.3g} ({last})"
+    n = 0.8 * held.sizes[held.participants].sum()
+    assert values["1600 r* + 44 ln(1/δ)/n, G = 2"] == f"1600 r* + {44 * np.log(20) / round(n):.3g}"
+    assert values["(1 − ω)/8, error that no learner can rule out"] == "3.75%"  # 35 of 50 take part
+    assert values["(d/(n_T + n_S))^(1/(2 − β_Q)) + (d/(n_T + n_S))^(β/(2 − β_Q))"] == f"n_T = 50, n_S = {n:.0f}"
+    assert values["start: 2 (F(x_0) − F*)/(R η_s)"] == f"{2 / (9 * 0.15):.3g} (F(x_0) − F*)"
+    assert values["condition: η_s ≤ 1/(8 √30 L)"] == f"L ≤ {1 / (8 * 30**0.5 * 0.15):.3g}"
+    best = f"{(5 * 10 / 9) ** 0.5:.3g} and {1 - 1 / 50:.3g}; here 0.15 and 0.5"
+    assert values["η_s = √(mK/R) and q = 1 − 1/(mK)"] == best
+    assert values["stability: β + (2 β + 1/m) √(m ln(2/δ))"] == "unknown"
+    terms = theorem_terms(analyse(comparison))
+    assert [name for name, *_ in terms if "Theorem 4" in name] == [f"SAFARI, Theorem 4, {m}" for m in "ab"]
+    page = unescape(render(analyse(comparison), [], []))
+    for term in terms:
+        assert "".join(f"<td>{cell}</td>" for cell in term) in page
+
+
+def test_what_the_settings_do_not_contain_is_unknown_and_not_guessed(measured: RunSet) -> None:
+    values = theorem_values(measured)  # its runs do not say which share is held out
+    assert values["sampling: √(ln(2/δ)/2 Σ_i w_i²/m_i)"] == "unknown"
+    assert values["1600 r* + 44 ln(1/δ)/n, G = 2"] == "unknown"
+    assert values["Σ_i w_i η_i"] != "unknown"
+    assert not [formula for formula in values if "η_s" in formula or "n_T" in formula]  # no SAFARI, no server data
+
+
+def test_without_class_labels_the_terms_of_labels_are_unknown(tmp_path: Path) -> None:
+    held = federation()
+    hidden = replace(held, label_counts=np.zeros((held.num_clients, 0), np.int64), num_classes=0)
+    values = theorem_values(read([write_run(tmp_path / "run", rounds=4, held=hidden, measured=True)]))
+    assert values["overfitting: D Σ_j H(p_j)"] == "unknown"
+    assert values["shift: Σ_i w_i Σ_c p_ic |ln(1/p_ic) − 1|, nats"] == "unknown"
+    assert values["Σ_i w_i η_i"] != "unknown"
 
 
 def test_a_cell_is_the_mean_over_rounds_and_then_over_seeds(measured: RunSet) -> None:

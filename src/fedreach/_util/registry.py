@@ -167,6 +167,11 @@ COMPONENT_TYPES: Mapping[str, ComponentType] = {
         "fedreach.runs.callbacks:Callback",
     ),
     "engine": ComponentType("fedreach.engines:ENGINES", "The implementation of local training."),
+    "theorem": ComponentType(
+        "fedreach.federation.bounds:THEOREMS",
+        "Theorems of the five papers, as Python functions; see reference/python/theory in the documentation.",
+        users_own=False,
+    ),
 }
 """Component types in the order of `fedreach list`."""
 

@@ -29,7 +29,7 @@ INDENT = 18  # letters of the column of types
 @options.verbose
 @options.as_json
 def list_(kind: str | None, as_json: bool) -> None:
-    """List components and data sets.
+    """List components, data sets and theorems.
 
     Without TYPE, prints the component names of all types. With TYPE, prints a line per component. --verbose adds
     options, use cases and references.
@@ -78,6 +78,8 @@ def _entry(kind: str, name: str, thing: Any) -> dict[str, Any]:
         described = re.search(rf'- "{name}": (.*?)(?=\n- "|\n\n)', text, re.DOTALL) if kind == "noise" else None
         summary = " ".join((described[1] if described else text.partition("\n\n")[0]).split())
         when, reference = registry.paragraph(thing, "Use when"), registry.paragraph(thing, "References?")
+        if kind == "theorem":
+            summary = f"{thing.__name__}: {summary.removeprefix('Return ')}"
         about = summary, when, _options(kind, name, thing), reference
     return dict(zip(("kind", "name", "summary", "when", "options", "reference"), (kind, name, *about), strict=True))
 

@@ -1,17 +1,19 @@
 """Bounds from the papers: generalization and participation gaps."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ConfigError, Count, NotNegative, Positive, Probability, check, checked
-from fedreach.data.assignment import label_entropy
+from fedreach.data.assignment import label_entropy as label_entropy
+from fedreach.federation import convergence
 
 # -------------------- Rademacher scores of clients and clusters
 
@@ -300,8 +302,6 @@ def fixed_point(complexity: Callable[[float], float], slope: Positive = 1.0) -> 
 #
 # Reference: "Advocating for the Silent" (arXiv 2310.07171), whose Definitions and equations are meant below.
 
-__all__ = ["cross_entropy", "joint_risk", "label_entropy", "self_information_risk"]
-
 
 def cross_entropy(p: Floats, q: Floats) -> Floats:
     """Return the (n, j) matrix H(p_i, q_j) = sum_z p_iz ln(1 / q_jz), with 0 ln(1 / 0) = 0.
@@ -562,3 +562,29 @@ def sampling_error(
     """
     effective = 1 / float((weights**2 / num_examples).sum())
     return bound * (complexity + 2 * float(np.sqrt(np.log(2 / delta) / 2))) / float(np.sqrt(effective))
+
+
+# -------------------- The theorems of the five papers
+
+THEOREMS: Mapping[str, Callable[..., object]] = MappingProxyType(
+    {
+        "entropy_theorem_1": gap_of_weights,
+        "entropy_theorem_2": gap_of_cohort,
+        "entropy_theorem_3": in_distribution_gap,
+        "disagreement_theorem_3_1": convergence.upper_bound,
+        "disagreement_theorem_3_2": convergence.lower_bound,
+        "disagreement_eq_19": convergence.total_disagreement,
+        "safari_theorem_1": convergence.worst_case_error,
+        "safari_theorem_2": convergence.generalization_rate,
+        "safari_theorem_3": convergence.excess_allowed,
+        "safari_theorem_4": convergence.convergence_bound,
+        "safari_theorem_4_share": convergence.largest_share,
+        "safari_theorem_4_lr": convergence.largest_server_lr,
+        "safari_corollary_1": convergence.speedup_settings,
+        "csra_theorem_1": convergence.generalization_bound,
+        "csra_theorem_1_printed": convergence.printed_bound,
+        "rademacher_theorem_1": excess_risk,
+        "rademacher_lemma_1": fixed_point,
+    }
+)
+"""Number in its paper -> function."""

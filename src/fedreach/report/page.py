@@ -15,7 +15,7 @@ from fedreach.report.formats import group_columns, tables_of
 from fedreach.report.numbers import TEMPLATES
 from fedreach.report.overview import Analysis
 from fedreach.report.tables import allocations
-from fedreach.report.theory import recorded_terms, worst_case
+from fedreach.report.theory import recorded_terms, theorem_terms, worst_case
 
 LETTERS = 136  # letters of a row that fit on a screen of 1280 pixels and on paper
 MAX_METHODS = 10  # methods above which the main figure is too tall next to the findings
@@ -36,6 +36,7 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
         allocations=allocations(analysis.comparison),
         terms=[term.name for term in recorded_terms(analysis)],
         worst_case=worst_case(analysis.comparison) if "theory" in by_name else None,
+        theorems=theorem_terms(analysis) if "theory" in by_name else [],
         main=_main_figure(analysis, drawn),
         figures=drawn,
         files=tables,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,8 @@ from fedreach._util.arrays import Bools, Floats, Ints
 from fedreach._util.divergence import kl_divergence
 from fedreach._util.errors import RunFolderError
 from fedreach.data.assignment import label_entropy
-from fedreach.federation.convergence import worst_case_error
+from fedreach.federation.bounds import excess_risk
+from fedreach.federation.convergence import divergence_loss, largest_server_lr, speedup_settings, worst_case_error
 from fedreach.report.numbers import Columns, RoundsTable, RunSet, percent, plus_minus
 from fedreach.report.tables import Column, Table, table_of
 from fedreach.runs.schema import FederationRecord
@@ -49,7 +51,8 @@ TERMS = (
     Term("disagreement", "bound disagreement", "Disagreement of the bounds of local models", "", 3),
     Term("wlrc", "Rademacher score", "Rademacher score of local models", "", 4),
 )
-RECORDED = (*(term.name for term in TERMS), "label_divergence")  # terms in CSV and JSON
+OF_THEOREMS = ("participation", "participation_equal", "shift", "pinsker", "sampling")  # see `theorem_terms`
+RECORDED = (*(term.name for term in TERMS), "label_divergence", *OF_THEOREMS)  # terms in CSV and JSON
 
 
 # ---- Terms of each round
@@ -73,7 +76,11 @@ def terms(partition: FederationRecord, replies: RoundsTable, rounds: Floats, pat
     - ``label_gap_alone``: sum_i w_i TV(p_i, p);
     - ``left_out``: mean of min_i TV(p_j, p_i) over the participants j that are not averaged; in at most
       `MAX_SAMPLED_ROUNDS` rounds, because it is the most expensive term;
-    - ``disagreement``, ``wlrc``: weighted mean, and mean, of the clients' measurements, if available.
+    - ``disagreement``, ``wlrc``: weighted mean, and mean, of the clients' measurements, if available;
+    - ``participation``: 3 sum_j H(p_j) - sum_i w_i H(p_i), and ``participation_equal``, the corresponding term for
+      weights 1 / k (see `fedreach.federation.bounds.gap_of_weights` and `gap_of_cohort`);
+    - ``shift``: sum_i w_i sum_c p_ic |ln(1 / p_ic) - 1|; ``pinsker``: sum_i w_i min(1, sqrt(KL(p || p_i) / 2));
+    - ``sampling``: sqrt(sum_i w_i^2 / m_i), for m_i examples of client i, including held-out ones.
 
     Terms are undefined in rounds without an averaged client, and in rounds whose weights belong to several models.
 
@@ -113,6 +120,21 @@ def terms(partition: FederationRecord, replies: RoundsTable, rounds: Floats, pat
             ),
             "label_gap_so_far": np.where(single, _distance(until, overall), np.nan),
             "label_gap_alone": mean(_distance(shares, overall)[client]),
+        }
+        entropy = np.nan_to_num(label_entropy(partition.label_counts))
+        surprise = (shares * np.abs(np.log(np.where(shares > 0, shares, 1)) + 1)).sum(axis=1)
+        everybody, taking_part = entropy.sum(), entropy[partition.participants].sum()
+        sizes = partition.label_counts.sum(axis=1)
+        k, r = np.maximum(total(np.ones(len(row))), 1), max(len(partition.participants), 1)
+        left_out = (taking_part - total(entropy[client])) / k
+        columns |= {
+            "participation": np.where(single, 3 * everybody - columns["entropy"], np.nan),
+            "participation_equal": np.where(
+                single, (3 - 2 * r / n) * everybody + (2 - 2 * k / r - 1 / k) * taking_part + left_out, np.nan
+            ),
+            "shift": mean(surprise[client]),
+            "pinsker": mean(divergence_loss(kl_divergence(overall, shares))[client]),
+            "sampling": np.where(single, np.sqrt(total(weight**2 / np.maximum(sizes[client], 1))), np.nan),
         }
     if "disagreement" in replies.metrics:
         columns["disagreement"] = mean(replies.metrics["disagreement"])
@@ -220,3 +242,76 @@ def worst_case(comparison: RunSet) -> tuple[int, int, float] | None:
     partition = comparison.all_counted[0].partition
     participants, clients = len(partition.participants), len(partition.label_counts)
     return (participants, clients, worst_case_error(participants, clients)) if len(partition.unseen) else None
+
+
+# ---- Theorems with the numbers of these runs
+
+DELTA = 0.05  # probability that a bound fails
+UNKNOWN = "unknown"
+TheoremTerm = tuple[str, str, str, str]  # theorem, formula, value in these runs, and what a run does not know
+
+
+def theorem_terms(analysis: Analysis) -> list[TheoremTerm]:
+    """Return the terms of the papers' theorems with the numbers of these runs.
+
+    The largest loss is 1, and bounds fail with probability `DELTA`. Values are means over rounds and seeds; if they
+    differ, those of the methods with the smallest and the largest. Client i has m_i training examples, its size times
+    1 minus the share that is held out.
+    """
+    partitions = [run.partition for run in analysis.comparison.all_counted]
+    shares = {(run.config.get("population") or {}).get("held_out") or np.nan for run in analysis.comparison.all_counted}
+    trained = 1 - shares.pop() if len(shares) == 1 else np.nan
+    examples = trained * float(np.mean([partition.sizes[partition.participants].sum() for partition in partitions]))
+    entropy = float(
+        np.mean([np.nansum(label_entropy(p.label_counts)) if p.num_classes else np.nan for p in partitions])
+    )
+    confidence = excess_risk(0.0, round(examples)).confidence if examples >= 1 else np.nan
+    half_log = np.log(2 / DELTA) / 2
+
+    def over(name: str, factor: float = 1.0) -> str:
+        means = {m: factor * mean for m, of in analysis.terms.items() if (mean := of[name].mean) is not None}
+        first, last = min(means, key=means.__getitem__, default=""), max(means, key=means.__getitem__, default="")
+        low, high = (_number(means.get(end, np.nan)) for end in (first, last))
+        return low if low == high else f"{low} ({first}) to {high} ({last})"
+
+    return [
+        ("entropy, Theorem 1", "participation: 3 Σ_j H(p_j) − Σ_i w_i H(p_i), nats", over("participation"), ""),
+        ("", "shift: Σ_i w_i Σ_c p_ic |ln(1/p_ic) − 1|, nats", over("shift"), ""),
+        ("", "overfitting: D Σ_j H(p_j)", _number(entropy, "D × {:.3g} nats"), "D, drift of local models"),
+        ("", "√(Σ_i w_i²/m_i), times C + 2 √(ln(2/δ)/2)", over("sampling", trained**-0.5), "C = c √VC, complexity"),
+        ("entropy, Theorem 2", "participation with weights 1/k, nats", over("participation_equal"), ""),
+        ("disagreement, eq. 19", "Σ_i w_i η_i", over("disagreement"), "mean and variance of clients' squared losses"),
+        ("CSRA, Theorem 1, corrected", "divergence: Σ_i w_i min(1, √(KL(p || p_i)/2))", over("pinsker"), ""),
+        ("", "sampling: √(ln(2/δ)/2 Σ_i w_i²/m_i)", over("sampling", np.sqrt(half_log / trained)), ""),
+        ("", "stability: β + (2 β + 1/m) √(m ln(2/δ))", UNKNOWN, "β, uniform stability"),
+        ("Rademacher, Theorem 1", "1600 r* + 44 ln(1/δ)/n, G = 2", _number(confidence, "1600 r* + {:.3g}"), "r*"),
+        *_safari_terms(analysis.comparison, examples),
+    ]
+
+
+def _number(value: float, text: str = "{:.3g}") -> str:
+    return text.format(value) if np.isfinite(value) else UNKNOWN
+
+
+def _safari_terms(comparison: RunSet, examples: float) -> Iterator[TheoremTerm]:
+    bound = worst_case(comparison)
+    value = "0%, because all clients participate" if bound is None else f"{100 * bound[2]:.3g}%"
+    yield "SAFARI, Theorem 1", "(1 − ω)/8, error that no learner can rule out", value, ""
+    if server_data := comparison.all_counted[0].partition.server_data:
+        n_t, rate = f"n_T = {server_data['examples']}", "(d/(n_T + n_S))^(1/(2 − β_Q)) + (d/(n_T + n_S))^(β/(2 − β_Q))"
+        yield "SAFARI, Theorem 2", rate, f"{n_t}, n_S = {_number(examples, '{:.0f}')}", "d, VC dimension; β, β_Q"
+        yield "SAFARI, Theorem 3", "d/n_T ln(n_T/d) + ln(1/δ)/n_T", n_t, "d, VC dimension"
+    for method in comparison.methods:
+        config = next((run.config for run in comparison.counted(method)), {})
+        server = (config.get("method") or {}).get("server") or {}
+        if server.get("name") != "safari":
+            continue
+        lr, q = server.get("lr", np.nan), server.get("client_probability")
+        start = _number(2 / (config["rounds"] * lr), "{:.3g} (F(x_0) − F*)")
+        yield f"SAFARI, Theorem 4, {method}", "start: 2 (F(x_0) − F*)/(R η_s)", start, "F*, smallest loss"
+        limit = _number(largest_server_lr(1.0) / lr, "L ≤ {:.3g}")
+        yield "", "condition: η_s ≤ 1/(8 √30 L)", limit, "L, smoothness; σ², σ_G², G_1, G_2 of gradients"
+        if isinstance(steps := (config.get("local") or {}).get("steps"), int):
+            best = speedup_settings(config["rounds"], config["method"]["cohort_size"], steps)
+            here = f"{best[0]:.3g} and {best[1]:.3g}; here {_number(lr)} and {q or UNKNOWN}"
+            yield f"SAFARI, Corollary 1, {method}", "η_s = √(mK/R) and q = 1 − 1/(mK)", here, ""
