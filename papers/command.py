@@ -101,10 +101,11 @@ def run(
         rounds_progress = _rounds_progress(chosen_name, quiet=silent)
         with terminal.compare_progress(quiet=silent) as progress:
             record = reproduce(recipe, folder, workers=workers, callbacks=progress, progress=rounds_progress)
-        if figure_formats is not None and (figure := figures.figure_of(record)) is not None:
-            save_figure(figure, folder / "figure", figure_formats)
-        for drawn, figure in curves.figures_of(record).items() if figure_formats is not None else ():
-            save_figure(figure, folder / f"figure-{drawn}", figure_formats)
+        if figure_formats is not None:
+            if (figure := figures.figure_of(record)) is not None:
+                save_figure(figure, folder / "figure", figure_formats)
+            for drawn, figure in curves.figures_of(record).items():
+                save_figure(figure, folder / f"figure-{drawn}", figure_formats)
         if (folder / "comparison.json").exists():
             write_report([folder], folder, formats=figure_formats)
         if pages is not None:

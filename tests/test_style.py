@@ -14,10 +14,11 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fedreach"
 LIMITS = {
     # Goal: 31,000. 37,340 before attacks, differential privacy, leavers of secure sums, and the list of disclosures.
-    "lines of code": 39_000,
-    "files": 244,  # 235 before them
+    # 39,000 before tests by ranks, cohorts of another method, energy caps, changing clusters and theorems in reports.
+    "lines of code": 40_200,
+    "files": 246,  # 235 before them
     "entries at the top": 14,
-    "percent of lines that import": 9.76,  # goal: 9. 9.75 before `fr.Attack`
+    "percent of lines that import": 9.66,  # goal: 9
     "percent of names that say nothing": 0.2,
     "percent of functions named by a participle": 2.8,
     "private phrases per 1,000 words": 0.2,
@@ -102,7 +103,7 @@ def figures(source: Path) -> dict[str, float]:
 
 
 DOC_LIMITS = {
-    "words": 19_500,  # goal: 25,000. 18,500 before the pages on attacks and privacy
+    "words": 19_850,  # goal: 25,000. 19,500 before noise of clients under secure aggregation
     "private phrases per 1,000 words": 0.5,
     "percent of sentences with more than 25 words": 0.4,
 }

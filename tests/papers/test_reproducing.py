@@ -211,7 +211,7 @@ def test_a_method_that_follows_a_swept_one_has_a_run_for_each_value(home: Path) 
     (home / "mine.toml").write_text('[recipe]\nextends = "csra/fig3a"\nclaims = []\n' + SWEPT, encoding="utf-8")
     ((_, experiment),), places = load("mine.toml", "cpu").cells()
     assert places["fedavg"] == ((0, "fedavg-0.1"), (0, "fedavg-0.5"))
-    followed = {name: experiment.resolved(name).method.followed for name in experiment.methods}
+    followed = {name: experiment.resolved(name).method.method_to_follow for name in experiment.methods}
     assert followed == {"csra-0.1": None, "csra-0.5": None, "fedavg-0.1": "csra-0.1", "fedavg-0.5": "csra-0.5"}
 
 

@@ -574,7 +574,7 @@ def run_paired_tests(
         mean, typical, (low, high) = float(paired.values.mean()), paired.typical, paired.limits(levels[i])
         conclusion: Conclusion = "inconclusive"
         deciding: tuple[int, ...] = ()
-        needed: tuple[int | None, int | None] = (None, None)
+        num_seeds: tuple[int | None, int | None] = (None, None)
         opposite = mean * typical < 0 and corrected[i] < LEVEL
         if corrected[i] < LEVEL and not opposite:
             conclusion = "better" if (typical > 0) is not lower_is_better else "worse"
@@ -583,7 +583,7 @@ def run_paired_tests(
         elif equal is not None and equal[i] < LEVEL:
             conclusion = "equivalent"
         elif not opposite:
-            needed = _seeds_needed(paired, (low, high), margin, share, pilot is not None)
+            num_seeds = _seeds_needed(paired, (low, high), margin, share, pilot is not None)
         critical = t_quantile(1 - planned[i] / 2, paired.freedom)
         is_pilot = pilot is not None and paired.name == "t"
         shift = critical + t_quantile(POWER, paired.freedom) if is_pilot else detectable_shift(critical, paired.freedom)
@@ -596,8 +596,8 @@ def run_paired_tests(
             p_corrected=corrected[i],
             p_equivalent=None if equal is None else equal[i],
             mde=paired.error * shift,
-            seeds_needed=needed[0],
-            seeds_needed_high=needed[1],
+            seeds_needed=num_seeds[0],
+            seeds_needed_high=num_seeds[1],
             typical=typical,
             conclusion=conclusion,
             test=paired.name,
@@ -663,7 +663,7 @@ def _seeds_needed(
     count, freedom = len(test.values), test.freedom if of_pilot else None
     sd = test.error * math.sqrt(count)
 
-    def needed(difference: float, sd: float) -> int | None:
+    def num_needed(difference: float, sd: float) -> int | None:
         numbers = [seeds_to_find(difference, sd, level, freedom)] if difference else []
         if margin is not None:
             numbers.append(seeds_to_equate(difference, margin, sd, level, freedom))
@@ -675,7 +675,7 @@ def _seeds_needed(
     find, equate, power = (t_quantile(1 - tail, MAX_REPORTED_SEEDS) for tail in (level / 2, level, 1 - POWER))
     hardest = 0.0 if margin is None else margin * (find + power) / (find + equate + 2 * power)
     largest = sd * math.sqrt(test.freedom / float(special.chdtri(test.freedom, 1 - LEVEL / 2)))
-    return needed(test.typical, sd), needed(min(hardest, max(map(abs, limits))), largest)
+    return num_needed(test.typical, sd), num_needed(min(hardest, max(map(abs, limits))), largest)
 
 
 def _together(

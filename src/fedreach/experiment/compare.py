@@ -165,7 +165,7 @@ def plan(
     def job_of(method: str, seed: int) -> Job:
         if (method, seed) not in jobs:
             resolved = tuned_experiments.get((method, seed)) or experiment.resolved(method)
-            followed = resolved.method.followed
+            followed = resolved.method.method_to_follow
             source = None if followed is None else job_of(followed, seed)
             place = out / "runs" / method / f"seed-{seed}"
             jobs[method, seed] = Job(method, seed, place, resolved, out, source=source)

@@ -344,7 +344,7 @@ def _find_contradictions(e: Experiment) -> list[Problem]:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 _.+=-]*", name) or not _names_a_folder(name):
             rule = f"a method's name is also the name of a folder. Use only letters, digits, _ . + = -; {FOLDER_NAME}."
             problems.append(Problem(("methods", name), rule))
-        alike = [other for other in e.methods if other.lower() == name.lower()]
+        alike = [method for method in e.methods if method.lower() == name.lower()]
         if name != alike[0]:
             rule = f"has the same folder as {alike[0]!r} on systems that ignore case. Rename one of them."
             problems.append(Problem(("methods", name), rule))
@@ -368,17 +368,17 @@ def _check_cohorts(e: Experiment) -> list[Problem]:
         method = e.resolved(name).method
         has_size = name is not None and e.methods[name].cohort_size is not None
         where: Path_ = (*(("methods", name) if name and has_size else ("method",)), "cohort_size")
-        if method.schedule is not None and method.followed is None and len(method.schedule.amounts) < e.rounds:
+        if method.schedule is not None and method.method_to_follow is None and len(method.schedule.amounts) < e.rounds:
             rule = f"must have an amount for each of the {e.rounds} rounds; got {len(method.schedule.amounts)}."
             problems.append(Problem((*where, "amounts"), rule))
         chain = [name]
-        while (other := e.resolved(chain[-1]).method.followed) is not None:
-            chain.append(other)
-            if other not in e.methods:
-                rule = f"must name another method of the comparison; got {other!r}.{nearest(other, e.methods)}"
+        while (target := e.resolved(chain[-1]).method.method_to_follow) is not None:
+            chain.append(target)
+            if target not in e.methods:
+                rule = f"must name another method of the comparison; got {target!r}.{nearest(target, e.methods)}"
                 problems.append(Problem((*where, "as"), rule))
                 break
-            if other in chain[:-1]:
+            if target in chain[:-1]:
                 rule = f"must lead to a method with a cohort size of its own; got {' -> '.join(map(str, chain))}."
                 problems.append(Problem((*where, "as"), rule))
                 break

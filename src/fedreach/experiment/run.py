@@ -195,9 +195,9 @@ def each_round_of(
         RunFolderError: If the folder contains another experiment or cannot be read.
         FedReachError: If the run fails. ``result.json`` then contains the reason.
     """
-    if (other := experiment.method.followed) is not None:
+    if (target := experiment.method.method_to_follow) is not None:
         raise ConfigError(
-            f"method.cohort_size is that of the method {other!r}, which only a comparison knows. Use `fedreach "
+            f"method.cohort_size is that of the method {target!r}, which only a comparison knows. Use `fedreach "
             "compare` (in Python, fedreach.compare), or a number."
         )
     identity = components.identity(experiment, seed, method, base)

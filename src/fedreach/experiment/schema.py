@@ -471,7 +471,7 @@ class DefaultMethod(Parts):
         return self.cohort_size if isinstance(self.cohort_size, int) else cast(CohortSchedule, self.schedule).largest
 
     @property
-    def followed(self) -> str | None:
+    def method_to_follow(self) -> str | None:
         """Name of the method whose cohorts this method's cohorts will equal; None if their sizes are known."""
         unknown = not isinstance(self.cohort_size, int) and self.cohort_size.amounts is None
         return getattr(self.cohort_size, "as") if unknown else None

@@ -87,8 +87,8 @@ class Setting:
         """
         if not self.secure or self.sampling != "poisson":
             return 0.0
-        q, others = self.cohort_size / self.participants, self.participants - 1
-        return self.rounds * q * others * q * (1 - q) ** max(others - 1, 0)
+        q, num_others = self.cohort_size / self.participants, self.participants - 1
+        return self.rounds * q * num_others * q * (1 - q) ** max(num_others - 1, 0)
 
     def event(self, noise_multiplier: float) -> Any:
         """Return the event of dp-accounting for all rounds and the fit of the adaptation rule."""
@@ -328,9 +328,9 @@ def guarantee(
     delta = rule.delta - setting.revealing
     if delta <= 0:
         raise ConfigError(
-            "With secure aggregation and selection = 'poisson', the probability that a client decides whether a sum "
-            f"has two clients must be below delta = {rule.delta:g}; got {setting.revealing:.2g}. Raise the cohort "
-            "size, or use selection = 'full' or 'least_often'."
+            "With secure aggregation and selection = 'poisson', a client decides whether a sum has two clients with a "
+            f"probability of {setting.revealing:.2g}. It must be below delta = {rule.delta:g}. Raise the cohort size, "
+            "or use selection = 'full' or 'least_often'."
         )
     noise = noise_multiplier or rule.noise_multiplier
     if noise is None:

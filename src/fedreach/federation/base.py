@@ -73,7 +73,7 @@ class Selection(Component):
         above 1, all numbers are below it.
         """
 
-    def assigned(self, state: State) -> Ints | None:
+    def cluster_numbers(self, state: State) -> Ints | None:
         """Return (n,) the cluster of each participant, -1 if it has none yet; None for a policy without clusters."""
         return self.clusters(state) if self.makes_clusters else None
 

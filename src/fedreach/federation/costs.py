@@ -33,10 +33,10 @@ def report_numbers(federation: Federation, d: int) -> int:
     return d + REPORT_SCALARS + len(federation.measurements())
 
 
-def count_key_bytes(asked: int, replied: int) -> tuple[int, int]:
+def count_key_bytes(num_clients: int, replied: int) -> tuple[int, int]:
     """Return the (down, up) bytes of the keys and shares of one secure sum, as texts in hexadecimal.
 
-    Each of n asked clients sends two public keys of 32 bytes and, for each of the n clients, a sealed share of 94
+    Each of n clients sends two public keys of 32 bytes and, for each of the n clients, a sealed share of 94
     bytes. It receives the keys of all n clients and n sealed shares. If r > 0 replies count, each of these r clients
     reveals n shares of 33 bytes. Lists of ids, signatures and the names in messages are left out.
 
@@ -48,7 +48,8 @@ def count_key_bytes(asked: int, replied: int) -> tuple[int, int]:
         (31600, 26020)
     """
     keys, sealed, revealed = 2 * 64, 2 * 94, 2 * 33
-    return asked * asked * (keys + sealed), asked * keys + asked * asked * sealed + replied * asked * revealed
+    n = num_clients
+    return n * n * (keys + sealed), n * keys + n * n * sealed + replied * n * revealed
 
 
 def note_numbers(federation: Federation, p: int) -> int:

@@ -272,8 +272,8 @@ def _update_model(
         rng = generator(seed_of(federation, aggregated), "aggregate", state.round + 1, model)
         missing = distributed.missing_noise(aggregated, replied, clients, len(params), rng)
         mean = missing if mean is None else mean + missing
-        asked = np.isin(view.ids, [*reports.ids.tolist(), *reports.lost])
-        aggregated = {**aggregated, "participations": aggregated["participations"] + asked}
+        received = np.isin(view.ids, [*reports.ids.tolist(), *reports.lost])
+        aggregated = {**aggregated, "participations": aggregated["participations"] + received}
     elif mean is None and summed is not None and federation.aggregation.linear:
         mean = summed(weights, reports.update)
     elif mean is None and federation.aggregation.remembers_updates:

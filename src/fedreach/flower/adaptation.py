@@ -143,8 +143,8 @@ class RemoteFit:
         """Return the fit of each set; or the participants that did not reply, the reasons, and the exchange."""
         rule, fits, session, number = self.federation.adaptation, [UNFITTED] * len(sets), uuid4().hex, 0
         while True:
-            most = most_exchanges(self.noise)
-            next_queries = {fit: next_query(rule, fitted, most) for fit, fitted in enumerate(fits)}
+            limit = most_exchanges(self.noise)
+            next_queries = {fit: next_query(rule, fitted, limit) for fit, fitted in enumerate(fits)}
             queries = {fit: query for fit, query in next_queries.items() if query is not None}
             if not queries:
                 return fits, {}, number
@@ -294,7 +294,7 @@ class RemoteAdaptation:
         joined = {"participant": [], "unseen": [], "test": []}
         for number, record in enumerate(records):
             members = [client for client in contributors if model_of_client[client] == number]
-            rule_fit = self._fitted(fit, record, members or contributors, models[number], cross=bool(members))
+            rule_fit = self._fit_once(fit, record, members or contributors, models[number], cross=bool(members))
             state = rule_fit.fitted.state
             states |= {ClientModel(c, number): ("held_out", without) for c, without in rule_fit.without.items()}
             states |= {ClientModel(client, number): ("both", state) for client in unseen_clients}
@@ -327,7 +327,7 @@ class RemoteAdaptation:
         self.adapted = models.copy(), fitted, joined
         return *tabulate_scores(joined), fitted
 
-    def _fitted(
+    def _fit_once(
         self, fit: RemoteFit, record: ArrayRecord, members: Sequence[int], model: Float32s, *, cross: bool
     ) -> RuleFit:
         """Return the fit of the rule; with privacy, that of an interrupted attempt, because each fit spends epsilon."""

@@ -223,7 +223,7 @@ def refuse_unsupported_options(experiment: Experiment) -> None:
         ),
         ("engine.precision", e.engine.precision != "highest", "each client uses its own settings of torch"),
         ("population.refit", e.population.refit, stays),
-        ("method.cohort_size.as", e.method.followed is not None, "a run on Flower has no other methods"),
+        ("method.cohort_size.as", e.method.method_to_follow is not None, "a run on Flower has no other methods"),
         (
             "method.cohort_size.equal",
             schedule and schedule.equal != "clients",

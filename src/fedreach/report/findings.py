@@ -52,11 +52,11 @@ def gather_facts(comparison: RunSet) -> dict[str, Any]:
         "troubled": unfinished + [(method, seed, "never began", "none", "") for method, seed in comparison.absent],
         "refused": [(run.method, run.seed, *refusal) for run in runs for refusal in _refusals(run)],
         "runs": [(run.method, run.seed, run.status, run.path) for run in runs],
-        "learned": _learned(comparison),
+        "learned": _learned_data(comparison),
     }
 
 
-def _learned(comparison: RunSet) -> dict[str, Any]:
+def _learned_data(comparison: RunSet) -> dict[str, Any]:
     """Return the table of what the server learns: its header and a row for each kind of data, in the order of a run.
 
     The last column names the methods, if the server does not learn the same with all of them.

@@ -313,5 +313,5 @@ def _safari_terms(comparison: RunSet, examples: float) -> Iterator[TheoremTerm]:
         yield "", "condition: η_s ≤ 1/(8 √30 L)", limit, "L, smoothness; σ², σ_G², G_1, G_2 of gradients"
         if isinstance(steps := (config.get("local") or {}).get("steps"), int):
             best = speedup_settings(config["rounds"], config["method"]["cohort_size"], steps)
-            here = f"{best[0]:.3g} and {best[1]:.3g}; here {_number(lr)} and {q or UNKNOWN}"
-            yield f"SAFARI, Corollary 1, {method}", "η_s = √(mK/R) and q = 1 − 1/(mK)", here, ""
+            rates = f"{best[0]:.3g} and {best[1]:.3g}; here {_number(lr)} and {q or UNKNOWN}"
+            yield f"SAFARI, Corollary 1, {method}", "η_s = √(mK/R) and q = 1 − 1/(mK)", rates, ""

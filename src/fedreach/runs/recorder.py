@@ -331,13 +331,13 @@ class Recorder:
         """Name the clients whose loss is not finite, if the losses of at least as many other clients are."""
         losses = [pair for line in lines for pair in zip(line["ids"], line["loss"], strict=True)]
         ids = sorted({client for client, loss in losses if loss is None or not np.isfinite(loss)})
-        others = len({client for client, _ in losses} - {*ids})
-        if ids and others >= len(ids):
+        num_finite = len({client for client, _ in losses} - {*ids})
+        if ids and num_finite >= len(ids):
             names = self.names_of(ids) or list(map(str, ids))
             who = ", ".join(names[:MAX_NAMED]) + ", ..." * (len(names) > MAX_NAMED)
             raise TrainingError(
                 f"The loss is not finite after round {state.round} on the data of {count_noun(len(ids), 'client')} "
-                f"({who}), although it is finite on those of {others}. Check these data for very large numbers, or "
+                f"({who}), although it is finite on those of {num_finite}. Check these data for very large numbers, or "
                 f"leave the clients out. {STEADIER} if the data are right."
             )
 

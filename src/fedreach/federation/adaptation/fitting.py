@@ -156,15 +156,15 @@ def most_exchanges(noise: SumNoise | None) -> int:
     return MAX_EXCHANGES if noise is None else 1
 
 
-def next_query(rule: Adaptation, fitted: FittedRule, most: int = MAX_EXCHANGES) -> State | None:
+def next_query(rule: Adaptation, fitted: FittedRule, limit: int = MAX_EXCHANGES) -> State | None:
     """Return the query of the next exchange; None once the rule is fitted.
 
     Raises:
-        ComponentError: If there would be more than `most` exchanges.
+        ComponentError: If there would be more than `limit` exchanges.
     """
     query = rule.query(fitted.state)
-    if query is not None and fitted.exchanges == most:
-        raise ComponentError(f"{name_of(rule)} needs more than {most} exchange(s) with the participants to be fitted.")
+    if query is not None and fitted.exchanges == limit:
+        raise ComponentError(f"{name_of(rule)} needs more than {limit} exchange(s) with the participants to be fitted.")
     return query
 
 

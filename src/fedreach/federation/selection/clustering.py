@@ -78,7 +78,7 @@ class IFCA(Selection):
     def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
         return Cohort(view.ids[view.probed][:k])
 
-    def assigned(self, state: State) -> Ints:
+    def cluster_numbers(self, state: State) -> Ints:
         return state["cluster"]
 
     def clusters(self, state: State) -> Ints:
@@ -150,7 +150,7 @@ class UpdateKMeans(KeepsUpdates):
         cluster[heard] = labels
         return {**state, "cluster": keep_numbers(cluster, state["cluster"])}
 
-    def assigned(self, state: State) -> Ints:
+    def cluster_numbers(self, state: State) -> Ints:
         return state["cluster"]
 
     def clusters(self, state: State) -> Ints:
@@ -191,7 +191,7 @@ def cluster_changes(policy: Selection, before: State, after: State) -> float | N
         >>> cluster_changes(policy, {"cluster": before}, {"cluster": after})  # 1 of 3
         0.333333333
     """
-    old, new = policy.assigned(before), policy.assigned(after)
+    old, new = policy.cluster_numbers(before), policy.cluster_numbers(after)
     if old is None or new is None:
         return None
     had = old >= 0

@@ -358,7 +358,7 @@ class Rademacher(KeepsUpdates):
         cluster[heard] = kmeans(points, self.n_clusters)
         return {**state, "score": score, "cluster": cluster}
 
-    def assigned(self, state: State) -> Ints:
+    def cluster_numbers(self, state: State) -> Ints:
         return state["cluster"]
 
     def scores(self, state: State, view: ServerView) -> Floats:
