@@ -309,7 +309,7 @@ def test_an_exported_model_predicts_each_row_once_in_batches_that_are_not_too_la
 def test_the_log_loss_is_that_of_the_rows_with_a_label_in_nats() -> None:
     p = np.array([[0.8, 0.2], [0.4, 0.6], [0.9, 0.1], [1e-20, 1.0]])
     rows = Rows(np.arange(4)[:, None], ("a", "b", "a", "b"), np.array([0, 1, -1, 0]), ())
-    about = {"targets": None, "classes": ("no", "yes"), "outputs": 2, "mixes": False}
+    about = NUMBERS | {"targets": None, "classes": ("no", "yes"), "outputs": 2}
     model: Any = SimpleNamespace(
         logits=lambda x: np.log(p[x[:, 0]]), answers=lambda x: (np.log(p[x[:, 0]]), None, None)
     )

@@ -179,7 +179,7 @@ def test_a_run_that_tries_a_setting_has_nothing_else_to_look_at(home: Path) -> N
     assert len(places) == 4
     for place in places:
         columns = {key for row in RunFolder(place).records(RoundRow) for key in row.evaluated}
-        assert {key.partition("_")[0] for key in columns} == {"participant"}
+        assert {key.partition("_")[0] for key in columns} == {"participant", "cohort"}  # participants of the round
 
 
 def test_what_is_kept_for_validation_is_trained_on_in_the_end(home: Path) -> None:

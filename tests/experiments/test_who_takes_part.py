@@ -46,7 +46,8 @@ def test_two_fifths_take_part_unless_an_experiment_says_otherwise(
     (home / "e.toml").write_text(f"[population]\n{said}\n[method]\ncohort_size = 1\n", encoding="utf-8")
     done = fedreach("run", "e.toml", *SHORT)
     assert done.exit_code == 0, done.output
-    assert f"; {take_part} participate and hold out 20%, {50 - take_part} never train" in done.stderr
+    participate = "participates and holds" if take_part == 1 else "participate and hold"
+    assert f"; {take_part} {participate} out 20%, {50 - take_part} never train" in done.stderr
     assert ("unseen_accuracy" in rows(home / "x")[-1]) == (take_part < 50)
 
 

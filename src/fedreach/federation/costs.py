@@ -83,11 +83,10 @@ def count_bytes(
 ) -> tuple[int, int, int]:
     """Return (down, up, probe) bytes of a round, where down and up include the bytes of the probe.
 
-    A probed client already has the model, so the server does not send the model again; of all models, if the probe asks
-    for the loss of each. A client that was probed for its
-    update sends the update once. In round 1 clients also send statistics about their labels. The model has d numbers:
-    trained parameters and averaged buffers. `reports` contains only the client results that the server uses. Secure
-    aggregation adds keys and shares (see `count_key_bytes`).
+    A probed client already has the model, or all models if the probe asks for the loss of each, so the server does not
+    send it again. A client that was probed for its update sends the update once. In round 1 clients also send
+    statistics about their labels. The model has d numbers: trained parameters and averaged buffers. `reports` contains
+    only the client results that the server uses. Secure aggregation adds keys and shares (see `count_key_bytes`).
     """
     solver = federation.memory_solver
     p = d if reports.trainable is None else reports.trainable
