@@ -90,13 +90,18 @@ class Setting:
         q, num_others = self.cohort_size / self.participants, self.participants - 1
         return self.rounds * q * num_others * q * (1 - q) ** max(num_others - 1, 0)
 
+    @property
+    def fit_change(self) -> int:
+        """Change of the adaptation rule's sums by a client, in units of their bound; all participants contribute."""
+        return 2 if self.sampling == "uniform" else 1
+
     def event(self, noise_multiplier: float) -> Any:
         """Return the event of dp-accounting for all rounds and the fit of the adaptation rule."""
         training = self._training(noise_multiplier)
         if self.adaptation_noise is None:
             return training
-        dp, change = _dp_accounting(), 2 if self.sampling == "uniform" else 1  # all participants contribute, once
-        return dp.ComposedDpEvent([training, dp.GaussianDpEvent(self.adaptation_noise / change)])
+        dp = _dp_accounting()
+        return dp.ComposedDpEvent([training, dp.GaussianDpEvent(self.adaptation_noise / self.fit_change)])
 
     def _training(self, noise_multiplier: float) -> Any:
         dp = _dp_accounting()
@@ -287,8 +292,7 @@ def _adaptation_noise(federation: Federation, setting: Setting) -> float | None:
     if rule.epsilon is None:
         return rule.adaptation_noise
     fit = Setting("full", setting.participants, setting.participants, 1, 1, tree=False, accountant=rule.accountant)
-    change = 2 if setting.sampling == "uniform" else 1
-    return change * noise_for(fit, ADAPTATION_SHARE * rule.epsilon, rule.delta)
+    return setting.fit_change * noise_for(fit, ADAPTATION_SHARE * rule.epsilon, rule.delta)
 
 
 def sum_noise(federation: Federation, state: State) -> SumNoise | None:

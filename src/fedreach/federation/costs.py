@@ -102,9 +102,9 @@ def count_bytes(
     done = 0 if sent is None else int(sent[view.rows(reports.ids)].sum())
     down = (len(selection.ids) - holds) * model + probe_down
     up = (len(reports.ids) - done) * report + len(reports.ids) * note + probe_up
-    if number == 1 and federation.needs() and not federation.label_statistics.only_sum:
-        up += sum(array.size for array in (view.label_counts, view.label_entropy) if array is not None)
     hides = federation.label_statistics.only_sum
+    if number == 1 and federation.needs() and not hides:
+        up += sum(array.size for array in (view.label_counts, view.label_entropy) if array is not None)
     keys_down, keys_up = count_key_bytes(len(selection.ids), len(reports.ids)) if hides else (0, 0)
     probe = (probe_down + probe_up) * BYTES_PER_NUMBER
     return down * BYTES_PER_NUMBER + keys_down, up * BYTES_PER_NUMBER + keys_up, probe

@@ -82,11 +82,11 @@ def plan_probe(federation: Federation, state: FederationState, view: ServerView)
 
 def plan_round(federation: Federation, state: FederationState, view: ServerView) -> Cohort:
     """Return the cohort of round ``state.round + 1``; empty if no client is available."""
-    schedule, cohort, before = federation.schedule, Cohort(np.empty(0, np.int64)), 0.0
+    schedule = federation.schedule
     if schedule is None or schedule.equal == "clients":
         k = _places(federation, view)
-        return _select(federation, state, view, k) if k else cohort
-    goal = schedule.amounts[state.round]
+        return _select(federation, state, view, k) if k else Cohort(np.empty(0, np.int64))
+    cohort, before, goal = Cohort(np.empty(0, np.int64)), 0.0, schedule.amounts[state.round]
     if isinstance(goal, Sequence):
         goal = float(view.num_examples[view.rows(np.array(goal, np.int64))].sum())
     for k in range(1, int(np.count_nonzero(view.available)) + 1):
@@ -266,16 +266,16 @@ def _update_model(
         if weights.sum() == 0:
             return params, (server_state, solver_state, aggregated), sent
         weights, visible = weights / weights.sum(), visible_reports(federation, reports)
-    mean, distributed = visible.secure_mean, federation.distributed_noise
-    if distributed is not None:
+    mean = visible.secure_mean
+    if mean is None and summed is not None and federation.aggregation.linear:
+        mean = summed(weights, reports.update)
+    elif (distributed := federation.distributed_noise) is not None:
         replied, clients = len(reports.ids), len(reports.ids) + len(reports.lost)
         rng = generator(seed_of(federation, aggregated), "aggregate", state.round + 1, model)
         missing = distributed.missing_noise(aggregated, replied, clients, len(params), rng)
         mean = missing if mean is None else mean + missing
         received = np.isin(view.ids, [*reports.ids.tolist(), *reports.lost])
         aggregated = {**aggregated, "participations": aggregated["participations"] + received}
-    elif mean is None and summed is not None and federation.aggregation.linear:
-        mean = summed(weights, reports.update)
     elif mean is None and federation.aggregation.remembers_updates:
         mean, aggregated, sent = _with_last(federation, state, view, model, weights, reports)
     elif mean is None:
