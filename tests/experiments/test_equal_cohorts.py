@@ -210,3 +210,8 @@ def test_the_nearest_of_the_last_two_cohorts_is_chosen(unit: str) -> None:
         before = max(reached - 1, min(1, reached))
         nearer = before if wanted - amounts[before] <= amounts[reached] - wanted else reached
         assert len(cohort.ids) == nearer, f"{wanted} of {amounts}"
+
+
+def test_a_run_of_the_command_without_other_methods_is_refused_before_it_starts(home: Path) -> None:
+    with pytest.raises(ConfigError, match=r"got 'csra'\. A single run has no other methods; use a number"):
+        load(None, ["method.cohort_size={as='csra'}"], alone=True)

@@ -375,7 +375,8 @@ def _check_cohorts(e: Experiment) -> list[Problem]:
         while (target := e.resolved(chain[-1]).method.method_to_follow) is not None:
             chain.append(target)
             if target not in e.methods:
-                rule = f"must name another method of the comparison; got {target!r}.{nearest(target, e.methods)}"
+                hint = nearest(target, e.methods) if e.methods else " A single run has no other methods; use a number."
+                rule = f"must name another method of the comparison; got {target!r}.{hint}"
                 problems.append(Problem((*where, "as"), rule))
                 break
             if target in chain[:-1]:
